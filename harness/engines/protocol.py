@@ -1,0 +1,119 @@
+"""What every engine offers a session, whatever trains the weights underneath."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from jaxtyping import Float32, Int32, UInt64
+
+from harness.learning.experience import Prompt
+from harness.learning.terms import Term
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """One sampled answer: tokens (T,) with the final EOS when `finished`, log-probabilities (T,) of the sampling
+    distribution (temperature applied), and the text decoded without EOS."""
+
+    tokens: Int32[np.ndarray, "T"]
+    logprobs: Float32[np.ndarray, "T"]
+    text: str
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TermReport:
+    """What the updates of one step did with one term.
+
+    answers, active: answers of the term, and those with a nonzero gradient. tokens, active_tokens: likewise per token taking part.
+    loss: the term's contribution. ratio_mean, ratio_second: mean of r and of r^2 over answers or tokens.
+    gradient_norm: norm of this term's gradient alone; NaN where it was not measured.
+    """
+
+    name: str
+    source: str
+    answers: int
+    active: int
+    tokens: int
+    active_tokens: int
+    loss: float
+    ratio_mean: float = float("nan")
+    ratio_second: float = float("nan")
+    gradient_norm: float = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateReport:
+    """What one step's updates did: one report per term, and the totals.
+
+    gradient_norm: before clipping, mean over updates. trained_tokens: tokens that went through forward and backward.
+    own_peer_cosine: cosine between the gradients of own and peer terms; NaN where one is absent or it was not measured.
+    """
+
+    terms: tuple[TermReport, ...]
+    loss: float
+    gradient_norm: float
+    updates: int
+    trained_tokens: int
+    own_peer_cosine: float = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Decoding settings. temperature 0 is greedy (log-probabilities then are those at temperature 1)."""
+
+    temperature: float = 1.0
+    max_new_tokens: int = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Optimisation:
+    """Optimiser settings of a step; `updates` mini-batches a step, terms in their `order`."""
+
+    learning_rate: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.99)
+    weight_decay: float = 0.0
+    clip_norm: float = 1.0
+    updates: int = 1
+    max_tokens: int = 48
+    extra: dict[str, float] = field(default_factory=dict)
+
+
+class PolicyEngine(Protocol):
+    """A policy that can be sampled, scored, updated and stored.
+
+    `version` counts optimiser updates. Every call is bounded in time: a dead back end raises EngineError.
+    """
+
+    name: str
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerFast: ...
+
+    def sample(self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling) -> list[list[Sample]]:
+        """G answers per prompt. Answer (p, g) depends on its seed and the weights only, not on what it is batched with."""
+
+    def score(self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]) -> list[Float32[np.ndarray, "T"]]:
+        """Log-probabilities (nats, at the training temperature) of `answers[i]` after `prompts[i]`, under the current weights."""
+
+    def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
+        """One step's optimiser updates on the terms; `prompts` holds every prompt that a term's answers name."""
+
+    def save(self, folder: Path) -> None:
+        """Write weights and tokenizer as a Hugging Face folder, and the optimiser's state beside them."""
+
+    def restore(self, folder: Path) -> None:
+        """Continue exactly where `save` left off. Raises CheckpointError."""
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""

@@ -1,0 +1,84 @@
+"""The base class of a sharing regime: what is shared, and how it enters the loss.
+
+A regime is one short module without torch. It is found through the entry-point group `harness.regimes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import numpy as np
+
+from harness.exchange.records import Record
+from harness.learning.experience import Group, Inbox
+from harness.learning.terms import Term
+
+
+class Need(StrEnum):
+    """What a regime needs of the substrate beyond the records themselves."""
+
+    ALIGNED = "aligned"
+    """Peers' log-probabilities on the learner's tokens (`PeerAnswer.aligned`); peers must send them."""
+    RECEIVER_OLD = "receiver_old"
+    """The learner's log-probabilities of peers' answers before the step's first update (`PeerAnswer.receiver_old`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What `learn` may know besides experience.
+
+    policies: all of the group, in suite order. rng: derived from seed, group, policy and step, never from the regime.
+    max_tokens: longest answer an engine samples (Dr. GRPO's constant). updates: optimiser updates per step.
+    """
+
+    learner: str
+    policies: tuple[str, ...]
+    step: int
+    rng: np.random.Generator
+    max_tokens: int
+    updates: int = 1
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """For a regime without options."""
+
+
+class Regime:
+    """One policy's instance of a regime. State across steps is explicit: `state` and `restore`.
+
+    Subclasses set `shares` (record types published), `needs`, and `Options` (a frozen dataclass whose fields are the options
+    a suite may set; its `__post_init__` raises ValueError on a bad one).
+    """
+
+    Options: ClassVar[type] = NoOptions
+    shares: ClassVar[frozenset[type[Record]]] = frozenset()
+    unequal_rollouts: ClassVar[bool] = True
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = self.Options() if options is None else options
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """May depend on the options."""
+        return frozenset()
+
+    def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
+        """The step's terms, from the learner's own groups and what peers sent.
+
+        Raises
+        ------
+        NotImplementedError
+            In the base class.
+        """
+        raise NotImplementedError
+
+    def state(self) -> Mapping[str, Any]:
+        """JSON-compatible state to checkpoint; empty for regimes without memory."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up `state` again."""

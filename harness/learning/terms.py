@@ -1,0 +1,83 @@
+"""Terms: what a regime asks an engine to learn. Plain arrays, no torch, serialisable.
+
+A step's loss is minus the sum, over the terms of a mini-batch, of  weight x objective, divided by a normaliser that all
+terms with the same aggregation share. `learning.surrogate` is the one place that computes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Float32, Int32
+
+Ratio = Literal["token", "sequence", "cross"]
+Form = Literal["ppo", "hard", "nll", "kl"]
+Aggregation = Literal["token", "answer", "prompt", "constant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """How log-probabilities become a number per token or per answer.
+
+    ratio: `token` exp(lp - denominator) per token; `sequence` exp(mean lp - mean denominator) per answer (GSPO, arXiv
+        2507.18071); `cross` exp(mean lp - source mean) per answer, each side normalised by its own tokens (HACPO, 2603.02604).
+    form: `ppo` min(r A, clip(r) A); `hard` c stopgrad(c)^exponent A with c = clamp(r, low, high); `nll` the log-likelihood,
+        mean over the answer's tokens; `kl` minus the k3 estimate of KL(policy || denominator) per token.
+    low, high: the bounds of r (not of r - 1). `low_step` is added to `low` at each further update of the step, up to 1.
+    log_bound: |log r| is clamped to it before exp.
+    aggregation: the normaliser. `token` tokens of the mini-batch's answers; `answer` number of answers; `prompt` number of
+        the mini-batch's prompts; `constant` answers x the maximal answer length (Dr. GRPO, 2503.20783).
+    """
+
+    ratio: Ratio = "token"
+    form: Form = "ppo"
+    low: float = 0.8
+    high: float = 1.28
+    low_step: float = 0.0
+    exponent: float = 0.0
+    log_bound: float = 20.0
+    aggregation: Aggregation = "token"
+
+    def bounds(self, update: int) -> tuple[float, float]:
+        """Clip bounds at the `update`-th optimiser update of the step (0, 1, ...)."""
+        low = self.low if not self.low_step else min(1.0, self.low + update * self.low_step)
+        return low, self.high
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TermAnswer:
+    """One answer of a term, in the learner's tokens.
+
+    tokens: (T,) ids. mask: (T,) which tokens take part; None means all.
+    denominator: (T,) log-probabilities the ratio is taken to; a float for `cross` ratios (the source's mean); None for `nll`,
+        or for the current policy without gradient (ratio exactly 1: the plain score function).
+    """
+
+    prompt_id: str
+    tokens: Int32[np.ndarray, "T"]
+    advantage: float
+    denominator: Float32[np.ndarray, "T"] | float | None = None
+    weight: float = 1.0
+    mask: Bool[np.ndarray, "T"] | None = None
+
+    @property
+    def counted(self) -> int:
+        """Tokens that take part."""
+        return int(self.tokens.size if self.mask is None else self.mask.sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Term:
+    """Answers that share one objective. Terms of lower `order` are learnt in earlier mini-batches.
+
+    source: `own` or `peer`, for bookkeeping (share of peer data used, gradient norms), never for the mathematics.
+    """
+
+    name: str
+    source: Literal["own", "peer"]
+    objective: Objective
+    answers: tuple[TermAnswer, ...]
+    weight: float = 1.0
+    order: int = 0

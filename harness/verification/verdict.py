@@ -1,0 +1,29 @@
+"""What a verifier says of one answer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The verifier's decision on one answer.
+
+    `right` and `wrong` are decisions about the answer: a missing, unreadable, truncated or over-limit answer is wrong.
+    `invalid` means that the verifier itself could not decide (`reason`: ``timeout``, ``crash``, ``memory``); such an answer
+    is left out of every statistic and of every loss, and counted. It is never a zero.
+    """
+
+    value: Literal["right", "wrong", "invalid"]
+    reason: str = ""
+    extracted: str = ""
+
+    @property
+    def valid(self) -> bool:
+        return self.value != "invalid"
+
+    @property
+    def reward(self) -> float:
+        """1.0 for right, 0.0 for wrong, NaN for invalid: an invalid verdict used as a number poisons the sum visibly."""
+        return {"right": 1.0, "wrong": 0.0}.get(self.value, float("nan"))
