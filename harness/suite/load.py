@@ -1,0 +1,101 @@
+"""From a path, or the name of a shipped suite, to a validated Suite."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness.errors import SuiteError, UsageError
+from harness.suite import yaml
+from harness.suite.schema import Suite
+
+_STEP = re.compile(r"([A-Za-z0-9_.+-]+?)((?:\[\d+\])*)(?:\.(?=[A-Za-z])|$)")
+
+
+def shipped() -> dict[str, Path]:
+    """Names and paths of the suites that come with the package."""
+    folder = resources.files("suites")
+    return {Path(str(f)).stem: Path(str(f)) for f in folder.iterdir() if f.name.endswith(".yaml")}
+
+
+def find(name: str) -> Path:
+    """The file meant by `name`: a path, or the name of a shipped suite. Raises SuiteError."""
+    path = Path(name)
+    if path.suffix in {".yaml", ".yml"} or path.exists():
+        return path
+    known = shipped()
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=1)
+    raise SuiteError(name, "", f"no such suite{f'; did you mean {near[0]!r}?' if near else ''} (shipped: {', '.join(sorted(known))})")
+
+
+def load(name: str, overrides: Sequence[str] = ()) -> Suite:
+    """Read, override (`key=value`, the key a path such as ``training.steps``) and validate. Raises SuiteError."""
+    path = find(name)
+    raw = yaml.read(path)
+    if raw is None:
+        raise SuiteError(str(path), "", "the file is empty")
+    if not isinstance(raw, dict):
+        raise SuiteError(str(path), "", "a suite is a mapping of keys such as groups, regimes, seeds")
+    raw.setdefault("name", path.stem)
+    for override in overrides:
+        _apply(raw, override)
+    try:
+        return Suite.model_validate(raw)
+    except ValidationError as error:
+        raise _first(error, str(path)) from None
+
+
+def _first(error: ValidationError, source: str) -> SuiteError:
+    first = error.errors(include_url=False)[0]
+    where = ""
+    for part in first["loc"]:
+        where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else str(part)
+    problem = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        key = str(first["loc"][-1])
+        near = difflib.get_close_matches(key, _keys(first["loc"]), n=1)
+        problem = f"unknown key{f'; did you mean {near[0]!r}?' if near else ''}"
+    elif first["type"] != "missing" and first["type"] != "value_error" and not isinstance(first["input"], dict | list):
+        problem += f" (got {first['input']!r:.80})"
+    more = error.error_count() - 1
+    return SuiteError(source, where, problem + (f" (and {more} more)" if more else ""))
+
+
+def _keys(location: tuple[Any, ...]) -> list[str]:
+    from harness.suite import schema
+
+    models = {
+        "groups": schema.Group, "policies": schema.Policy, "stage0": schema.Stage0, "regimes": schema.Variant,
+        "training": schema.Training, "evaluation": schema.Evaluation, "sharing": schema.Sharing, "defences": schema.Defences,
+    }  # fmt: skip
+    named = [p for p in location[:-1] if isinstance(p, str) and p in models]
+    return list((models[named[-1]] if named else Suite).model_fields)
+
+
+def _apply(raw: dict[str, Any], override: str) -> None:
+    key, sign, text = override.partition("=")
+    if not sign or not key:
+        raise UsageError(f"--set {override}: expected key=value, e.g. training.steps=10")
+    steps: list[str | int] = []
+    for name, indices in _STEP.findall(key):
+        steps.append(name)
+        steps += [int(i) for i in re.findall(r"\d+", indices)]
+    target: Any = raw
+    try:
+        for step, following in zip(steps[:-1], steps[1:], strict=True):
+            if isinstance(target, dict) and step not in target:
+                target[step] = [] if isinstance(following, int) else {}
+            if isinstance(target[step], str) and step != steps[-1] and isinstance(target, list):
+                target[step] = {"regime": target[step]}
+            target = target[step]
+        target[steps[-1]] = yaml.parse(text, f"--set {key}")
+    except (KeyError, IndexError, TypeError):
+        raise UsageError(f"--set {override}: the suite has no {key!r}") from None

@@ -1,0 +1,217 @@
+"""A suite, as written in YAML and validated strictly. Imports in milliseconds, without torch.
+
+Regimes' own options are validated by the regimes (`harness.learning.registry`), everything else here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
+Positive = Annotated[int, Field(ge=1, le=1_000_000)]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Stage0(_Model):
+    """Supervised stage 0 of a micro policy: which habits its base checkpoint has (`harness.engines.embedded.stage0`)."""
+
+    preset: Name = "trap"
+    strong: Literal["add", "mul"] = "add"
+    seed: Seed = 0
+    per_seed: bool = False
+    """Train another base checkpoint for each seed of the suite, so that intervals include the base's own variance."""
+
+
+class Policy(_Model):
+    """A model with its tokenizer: `micro/<family>`, a local folder or a hub name with its revision."""
+
+    name: Name
+    model: Annotated[str, Field(min_length=1, max_length=256)]
+    revision: Annotated[str, Field(max_length=64)] | None = None
+    stage0: Stage0 | None = None
+    chat: bool = False
+    """Prompts go through the tokenizer's chat template."""
+    rollouts: Positive | None = None
+    """Answers per prompt, where this policy differs from the suite's `training.rollouts`."""
+    condition: dict[str, Any] | None = None
+    """Makes this policy a bad peer: {kind: noisy|lying|stale|silent|spamming, ...}; its own learning is untouched."""
+
+    @model_validator(mode="after")
+    def _micro(self) -> Policy:
+        if self.model.startswith("micro/"):
+            if self.revision is not None:
+                raise ValueError("a micro model has no revision")
+        elif self.stage0 is not None:
+            raise ValueError("stage0 is for micro models only")
+        return self
+
+
+class Group(_Model):
+    """Policies that are trained side by side."""
+
+    name: Name
+    policies: Annotated[list[Policy], Field(min_length=1, max_length=64)]
+
+    @field_validator("policies")
+    @classmethod
+    def _distinct(cls, policies: list[Policy]) -> list[Policy]:
+        return _distinct(policies)
+
+
+class Defences(_Model):
+    """The receiver's defences; switch one off to measure its worth."""
+
+    reverify: bool = True
+    quotas: bool = True
+    header_checks: bool = True
+    residual_budget: bool = True
+
+
+class Sharing(_Model):
+    """Who sends to whom, how old it may be, and what is refused."""
+
+    direction: Literal["all", "none", "strong_to_weak", "weak_to_strong", "edges"] = "all"
+    edges: list[Annotated[list[Name], Field(min_length=2, max_length=2)]] | None = None
+    """[author, receiver] pairs, for `direction: edges`."""
+    max_staleness: Annotated[int, Field(ge=0, le=1000)] = 0
+    deadline_seconds: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    max_text_residual: Fraction = 0.05
+    max_boundary_residual: Fraction = 1.0
+    spread: Literal["bytes", "receiver"] = "bytes"
+    defences: Defences = Defences()
+
+    @model_validator(mode="after")
+    def _edges(self) -> Sharing:
+        if (self.direction == "edges") != (self.edges is not None):
+            raise ValueError("`edges` and `direction: edges` go together")
+        return self
+
+
+class Variant(_Model):
+    """One regime with its options, under a name of its own. Keys that are not listed here are the regime's options."""
+
+    regime: Name
+    name: Name
+    budget: Literal["1x", "2x", "4x"] = "1x"
+    sampling_stream: Seed = 0
+    """Another stream draws other samples from the same seed: the A/A control."""
+    sharing: Sharing | None = None
+    replay: Annotated[str, Field(max_length=512)] | None = None
+    """A finished cell's folder whose stored exchange is served instead of live peers."""
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_options(cls, raw: Any) -> Any:
+        if isinstance(raw, str):
+            raw = {"regime": raw}
+        if not isinstance(raw, dict) or not isinstance(raw.get("options", {}), dict):
+            return raw
+        known = {k: v for k, v in raw.items() if k in cls.model_fields}
+        extra = {k: v for k, v in raw.items() if k not in cls.model_fields}
+        return {"name": raw.get("regime"), **known, "options": {**raw.get("options", {}), **extra}}
+
+    @property
+    def factor(self) -> int:
+        """Rollout budget as a multiple of the suite's."""
+        return int(self.budget[:-1])
+
+
+class Training(_Model):
+    """One cell's RL run. The micro defaults are measured (docs/micro.md)."""
+
+    task: Name = "micro"
+    min_level: Annotated[int, Field(ge=1, le=5)] | None = None
+    steps: Annotated[int, Field(ge=0, le=1_000_000)] = 45
+    prompts: Positive = 16
+    rollouts: Annotated[int, Field(ge=1, le=4096)] = 8
+    updates: Annotated[int, Field(ge=1, le=1024)] = 1
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-4
+    betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = [0.9, 0.99]
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
+    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
+    max_new_tokens: Annotated[int, Field(ge=1, le=131072)] = 44
+    kl: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """Weight of a k3 penalty to the base policy on own answers."""
+    checkpoint_every: Positive = 10
+    measure_every: Annotated[int, Field(ge=0)] = 5
+    """Every so many steps own and peer gradients and the KL to the base are measured; 0 is never."""
+    max_invalid: Fraction = 0.02
+    """A cell fails when a larger share of its verdicts is invalid."""
+
+
+class Evaluation(_Model):
+    """What is measured on a cell's checkpoints, through lm-eval."""
+
+    tasks: Annotated[list[Name], Field(min_length=1)] = ["micro"]
+    greedy: bool = True
+    k: Annotated[int, Field(ge=0, le=1024)] = 4
+    """Samples per question at temperature 1 for avg@k; 0 leaves it out."""
+    limit: Positive | None = None
+    max_new_tokens: Positive | None = None
+    curve_every: Annotated[int, Field(ge=0)] = 15
+    """Held-out accuracy every so many steps, for learning curves; 0 is never."""
+    curve_prompts: Positive = 120
+
+    @model_validator(mode="after")
+    def _something(self) -> Evaluation:
+        if not self.greedy and not self.k:
+            raise ValueError("with `greedy: false` and `k: 0` nothing would be measured")
+        return self
+
+
+class Suite(_Model):
+    """The whole file."""
+
+    name: Name
+    title: Annotated[str, Field(max_length=300)] = ""
+    engine: Name = "embedded"
+    engine_options: dict[str, Any] = {}
+    baseline: Name = "independent"
+    groups: Annotated[list[Group], Field(min_length=1, max_length=256)]
+    regimes: Annotated[list[Variant], Field(min_length=1, max_length=256)]
+    seeds: Annotated[list[Seed], Field(min_length=1, max_length=1000)]
+    training: Training = Training()
+    evaluation: Evaluation = Evaluation()
+    sharing: Sharing = Sharing()
+
+    @field_validator("groups", "regimes")
+    @classmethod
+    def _distinct(cls, items: list[Any]) -> list[Any]:
+        return _distinct(items)
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds(cls, seeds: list[int]) -> list[int]:
+        for i, seed in enumerate(seeds):
+            if seed in seeds[:i]:
+                raise ValueError(f"the seed {seed} stands twice")
+        return seeds
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Suite:
+        names = [v.name for v in self.regimes]
+        if self.baseline not in names:
+            raise ValueError(f"baseline: {self.baseline!r} is not among the suite's regimes ({', '.join(names)})")
+        return self
+
+    def sharing_of(self, variant: Variant) -> Sharing:
+        """The variant's sharing settings, the suite's where it has none."""
+        return variant.sharing or self.sharing
+
+
+def _distinct(items: list[Any]) -> list[Any]:
+    seen: set[str] = set()
+    for item in items:
+        if item.name in seen:
+            raise ValueError(f"the name {item.name!r} stands twice")
+        seen.add(item.name)
+    return items

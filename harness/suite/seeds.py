@@ -1,0 +1,24 @@
+"""Derived seeds: the same for every regime, so that comparisons are paired (common random numbers)."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from jaxtyping import UInt64
+
+
+def derive(*parts: int | str) -> int:
+    """A 64-bit seed from its parts, e.g. (seed, group, policy, step, prompt)."""
+    text = "\x1f".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def derive_many(count: int, *parts: int | str) -> UInt64[np.ndarray, "count"]:
+    """`count` seeds, one per sample: a prefix for smaller counts, so that budgets share their first samples."""
+    return np.array([derive(*parts, i) for i in range(count)], dtype=np.uint64)
+
+
+def generator(*parts: int | str) -> np.random.Generator:
+    """numpy's generator seeded by `derive`."""
+    return np.random.default_rng(derive(*parts))
