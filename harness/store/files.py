@@ -1,0 +1,66 @@
+"""Writing files so that a reader sees the old or the new one, never half of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.errors import DiskFullError, StoreError
+
+TEMPORARY = ".tmp"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError of writing `path` into DiskFullError or StoreError."""
+    try:
+        yield
+    except OSError as error:
+        kind = DiskFullError if error.errno in _FULL else StoreError
+        raise kind(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def sync(path: Path) -> None:
+    """Flush a file or a folder's entries to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write to a temporary name, flush, rename. Raises DiskFullError, StoreError; `path` is then as it was."""
+
+    def fill(temporary: Path) -> None:
+        temporary.write_bytes(data)
+        sync(temporary)
+
+    replace_atomic(path, fill)
+
+
+def replace_atomic(path: Path, fill: Callable[[Path], None]) -> None:
+    """Let `fill` make a file or folder under a temporary name, then rename it to `path`."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
+    try:
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fill(temporary)
+            os.replace(temporary, path)
+            sync(path.parent)
+    except BaseException:
+        remove(temporary)
+        raise
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

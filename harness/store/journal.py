@@ -1,0 +1,198 @@
+"""A cell's journal: rows appended while it runs, committed in parts, compacted to Parquet when it ends.
+
+    journal/part-000007-000045.rows   all rows of one commit: number 7, highest step 45
+    journal/compact-000012/           one Parquet file per table, made of everything up to number 12
+
+A part appears by a rename, so after a crash it is there whole or not at all. A compact folder supersedes every part and
+compact folder of a lower number, so a crash at any moment of compacting leaves no row twice. Small parts are msgpack
+with a checksum: ten times cheaper to write than Parquet files of a few rows.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.errors import StoreError
+from harness.store.columns import conform, to_arrow, up_to
+from harness.store.files import TEMPORARY, disk_errors, remove, replace_atomic, sync, write_atomic
+from harness.store.rows import TABLE_OF, TABLES, Row
+
+_MAGIC = b"XSJ1"
+_NAME = re.compile(r"part-(\d{6,})-(\d{6,})\.rows|compact-(\d{6,})")
+_encoder = msgspec.msgpack.Encoder()
+_decoders = {name: msgspec.msgpack.Decoder(list[row]) for name, row in TABLES.items()}  # type: ignore[valid-type]
+_raw_decoder = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a journal holds: Arrow tables by name (absent where empty), and what could not be read."""
+
+    tables: dict[str, pa.Table]
+    problems: list[str] = field(default_factory=list)
+
+
+class Journal:
+    """The one writer of a cell's journal.
+
+    A cell that resumes from a checkpoint calls `rewind(step)` first; commit at each checkpoint at the latest, and an
+    evaluation in one piece.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is the cell's. Leftovers of an interrupted writer are removed. Raises DiskFullError, StoreError."""
+        self.folder = folder / "journal"
+        self._buffer: dict[str, list[Row]] = {}
+        with disk_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._tidy()
+
+    def append(self, rows: Row | Iterable[Row]) -> None:
+        """Keep rows for the next commit. A row of another type raises KeyError."""
+        for row in (rows,) if isinstance(rows, Row) else rows:
+            self._buffer.setdefault(TABLE_OF[type(row)], []).append(row)
+
+    def commit(self, step: int) -> None:
+        """Write what was appended as one part; `step` is the training step that has been finished.
+
+        Raises DiskFullError or StoreError; the rows then stay in memory and nothing torn is on the disk.
+        """
+        if not self._buffer:
+            return
+        highest = max([step, *(row.at or 0 for rows in self._buffer.values() for row in rows)])
+        payload = _encoder.encode(self._buffer)
+        data = _MAGIC + zlib.crc32(payload).to_bytes(4, "little") + payload
+        write_atomic(self.folder / f"part-{self._next():06d}-{highest:06d}.rows", data)
+        self._buffer = {}
+
+    def rewind(self, step: int) -> None:
+        """Go back to the checkpoint of `step`: drop later rows, and evaluations of that checkpoint, which are made anew.
+
+        Costs stay, for they were spent. -1 drops all else.
+
+        Raises DiskFullError or StoreError, and StoreError where a part is corrupt.
+        """
+        self._buffer = {
+            table: kept
+            for table, rows in self._buffer.items()
+            if (kept := [row for row in rows if row.at is None or row.at <= step])
+        }
+        compacts, parts = _listing(self.folder)
+        if compacts or any(highest > step for _, highest, _ in parts):
+            self._rewrite(step)
+
+    def compact(self) -> None:
+        """Rewrite the whole journal as one Parquet file per table: at the end of a cell, after the last commit.
+
+        Raises DiskFullError or StoreError, and StoreError where a part is corrupt.
+        """
+        if _listing(self.folder)[1]:
+            self._rewrite(None)
+
+    def _rewrite(self, step: int | None) -> None:
+        contents = read_journal(self.folder.parent)
+        if contents.problems:
+            raise StoreError("; ".join(contents.problems))
+
+        def fill(temporary: Path) -> None:
+            temporary.mkdir()
+            for table, data in contents.tables.items():
+                kept = data if step is None else up_to(table, data, step)
+                if kept.num_rows:
+                    pq.write_table(kept, temporary / f"{table}.parquet", compression="zstd", write_page_checksum=True)
+                    sync(temporary / f"{table}.parquet")
+            sync(temporary)
+
+        replace_atomic(self.folder / f"compact-{self._next():06d}", fill)
+        self._tidy()
+
+    def _next(self) -> int:
+        compacts, parts = _listing(self.folder)
+        return max([0, *(number for number, *_ in compacts), *(number for number, *_ in parts)]) + 1
+
+    def _tidy(self) -> None:
+        compacts, parts = _listing(self.folder)
+        keep = {path for *_, path in (*compacts[-1:], *parts)}
+        for path in self.folder.iterdir():
+            if path not in keep and (_NAME.fullmatch(path.name) or path.name.endswith(TEMPORARY)):
+                remove(path)
+
+
+def _listing(folder: Path) -> tuple[list[tuple[int, Path]], list[tuple[int, int, Path]]]:
+    """Compact folders (number, path), and the parts (number, highest step, path) that none supersedes, in order."""
+    compacts: list[tuple[int, Path]] = []
+    parts: list[tuple[int, int, Path]] = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if match := _NAME.fullmatch(path.name):
+            number, highest, compact = match.groups()
+            if compact is not None:
+                compacts.append((int(compact), path))
+            else:
+                parts.append((int(number), int(highest), path))
+    compacts.sort()
+    floor = compacts[-1][0] if compacts else 0
+    return compacts, sorted(part for part in parts if part[0] > floor)
+
+
+def read_journal(folder: Path, attempts: int = 5) -> Contents:
+    """Everything in a cell's journal; also while its writer goes on. Unreadable files are named in `problems`."""
+    for _ in range(attempts):
+        try:
+            return _read_once(folder / "journal")
+        except FileNotFoundError:  # compacted or rewound between listing and reading
+            continue
+    raise StoreError(f"{folder}: the journal changes too fast to be read")
+
+
+def _read_once(folder: Path) -> Contents:
+    compacts, parts = _listing(folder)
+    found: dict[str, list[pa.Table]] = {}
+    problems: list[str] = []
+    for _, path in compacts[-1:]:
+        for file in sorted(path.glob("*.parquet")):
+            if file.stem not in TABLES:
+                continue
+            try:
+                data = conform(file.stem, pq.read_table(file, page_checksum_verification=True, use_threads=False))
+            except FileNotFoundError:
+                raise
+            except (OSError, pa.ArrowException, ValueError) as error:
+                problems.append(f"{file}: {str(error).splitlines()[0]}")
+            else:
+                found.setdefault(file.stem, []).append(data)
+    rows: dict[str, list[Row]] = {}
+    for *_, path in parts:
+        try:
+            for table, part in read_part(path).items():
+                rows.setdefault(table, []).extend(part)
+        except StoreError as error:
+            problems.append(str(error))
+    for table, collected in rows.items():
+        found.setdefault(table, []).append(to_arrow(table, collected))
+    return Contents({table: pa.concat_tables(found[table]) for table in TABLES if table in found}, problems)
+
+
+def read_part(path: Path) -> dict[str, Sequence[Row]]:
+    """The rows of one part by table. Raises StoreError where it is torn or altered, FileNotFoundError."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+    payload = data[8:]
+    if data[:4] != _MAGIC or zlib.crc32(payload).to_bytes(4, "little") != data[4:8]:
+        raise StoreError(f"{path}: torn or altered (checksum)")
+    try:
+        tables = _raw_decoder.decode(payload)
+        return {name: _decoders[name].decode(tables[name]) for name in TABLES if name in tables}
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise StoreError(f"{path}: not a journal part: {error}") from error

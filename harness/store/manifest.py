@@ -1,0 +1,127 @@
+"""A cell's manifest: what it is, in which state, and where it came from. One `manifest.json` in each cell's folder.
+
+results/<suite>/suite.json                the resolved suite, for order and baseline
+results/<suite>/<cell key>/manifest.json  this struct
+results/<suite>/<cell key>/journal/       `harness.store.journal`
+results/<suite>/base-<hash>/              the same for an evaluated base checkpoint (kind `base`, one policy)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from harness.errors import StoreError
+from harness.store.files import write_atomic
+
+Struct = TypeVar("Struct", bound=msgspec.Struct)
+State = Literal["pending", "running", "done", "failed"]
+
+
+class PolicyEntry(msgspec.Struct, frozen=True):
+    """One policy of the group: its name and what it was trained from."""
+
+    name: str
+    model: str
+    revision: str = ""
+
+
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a result came from. `started`, `finished`: ISO 8601 in UTC; empty where it has not happened."""
+
+    code_version: str = ""
+    commit: str = ""
+    dirty: bool = False
+    packages: dict[str, str] = {}
+    machine: dict[str, str] = {}
+    python: str = ""
+    started: str = ""
+    finished: str = ""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell, or one evaluated base checkpoint (kind `base`; its `seed` is None unless each seed has its own base).
+
+    regime: the variant's name; regime_type: the registered regime behind it. budget: `1x`, `2x`, `4x`.
+    options: every setting of the variant besides name and budget; the budget-matched baseline is the variant whose
+    regime_type and options equal those of `baseline` and whose budget equals this cell's.
+    baseline: name of the suite's baseline variant. origin: empty here, a label after an import from another lab.
+    """
+
+    suite: str
+    key: str
+    group: str
+    kind: Literal["cell", "base"] = "cell"
+    regime: str = ""
+    regime_type: str = ""
+    seed: int | None = None
+    budget: str = "1x"
+    options: dict[str, Any] = {}
+    engine: str = ""
+    baseline: str = "independent"
+    policies: tuple[PolicyEntry, ...] = ()
+    config: dict[str, Any] = {}
+    state: State = "pending"
+    reason: str = ""
+    attempts: int = 0
+    provenance: Provenance = Provenance()
+    origin: str = ""
+
+
+class VariantEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A variant of the suite, in suite order."""
+
+    name: str
+    regime_type: str
+    budget: str = "1x"
+    options: dict[str, Any] = {}
+
+
+class SuiteFile(msgspec.Struct, frozen=True, kw_only=True):
+    """`suite.json`: the resolved suite. cells: the keys that belong to it now; others in the folder are
+    of older settings or code and are left out of tables (empty: all count). config: the resolved YAML."""
+
+    name: str
+    title: str = ""
+    baseline: str = "independent"
+    engine: str = ""
+    variants: tuple[VariantEntry, ...] = ()
+    groups: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    cells: tuple[str, ...] = ()
+    config: dict[str, Any] = {}
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Replace `folder`'s manifest. Raises DiskFullError, StoreError."""
+    write_atomic(folder / "manifest.json", _pretty(manifest))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Unknown keys are ignored, absent ones have their defaults. Raises StoreError."""
+    return _read(folder / "manifest.json", Manifest)
+
+
+def write_suite(folder: Path, suite: SuiteFile) -> None:
+    """Replace `results/<suite>/suite.json`. Raises DiskFullError, StoreError."""
+    write_atomic(folder / "suite.json", _pretty(suite))
+
+
+def read_suite(folder: Path) -> SuiteFile:
+    """Raises StoreError."""
+    return _read(folder / "suite.json", SuiteFile)
+
+
+def _pretty(value: msgspec.Struct) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+
+
+def _read(path: Path, kind: type[Struct]) -> Struct:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise StoreError(f"{path}: not a {kind.__name__.lower()}: {error}") from error

@@ -1,0 +1,175 @@
+"""The journal: what a crash, a resume or a full disk leaves behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.errors import DiskFullError, StoreError
+from harness.store import files, journal
+from harness.store.journal import Journal, read_journal
+from harness.store.rows import CostRow, CurveRow, SampleRow, StepRow
+
+
+def step(number: int, **values: float) -> StepRow:
+    return StepRow(policy="L", step=number, rollouts=8, **values)  # type: ignore[arg-type]
+
+
+def sample(checkpoint: int) -> SampleRow:
+    return SampleRow(
+        policy="L", checkpoint_step=checkpoint, task="micro", metric="greedy", doc_id="1", labels={"skill": "add"}
+    )
+
+
+def cost(attempt: int) -> CostRow:
+    return CostRow(attempt=attempt, policy="L", phase="train", cpu_seconds=1.5)
+
+
+def steps_in(folder: Path) -> list[int]:
+    tables = read_journal(folder).tables
+    return sorted(tables["steps"].column("step").to_pylist()) if "steps" in tables else []
+
+
+def filled(folder: Path, commits: int = 4, per_commit: int = 3) -> Journal:
+    writer = Journal(folder)
+    for number in range(1, commits * per_commit + 1):
+        writer.append(step(number))
+        if number % per_commit == 0:
+            writer.append(cost(1))
+            writer.commit(number)
+    return writer
+
+
+def test_round_trip_keeps_values_and_turns_nan_into_null(tmp_path: Path) -> None:
+    writer = Journal(tmp_path)
+    writer.append([step(1, entropy=0.25), CurveRow(policy="L", step=1, metric="greedy", accuracy=0.5, answers=10)])
+    writer.append(sample(1))
+    assert read_journal(tmp_path).tables == {}
+    writer.commit(1)
+    for _ in range(2):
+        tables = read_journal(tmp_path).tables
+        row = tables["steps"].to_pylist()[0]
+        assert (row["policy"], row["rollouts"], row["entropy"], row["loss"]) == ("L", 8, 0.25, None)
+        assert tables["samples"].to_pylist()[0]["labels"] == [("skill", "add")]
+        assert tables["curves"].num_rows == 1
+        writer.compact()
+    assert [path.name for path in (tmp_path / "journal").iterdir()] == ["compact-000002"]
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_rewind_drops_later_steps_and_keeps_costs(tmp_path: Path, compacted: bool) -> None:
+    writer = filled(tmp_path)
+    writer.append(sample(7))
+    writer.commit(12)
+    if compacted:
+        writer.compact()
+    Journal(tmp_path).rewind(7)
+    assert steps_in(tmp_path) == list(range(1, 8))
+    tables = read_journal(tmp_path).tables
+    assert tables["costs"].num_rows == 4
+    assert "samples" not in tables, "the evaluation of step 7 is made anew after resuming there"
+    again = Journal(tmp_path)
+    for number in range(8, 13):
+        again.append(step(number))
+    again.commit(12)
+    assert steps_in(tmp_path) == list(range(1, 13))
+    again.rewind(-1)
+    assert steps_in(tmp_path) == []
+    assert read_journal(tmp_path).tables["costs"].num_rows == 4
+
+
+def test_a_crash_inside_compacting_leaves_no_row_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = filled(tmp_path)
+    monkeypatch.setattr(Journal, "_tidy", lambda self: None)  # killed between the rename and the clean-up
+    writer.compact()
+    assert len(list((tmp_path / "journal").iterdir())) == 5
+    assert steps_in(tmp_path) == list(range(1, 13))
+    monkeypatch.undo()
+    Journal(tmp_path)
+    assert len(list((tmp_path / "journal").iterdir())) == 1
+    assert steps_in(tmp_path) == list(range(1, 13))
+
+
+def test_a_full_disk_is_named_and_leaves_nothing_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = filled(tmp_path)
+    writer.append(step(13))
+
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "sync", full)
+    with pytest.raises(DiskFullError, match="No space left"):
+        writer.commit(13)
+    monkeypatch.setattr(journal, "sync", full)
+    with pytest.raises(DiskFullError):
+        writer.compact()
+    monkeypatch.undo()
+    assert steps_in(tmp_path) == list(range(1, 13))
+    assert not list((tmp_path / "journal").glob("*.tmp"))
+    writer.commit(13)
+    assert steps_in(tmp_path) == list(range(1, 14))
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-5], lambda b: b"", lambda b: b[:20] + b"\x00" + b[21:], lambda b: b"XSJ1" + b[8:]]
+)
+def test_a_damaged_part_is_reported_and_the_rest_read(tmp_path: Path, damage) -> None:  # type: ignore[no-untyped-def]
+    writer = filled(tmp_path)
+    victim = sorted((tmp_path / "journal").iterdir())[1]
+    victim.write_bytes(damage(victim.read_bytes()))
+    contents = read_journal(tmp_path)
+    assert len(contents.problems) == 1
+    assert victim.name in contents.problems[0]
+    assert steps_in(tmp_path) == [1, 2, 3, *range(7, 13)]
+    with pytest.raises(StoreError, match=victim.name):
+        writer.compact()
+
+
+def test_a_damaged_parquet_file_is_reported(tmp_path: Path) -> None:
+    writer = filled(tmp_path)
+    writer.compact()
+    victim = next((tmp_path / "journal").glob("compact-*/steps.parquet"))
+    data = bytearray(victim.read_bytes())
+    data[40:104] = bytes(64)
+    victim.write_bytes(bytes(data))
+    contents = read_journal(tmp_path)
+    assert len(contents.problems) == 1
+    assert contents.tables["costs"].num_rows == 4
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from harness.store.journal import Journal
+from harness.store.rows import StepRow
+journal = Journal(Path(sys.argv[1]))
+for number in range(1, 100000):
+    journal.append(StepRow(policy="L", step=number))
+    if number % 2 == 0:
+        journal.commit(number)
+    if number % 7 == 0:
+        journal.compact()
+"""
+
+
+def test_kill_at_any_moment_loses_no_commit_and_doubles_none(tmp_path: Path) -> None:
+    for trial in range(4):
+        folder = tmp_path / str(trial)
+        process = subprocess.Popen([sys.executable, "-c", WRITER, str(folder)])
+        deadline = time.monotonic() + 20
+        while len(steps_in(folder)) < 10 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.013 * trial)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(10)
+        Journal(folder)
+        found = steps_in(folder)
+        assert found == list(range(1, len(found) + 1))
+        assert len(found) >= 10
