@@ -46,6 +46,15 @@ class Rollout(Record, frozen=True, kw_only=True, tag="rollout"):
     reward: Share
 
 
+class TextRollout(Record, frozen=True, kw_only=True, tag="text"):
+    """One sampled answer as text with its reward; no tokens, no log-probabilities (SAPO, naive pooling)."""
+
+    index: Count
+    text: Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
+    finished: bool
+    reward: Share
+
+
 class GroupValue(Record, frozen=True, kw_only=True, tag="value"):
     """Only scalar statistics of one group travel (XGRPO): `count` valid answers, `right` of them right."""
 
@@ -54,10 +63,10 @@ class GroupValue(Record, frozen=True, kw_only=True, tag="value"):
 
 
 class Success(Record, frozen=True, kw_only=True, tag="success"):
-    """Text of one answer that its author's verifier found right; no log-probabilities (SGT, SAPO with `reward`)."""
+    """Text of one answer that its author's verifier found right; no log-probabilities (SGT)."""
 
     index: Count
     text: Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
 
 
-AnyRecord = Rollout | GroupValue | Success
+AnyRecord = Rollout | TextRollout | GroupValue | Success

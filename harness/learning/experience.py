@@ -107,3 +107,7 @@ class Inbox:
     answers: Mapping[str, tuple[PeerAnswer, ...]] = field(default_factory=dict)
     successes: Mapping[str, tuple[PeerAnswer, ...]] = field(default_factory=dict)
     values: Mapping[str, tuple[PeerValue, ...]] = field(default_factory=dict)
+
+    def valid(self, prompt_id: str) -> tuple[PeerAnswer, ...]:
+        """Peers' answers to one prompt on which the learner's own verifier could decide."""
+        return tuple(a for a in self.answers.get(prompt_id, ()) if a.verdict.valid)

@@ -57,6 +57,8 @@ class Regime:
     Options: ClassVar[type] = NoOptions
     shares: ClassVar[frozenset[type[Record]]] = frozenset()
     unequal_rollouts: ClassVar[bool] = True
+    unequal_reason: ClassVar[str] = ""
+    """Why policies may not differ in rollouts per prompt, where `unequal_rollouts` is False."""
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options

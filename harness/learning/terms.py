@@ -53,6 +53,7 @@ class TermAnswer:
     tokens: (T,) ids. mask: (T,) which tokens take part; None means all.
     denominator: (T,) log-probabilities the ratio is taken to; a float for `cross` ratios (the source's mean); None for `nll`,
         or for the current policy without gradient (ratio exactly 1: the plain score function).
+    scale: factor on the log-ratio (HACPO's normalisation by bytes: tokens / bytes).
     """
 
     prompt_id: str
@@ -61,6 +62,7 @@ class TermAnswer:
     denominator: Float32[np.ndarray, "T"] | float | None = None
     weight: float = 1.0
     mask: Bool[np.ndarray, "T"] | None = None
+    scale: float = 1.0
 
     @property
     def counted(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Sequence
 from importlib import resources
@@ -33,7 +34,9 @@ def find(name: str) -> Path:
     if name in known:
         return known[name]
     near = difflib.get_close_matches(name, known, n=1)
-    raise SuiteError(name, "", f"no such suite{f'; did you mean {near[0]!r}?' if near else ''} (shipped: {', '.join(sorted(known))})")
+    raise SuiteError(
+        name, "", f"no such suite{f'; did you mean {near[0]!r}?' if near else ''} (shipped: {', '.join(sorted(known))})"
+    )
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Suite:
@@ -90,7 +93,7 @@ def _apply(raw: dict[str, Any], override: str) -> None:
         steps += [int(i) for i in re.findall(r"\d+", indices)]
     target: Any = raw
     try:
-        for step, following in zip(steps[:-1], steps[1:], strict=True):
+        for step, following in itertools.pairwise(steps):
             if isinstance(target, dict) and step not in target:
                 target[step] = [] if isinstance(following, int) else {}
             if isinstance(target[step], str) and step != steps[-1] and isinstance(target, list):

@@ -1,0 +1,180 @@
+"""Regimes by name, through the entry-point group `harness.regimes`; nothing is imported before it is used."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, get_args, get_type_hints
+
+from harness.errors import PluginError, SuiteError
+from harness.learning.regime import Regime
+from harness.suite.schema import Suite
+
+ENTRY_POINT_GROUP = "harness.regimes"
+
+
+@dataclass(frozen=True, slots=True)
+class RegimeInfo:
+    """One installed regime, or the reason why it does not load."""
+
+    name: str
+    origin: str
+    summary: str = ""
+    shares: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    options: Mapping[str, Any] = MappingProxyType({})
+    error: str = ""
+
+
+def installed() -> dict[str, EntryPoint]:
+    """Entry points by name. Importing nothing."""
+    return {e.name: e for e in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda e: e.name)}
+
+
+@cache
+def load(name: str) -> type[Regime]:
+    """The regime's class. Raises PluginError with the nearest name, or with the import's own error."""
+    known = installed()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        raise PluginError(
+            f"unknown regime {name!r}{f'; did you mean {near[0]!r}?' if near else ''} (installed: {', '.join(known)})"
+        )
+    try:
+        regime = known[name].load()
+    except Exception as error:  # whatever a plugin's import raises is this plugin's error, not ours
+        raise PluginError(
+            f"regime {name!r} ({known[name].value}) does not load: {type(error).__name__}: {error}"
+        ) from error
+    if not (isinstance(regime, type) and issubclass(regime, Regime)):
+        raise PluginError(f"regime {name!r} ({known[name].value}) is not a subclass of harness.learning.regime.Regime")
+    return regime
+
+
+def build(name: str, options: Mapping[str, Any]) -> Regime:
+    """An instance with validated options. Raises PluginError."""
+    regime = load(name)
+    return regime(check_options(regime, options))
+
+
+def check_options(regime: type[Regime], options: Mapping[str, Any]) -> Any:
+    """`options` as the regime's Options. Raises PluginError starting with the option's name."""
+    fields = {option_name(f): f.name for f in dataclasses.fields(regime.Options)}
+    hints = get_type_hints(regime.Options)
+    checked = {}
+    for key, value in options.items():
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, n=1)
+            has = f"options: {', '.join(fields)}" if fields else "it has no options"
+            raise PluginError(f"{key}: unknown key or option{f'; did you mean {near[0]!r}?' if near else ''} ({has})")
+        checked[fields[key]] = _typed(key, value, hints[fields[key]])
+    try:
+        return regime.Options(**checked)
+    except ValueError as error:
+        raise PluginError(str(error)) from None
+
+
+def option_name(field: dataclasses.Field[Any]) -> str:
+    """The option's key in a suite: the field's name, less the underscore that a Python keyword needs (`lambda_`)."""
+    return field.name.rstrip("_")
+
+
+def resolved(options: Any) -> dict[str, Any]:
+    """All options with their values, as a suite would write them."""
+    return {option_name(f): getattr(options, f.name) for f in dataclasses.fields(options)}
+
+
+def _typed(key: str, value: Any, hint: Any) -> Any:
+    """Strict, but for int where a float is due."""
+    import msgspec
+
+    try:
+        return msgspec.convert(value, hint, strict=True)
+    except msgspec.ValidationError as error:
+        allowed = f" (one of {', '.join(map(str, get_args(hint)))})" if get_args(hint) else ""
+        raise PluginError(f"{key}: {error}{allowed}") from None
+
+
+def validate(suite: Suite) -> Suite:
+    """The suite with every variant's options filled in from its regime's defaults.
+
+    Raises SuiteError naming the place for an unknown regime or option, and for a sharing regime where nobody could share.
+    """
+    variants = []
+    for i, variant in enumerate(suite.regimes):
+        at = f"regimes[{i}]"
+        try:
+            regime = build(variant.regime, variant.options)
+        except PluginError as error:
+            text = str(error)
+            key, colon, rest = text.partition(": ")
+            if colon and key in variant.options:
+                raise SuiteError(_file(suite), f"{at}.{key}", rest) from None
+            raise SuiteError(_file(suite), f"{at}.regime", text) from None
+        direction = suite.sharing_of(variant).direction
+        for g, group in enumerate(suite.groups):
+            alone = len(group.policies) < 2
+            if alone and regime.shares and direction != "none":
+                problem = f"{variant.name!r} shares experience, but the group {group.name!r} has one policy"
+                raise SuiteError(
+                    _file(suite), f"groups[{g}].policies", f"{problem} (use `independent`, or `direction: none`)"
+                )
+            unequal = len({p.rollouts or suite.training.rollouts for p in group.policies}) > 1
+            if unequal and not regime.unequal_rollouts:
+                why = f"{variant.name!r} is defined for equal numbers of rollouts per policy: {regime.unequal_reason}"
+                raise SuiteError(_file(suite), f"groups[{g}].policies", why)
+        _edges(suite, variant.name, at)
+        variants.append(variant.model_copy(update={"options": resolved(regime.options)}))
+    return suite.model_copy(update={"regimes": variants})
+
+
+def _edges(suite: Suite, variant: str, at: str) -> None:
+    sharing = suite.sharing_of(next(v for v in suite.regimes if v.name == variant))
+    for group in suite.groups:
+        names = {p.name for p in group.policies}
+        for author, receiver in sharing.edges or ():
+            if not {author, receiver} <= names or author == receiver:
+                problem = f"edge {author} -> {receiver} does not join two policies of the group {group.name!r}"
+                raise SuiteError(_file(suite), f"{at}.sharing.edges", problem)
+
+
+def _file(suite: Suite) -> str:
+    return f"suite {suite.name}"
+
+
+def source_digest(name: str) -> str:
+    """Hash of the source of a regime's module, without importing it."""
+    module = load(name).__module__
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return ""
+    return hashlib.blake2b(Path(spec.origin).read_bytes(), digest_size=8).hexdigest()
+
+
+def listing() -> list[RegimeInfo]:
+    """Every installed regime; a broken plugin is listed with its error."""
+    found = []
+    for name, entry in installed().items():
+        package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "?"
+        origin = f"{package} ({entry.value})"
+        try:
+            regime = load(name)
+            instance = regime()
+            options = resolved(instance.options)
+        except PluginError as error:
+            found.append(RegimeInfo(name, origin, error=str(error)))
+            continue
+        summary = (regime.__doc__ or "").strip().splitlines()
+        shares = tuple(sorted(r.__name__ for r in regime.shares))
+        found.append(
+            RegimeInfo(name, origin, summary[0] if summary else "", shares, tuple(sorted(instance.needs)), options)
+        )
+    return found

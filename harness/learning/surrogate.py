@@ -1,0 +1,97 @@
+"""The one surrogate loss. Every sharing regime is a list of terms into this function; see ALGORITHMS.md.
+
+It knows nothing of models: flat log-probabilities in, a loss out. Sequence (GSPO, arXiv 2507.18071) and cross ratios
+(HACPO, arXiv 2603.02604) are token ratios whose log is replaced by its mean over the answer, so that one formula per
+token serves all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+
+from harness.learning.packing import FormCode, Packed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnswerStatistics:
+    """What the surrogate did with each of A answers, on the CPU.
+
+    loss: contribution to the loss. active_tokens: tokens with a nonzero gradient. clipped_tokens: tokens whose gradient a
+    bound of the ratio took away. ratio_sum, ratio_square, ratio_count: sums of r, r^2 and 1 over the answer's ratios (one,
+    or one per token; none for `nll` and `kl`).
+    """
+
+    loss: Float64[np.ndarray, "A"]
+    active_tokens: Int64[np.ndarray, "A"]
+    clipped_tokens: Int64[np.ndarray, "A"]
+    ratio_sum: Float64[np.ndarray, "A"]
+    ratio_square: Float64[np.ndarray, "A"]
+    ratio_count: Int64[np.ndarray, "A"]
+
+
+def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, ""], AnswerStatistics]:
+    """Loss to minimise, and what happened to each answer.
+
+    Parameters
+    ----------
+    logp
+        Log-probabilities (nats, sampling temperature applied) of the tokens taking part, answer after answer as in
+        `packed`. Carries the gradient; its dtype and device are those of the computation.
+    packed
+        From `packing.pack`. Losses of several packs of one mini-batch add up to the mini-batch's loss.
+
+    Raises
+    ------
+    ValueError
+        `logp` does not have one entry per token taking part.
+    """
+    if logp.shape != packed.denominator.shape:
+        raise ValueError(f"{logp.numel()} log-probabilities for {packed.denominator.size} tokens")
+    counts = torch.as_tensor(packed.counts, device=logp.device)
+    answer_of = torch.repeat_interleave(counts)
+
+    def per_token(values: np.ndarray) -> Tensor:
+        tensor = torch.as_tensor(values, device=logp.device)
+        return (tensor if tensor.dtype in (torch.bool, torch.int64) else tensor.to(logp.dtype))[answer_of]
+
+    advantage, scale, form = per_token(packed.advantage), per_token(packed.scale), per_token(packed.form)
+    low, high, log_bound = per_token(packed.low), per_token(packed.high), per_token(packed.log_bound)
+    pooled, hard, nll, kl = per_token(packed.pooled), form == FormCode.HARD, form == FormCode.NLL, form == FormCode.KL
+
+    old = torch.as_tensor(packed.denominator, device=logp.device).to(logp.dtype)
+    log_ratio = logp - torch.where(per_token(packed.on_policy), logp.detach(), old)
+    if packed.pooled.any():
+        mean = torch.segment_reduce(log_ratio, "mean", lengths=counts, unsafe=True)
+        log_ratio = torch.where(pooled, mean[answer_of], log_ratio)
+    bounded = log_ratio.abs() <= log_bound
+    log_ratio = torch.where(bounded, log_ratio, log_bound * log_ratio.detach().sign())
+    ratio = log_ratio.exp()
+
+    # min(r A, clip(r) A) is r A except where the clip makes it smaller; `hard` clips on both sides whatever the sign of A.
+    above, below = ratio > high, ratio < low
+    clipped = torch.where(hard, above | below, (above & (advantage > 0)) | (below & (advantage < 0))) & ~nll & ~kl
+    clamped = torch.minimum(torch.maximum(ratio, low), high).detach()
+    value = torch.where(clipped, clamped, ratio) * clamped ** per_token(packed.exponent) * advantage
+    value = torch.where(nll, logp, torch.where(kl, 1.0 - (-log_ratio).exp() - log_ratio, value))
+    loss = -scale * value
+    moving = nll | (bounded & torch.where(kl, log_ratio != 0, (advantage != 0) & ~clipped))
+
+    def per_answer(values: Tensor) -> np.ndarray:
+        summed = torch.segment_reduce(values.detach().double(), "sum", lengths=counts, unsafe=True)
+        return summed.cpu().numpy()
+
+    share = torch.where(pooled, 1.0 / counts.double()[answer_of], 1.0) * ~(nll | kl)
+    detached = ratio.detach().double()
+    return loss.sum(), AnswerStatistics(
+        loss=per_answer(loss),
+        active_tokens=per_answer(moving & (scale != 0)).astype(np.int64),
+        clipped_tokens=per_answer(clipped).astype(np.int64),
+        ratio_sum=per_answer(detached * share),
+        ratio_square=per_answer(detached**2 * share),
+        ratio_count=np.rint(per_answer(share)).astype(np.int64),
+    )

@@ -1,0 +1,143 @@
+"""HACPO: capability-aware advantages and clipped cross-policy ratios (arXiv 2603.02604, with its released code)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from harness.exchange.records import Rollout
+from harness.learning.advantages import EPSILON, GSPO, Rewards, own_answers, peer_answer, rewards_of, spread
+from harness.learning.experience import Group, Inbox, PeerAnswer
+from harness.learning.regime import Context, Regime
+from harness.learning.terms import Objective, Term, TermAnswer
+
+FLOOR = 1e-8
+
+
+@dataclass(frozen=True)
+class HACPOOptions:
+    """Published defaults. The paper's table prints the lower bound 0.8 under the name delta; delta here is 0.2.
+
+    delta, delta_step: the peer ratio's lower bound is min(1, 1 - delta + m delta_step) at the step's m-th update.
+    alpha: exponent of the frozen ratio (3 for the two strongest Qwen pairs). window: steps of the capability average (K).
+    clip_low, clip_high: GSPO's clip for own answers.
+    length_normalisation: of the cross ratio, each side by its own tokens (paper) or both by bytes (our reading).
+    capability_advantage, capability_gradient, stepwise_clip: the paper's ablations (and `alpha: 0`).
+    omega_min, omega_max: the clamp, in the code only. guards: the two guards on mu, in the code only.
+    """
+
+    delta: float = 0.2
+    delta_step: float = 0.025
+    alpha: float = 1.0
+    window: int = 5
+    clip_low: float = 3e-4
+    clip_high: float = 4e-4
+    length_normalisation: Literal["own_tokens", "bytes"] = "own_tokens"
+    capability_advantage: bool = True
+    capability_gradient: bool = True
+    stepwise_clip: bool = True
+    omega_min: float = 0.1
+    omega_max: float = 10.0
+    guards: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.delta <= 1:
+            raise ValueError(f"delta: must lie in [0, 1], got {self.delta}")
+        if self.window < 1:
+            raise ValueError(f"window: must be at least 1, got {self.window}")
+        if self.alpha < 0 or self.delta_step < 0 or self.clip_low < 0 or self.clip_high < 0:
+            raise ValueError("alpha: alpha, delta_step, clip_low and clip_high must not be negative")
+        if not 0 < self.omega_min <= self.omega_max:
+            raise ValueError(f"omega_min: must lie in (0, omega_max], got {self.omega_min}")
+
+
+class HACPO(Regime):
+    """Peers' answers enter through a hard-clipped sequence ratio, weighted by the policies' measured capabilities."""
+
+    Options = HACPOOptions
+    shares = frozenset({Rollout})
+
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        o = self.options
+        self._own = replace(GSPO, low=1 - o.clip_low, high=1 + o.clip_high)
+        self._cross = Objective(
+            ratio="cross",
+            form="hard",
+            low=1 - o.delta,
+            high=1.0,
+            low_step=o.delta_step if o.stepwise_clip else 0.0,
+            exponent=o.alpha,
+            log_bound=10.0,
+            aggregation="answer",
+        )
+        self._shares: list[dict[str, float]] = []
+
+    def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
+        """Own answers: GSPO. Peers': the cross ratio, its own order, so that their mini-batches come last."""
+        self._observe(own, inbox, context)
+        mine: list[TermAnswer] = []
+        theirs: list[TermAnswer] = []
+        for group in own:
+            peers = inbox.valid(group.prompt.id)
+            sources = [context.learner] * len(group.valid) + [p.author for p in peers]
+            if not sources:
+                continue
+            omega = np.array([self.omega(context.learner, s) for s in sources])
+            advantages = self.advantages(rewards_of([*group.valid, *peers]), omega, len(group.valid))
+            mine += own_answers(group, advantages[: len(group.valid)])
+            theirs += [
+                self._peer(p, a, context.learner) for p, a in zip(peers, advantages[len(group.valid) :], strict=True)
+            ]
+        return [Term("own", "own", self._own, tuple(mine)), Term("peer", "peer", self._cross, tuple(theirs), order=1)]
+
+    def advantages(self, rewards: Rewards, omega: Rewards, own: int) -> Rewards:
+        """A_i = (R_i - mu) / (std + 1e-6) over all nG answers, the first `own` of them the learner's.
+
+        mu = mean_i omega_i R_i. Guards (code only): if all rewards are equal the plain mean; if mu > 1 the learner's own mean.
+        """
+        mu = float((omega * rewards).mean()) if self.options.capability_advantage else float(rewards.mean())
+        if self.options.guards:
+            if (rewards == rewards[0]).all():
+                mu = float(rewards.mean())
+            elif mu > 1:
+                mu = float(rewards[:own].mean()) if own else float(rewards.mean())
+        return (rewards - mu) / (spread(rewards) + EPSILON)
+
+    def omega(self, a: str, b: str) -> float:
+        """clamp(P_a / P_b, omega_min, omega_max), P averaged over the window, floored at 1e-8; exactly 1 for a = b."""
+        if a == b:
+            return 1.0
+        ratio = self._capability(a) / self._capability(b)
+        return min(max(ratio, self.options.omega_min), self.options.omega_max)
+
+    def state(self) -> Mapping[str, Any]:
+        return {"shares": self._shares}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._shares = [dict(step) for step in state.get("shares", [])]
+
+    def _capability(self, policy: str) -> float:
+        known = [step[policy] for step in self._shares if policy in step]
+        return max(float(np.mean(known)) if known else 0.0, FLOOR)
+
+    def _observe(self, own: Sequence[Group], inbox: Inbox, context: Context) -> None:
+        """P_j: share of right answers over the whole batch; a policy silent in a step leaves its other steps to speak."""
+        rewards: dict[str, list[float]] = {context.learner: [a.reward for g in own for a in g.valid]}
+        for group in own:
+            for answer in inbox.valid(group.prompt.id):
+                rewards.setdefault(answer.author, []).append(answer.reward)
+        step = {policy: float(np.mean(values)) for policy, values in rewards.items() if values}
+        self._shares = [*self._shares, step][-self.options.window :]
+
+    def _peer(self, answer: PeerAnswer, advantage: float, learner: str) -> TermAnswer:
+        weight = self.omega(answer.author, learner) if self.options.capability_gradient else 1.0
+        mean = answer.source_logprob / answer.source_tokens
+        term = peer_answer(answer, advantage, mean, weight=weight, without_eos=True)
+        if self.options.length_normalisation == "own_tokens":
+            return term
+        size = len(answer.text.encode())
+        return replace(term, denominator=answer.source_logprob / term.counted, scale=term.counted / size)

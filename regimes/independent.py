@@ -1,0 +1,33 @@
+"""Independent training: the baseline of every comparison. Nothing is shared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.learning.advantages import GRPO, GSPO, grpo_advantages, own_term, rewards_of
+from harness.learning.experience import Group, Inbox
+from harness.learning.regime import Context, Regime
+from harness.learning.terms import Objective, Term
+
+DR_GRPO = Objective(ratio="token", form="ppo", low=0.8, high=1.28, aggregation="constant")
+
+
+@dataclass(frozen=True)
+class IndependentOptions:
+    """objective: `grpo` (arXiv 2402.03300), `gspo` (2507.18071) or `dr_grpo` (2503.20783)."""
+
+    objective: Literal["grpo", "gspo", "dr_grpo"] = "grpo"
+
+
+class Independent(Regime):
+    """Each policy learns from its own answers only (GRPO, GSPO or Dr. GRPO)."""
+
+    Options = IndependentOptions
+
+    def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
+        """GRPO and GSPO: A = (R - mean) / (std + 1e-6). Dr. GRPO: A = R - mean, token sums over the constant maximal length."""
+        if self.options.objective == "dr_grpo":
+            return [own_term(own, lambda g: rewards_of(g.valid) - rewards_of(g.valid).mean(), DR_GRPO)]
+        return [own_term(own, grpo_advantages, GSPO if self.options.objective == "gspo" else GRPO)]

@@ -1,0 +1,39 @@
+"""Naive pooling: every policy's answers as if they were one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.exchange.records import TextRollout
+from harness.learning.advantages import GRPO, own_answers, peer_answer, rewards_of, standardise
+from harness.learning.experience import Group, Inbox
+from harness.learning.regime import Context, Need, Regime
+from harness.learning.terms import Term
+
+
+class Naive(Regime):
+    """Joint group mean and std, token ratio to the learner's own old log-probabilities, no correction.
+
+    Our reading: the papers' "Naive" rows (arXiv 2603.02604, Table 1) are not defined exactly.
+    """
+
+    shares = frozenset({TextRollout})
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({Need.RECEIVER_OLD})
+
+    def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
+        """Own and peer terms share GRPO's objective and its token normaliser."""
+        mine, theirs = [], []
+        for group in own:
+            peers = inbox.valid(group.prompt.id)
+            pool = rewards_of([*group.valid, *peers])
+            if pool.size == 0:
+                continue
+            advantages = standardise(pool, pool)
+            mine += own_answers(group, advantages[: len(group.valid)])
+            theirs += [
+                peer_answer(p, a, p.receiver_old) for p, a in zip(peers, advantages[len(group.valid) :], strict=True)
+            ]
+        return [Term("own", "own", GRPO, tuple(mine)), Term("peer", "peer", GRPO, tuple(theirs))]

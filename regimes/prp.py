@@ -1,0 +1,72 @@
+"""PRP, Peer Rollout Pooling: sharing at the level of data (Mutual RL, arXiv 2605.07244)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from harness.exchange.records import Rollout
+from harness.learning.advantages import GRPO, by_author, own_answers, peer_answer, rewards_of, standardise
+from harness.learning.experience import Group, Inbox, PeerAnswer
+from harness.learning.regime import Context, Need, Regime
+from harness.learning.terms import Term
+
+
+@dataclass(frozen=True)
+class PRPOptions:
+    """Named readings of what the paper leaves open.
+
+    ratio: of peer tokens, to the aligned peer log-probabilities (`behaviour`), to the learner's own old ones (`receiver_old`),
+        or to the current policy without gradient (`none`: the plain score function).
+    groups: statistics over the union of own and peer answers (`union`) or inside each source's own group (`per_source`).
+    normalise: divide by the standard deviation (`std`) or only centre (`none`).
+    """
+
+    ratio: Literal["behaviour", "receiver_old", "none"] = "behaviour"
+    groups: Literal["union", "per_source"] = "union"
+    normalise: Literal["std", "none"] = "std"
+
+
+class PRP(Regime):
+    """Peers' retokenised rollouts enter as extra trajectories, corrected by the density ratio.
+
+    Published: raw rollouts are pooled, peer rows keep (r, A) or have advantages recomputed over the union group; either
+    aligned peer log-probabilities or the learner's own serve as denominator (paper and figure). The formula with its
+    defaults, A = (R - mean_U) / (std_U + 1e-6) and ppo clip 0.2 / 0.28, is our reading.
+    """
+
+    Options = PRPOptions
+    shares = frozenset({Rollout})
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return {
+            "behaviour": frozenset({Need.ALIGNED}),
+            "receiver_old": frozenset({Need.RECEIVER_OLD}),
+            "none": frozenset[Need](),
+        }[self.options.ratio]
+
+    def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
+        """Own term: token ratio to old_k. Peer term: token ratio as `ratio` says; one token normaliser for both."""
+        scale = self.options.normalise == "std"
+        mine, theirs = [], []
+        for group in own:
+            peers = inbox.valid(group.prompt.id)
+            sources = [group.valid, *by_author(peers)]
+            union = rewards_of([a for source in sources for a in source])
+            for i, source in enumerate(sources):
+                rewards = rewards_of(source)
+                if rewards.size == 0:
+                    continue
+                advantages = standardise(rewards, union if self.options.groups == "union" else rewards, scale)
+                if i == 0:
+                    mine += own_answers(group, advantages)
+                else:
+                    theirs += [peer_answer(p, a, self._denominator(p)) for p, a in zip(source, advantages, strict=True)]
+        return [Term("own", "own", GRPO, tuple(mine)), Term("peer", "peer", GRPO, tuple(theirs))]
+
+    def _denominator(self, answer: PeerAnswer) -> np.ndarray | None:
+        return {"behaviour": answer.aligned, "receiver_old": answer.receiver_old, "none": None}[self.options.ratio]

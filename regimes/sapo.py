@@ -1,0 +1,56 @@
+"""SAPO: swarm sampling, peers' groups learnt as if sampled here (arXiv 2509.08721, with its released code)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.exchange.records import TextRollout
+from harness.learning.advantages import GRPO, by_author, grpo_advantages, own_term, peer_answer, rewards_of, standardise
+from harness.learning.experience import Group, Inbox, PeerAnswer
+from harness.learning.regime import Context, Need, Regime
+from harness.learning.terms import Term, TermAnswer
+
+
+@dataclass(frozen=True)
+class SAPOOptions:
+    """external: peer groups a step (J); by default as many as own groups (the paper's best setting is half and half)."""
+
+    external: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.external is not None and self.external < 0:
+            raise ValueError(f"external: must not be negative, got {self.external}")
+
+
+class SAPO(Regime):
+    """Each peer group stays its own GRPO group; only text travels, the receiver re-verifies and re-encodes.
+
+    J external groups are drawn uniformly, by seed, from those of nonzero advantage; denominators are the learner's own old
+    log-probabilities (paper and code).
+    """
+
+    Options = SAPOOptions
+    shares = frozenset({TextRollout})
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({Need.RECEIVER_OLD})
+
+    def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
+        """GRPO on own groups and on the drawn external groups, one token normaliser."""
+        external = [
+            peers
+            for group in own
+            for peers in by_author(inbox.valid(group.prompt.id))
+            if 0 < sum(p.reward > 0 for p in peers) < len(peers)
+        ]
+        count = min(len(external), len(own) if self.options.external is None else self.options.external)
+        drawn = sorted(context.rng.choice(len(external), size=count, replace=False)) if count else []
+        theirs = [t for i in drawn for t in _as_group(external[i])]
+        return [own_term(own, grpo_advantages, GRPO), Term("peer", "peer", GRPO, tuple(theirs))]
+
+
+def _as_group(peers: Sequence[PeerAnswer]) -> list[TermAnswer]:
+    rewards = rewards_of(peers)
+    return [peer_answer(p, a, p.receiver_old) for p, a in zip(peers, standardise(rewards, rewards), strict=True)]

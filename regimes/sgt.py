@@ -1,0 +1,51 @@
+"""SGT, Success-Gated Transfer: sharing at the level of outcomes (Mutual RL, arXiv 2605.07244; details from GRAFT, 2609.37868)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.exchange.records import Success
+from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_answer
+from harness.learning.experience import Group, Inbox
+from harness.learning.regime import Context, Regime
+from harness.learning.terms import Objective, Term
+
+IMITATION = Objective(form="nll", aggregation="prompt")
+
+
+@dataclass(frozen=True)
+class SGTOptions:
+    """lambda_ (`lambda` in a suite): weight of the imitation term; 0.1 is published (GRAFT's re-run)."""
+
+    lambda_: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.lambda_ < 0:
+            raise ValueError(f"lambda: must not be negative, got {self.lambda_}")
+
+
+class SGT(Regime):
+    """Where all own answers fail and a peer has a verified success, imitate one such success.
+
+    Rescue set and gate: paper. L = L_GRPO + lambda NLL(y+ | x) with lambda 0.1, y+ uniform over all peers' successes, no
+    ratio: the third paper. NLL is the token mean of the answer, averaged over all prompts of the mini-batch, and the learner
+    verifies y+ itself before using it: our reading.
+    """
+
+    Options = SGTOptions
+    shares = frozenset({Success})
+
+    def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
+        """GRPO on own answers, then the negative log-likelihood of one success per rescue prompt."""
+        imitated = []
+        for group in own:
+            if not group.valid or any(a.reward > 0 for a in group.valid):
+                continue
+            successes = [s for s in inbox.successes.get(group.prompt.id, ()) if s.verdict.value == "right"]
+            if successes:
+                imitated.append(peer_answer(successes[int(context.rng.integers(len(successes)))], 1.0, None))
+        return [
+            own_term(own, grpo_advantages, GRPO),
+            Term("imitation", "peer", IMITATION, tuple(imitated), weight=self.options.lambda_),
+        ]

@@ -1,0 +1,65 @@
+"""XGRPO, Cross-Policy GRPO Advantage Sharing: sharing at the level of values (Mutual RL, arXiv 2605.07244)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from harness.exchange.records import GroupValue
+from harness.learning.advantages import EPSILON, GRPO, Rewards, own_term, rewards_of, spread
+from harness.learning.experience import Group, Inbox, PeerValue
+from harness.learning.regime import Context, Regime
+from harness.learning.terms import Term
+
+
+@dataclass(frozen=True)
+class XGRPOOptions:
+    """Named readings of what the paper leaves open.
+
+    baseline: `pooled` b = mean over own and peer answers; `mixed` b = (1 - beta) leave-one-out own mean + beta mean over all
+        peer answers (unbiased for any beta where `normalise` is none).
+    normalise: divide by the pooled standard deviation (`std`) or not (`none`).
+    """
+
+    baseline: Literal["pooled", "mixed"] = "pooled"
+    beta: float = 0.5
+    normalise: Literal["std", "none"] = "std"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta <= 1:
+            raise ValueError(f"beta: must lie in [0, 1], got {self.beta}")
+
+
+class XGRPO(Regime):
+    """Only scalar statistics travel: own answers, baselines that peers move; on-policy support is kept.
+
+    Published: scalar statistics, own answers only, baselines change (paper). The formula is our reading:
+    A_i = (R_i - b) / (std_U + 1e-6).
+    """
+
+    Options = XGRPOOptions
+    shares = frozenset({GroupValue})
+
+    def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
+        """GRPO's term on own answers with the peers' baseline; without peers GRPO itself."""
+        return [own_term(own, lambda g: self._advantages(rewards_of(g.valid), inbox.values.get(g.prompt.id, ())), GRPO)]
+
+    def _advantages(self, rewards: Rewards, values: Sequence[PeerValue]) -> Rewards:
+        peers = np.concatenate([_binary(v) for v in values]) if values else np.empty(0)
+        pool = np.concatenate([rewards, peers])
+        baseline: Rewards | float = pool.mean()
+        if self.options.baseline == "mixed" and peers.size:
+            beta, n = self.options.beta, rewards.size
+            others = (rewards.sum() - rewards) / (n - 1) if n > 1 else peers.mean()
+            baseline = (1 - beta) * others + beta * peers.mean()
+        return (
+            (rewards - baseline) / (spread(pool) + EPSILON) if self.options.normalise == "std" else rewards - baseline
+        )
+
+
+def _binary(value: PeerValue) -> Rewards:
+    """Rewards are 0 or 1, so two counts hold all of a group's statistics."""
+    return np.concatenate([np.ones(value.right), np.zeros(value.count - value.right)])
