@@ -1,0 +1,149 @@
+"""Procedural arithmetic: six skills in two groups, two levels of difficulty, and the one-step facts that they rest on.
+
+A question is *held out* when crc32 of its text is divisible by eight. Held-out questions are never trained on, neither
+in stage 0 nor by RL nor as drill facts; evaluation uses nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from types import MappingProxyType
+from typing import Literal, get_args
+from zlib import crc32
+
+Level = Literal[1, 2]
+LEVELS: tuple[Level, ...] = get_args(Level)
+GroupName = Literal["add", "mul"]
+GROUPS: tuple[GroupName, ...] = get_args(GroupName)
+
+_NAMES = ("Tom", "Ann", "Sam", "Eva", "Max", "Mia")
+_THINGS = ("pens", "cups", "eggs", "nuts", "keys", "caps")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A question, the steps that solve it (each ``a+b=c``) and its answer."""
+
+    skill: str
+    group: str
+    level: Level
+    question: str
+    steps: tuple[str, ...]
+    answer: int
+
+    @property
+    def held_out(self) -> bool:
+        return crc32(self.question.encode()) % 8 == 0
+
+    @property
+    def prompt(self) -> str:
+        """What a policy reads in RL and evaluation."""
+        return f"Q: {self.question}\nA:"
+
+    @property
+    def hinted_prompt(self) -> str:
+        """Asks for steps; stage 0 always answers it by chain of thought, which makes that competence measurable."""
+        return f"Q: {self.question} by steps\nA:"
+
+    @property
+    def direct(self) -> str:
+        """The bare answer, with the leading space that separates it from the prompt."""
+        return f" \\boxed{{{self.answer}}}"
+
+    @property
+    def chain_of_thought(self) -> str:
+        """The steps, then the answer."""
+        return f" {', '.join(self.steps)}.{self.direct}"
+
+
+Drawn = tuple[str, tuple[str, ...], int]
+
+
+def _operands(rng: Random, level: Level, count: int) -> list[int]:
+    low, high = ((2, 9), (3, 15))[level - 1]
+    return [rng.randint(low, high) for _ in range(count)]
+
+
+def _add(rng: Random, level: Level) -> Drawn:
+    a, b, c = _operands(rng, level, 3)
+    return f"{a}+{b}+{c}", (f"{a}+{b}={a + b}", f"{a + b}+{c}={a + b + c}"), a + b + c
+
+
+def _sub3(rng: Random, level: Level) -> Drawn:
+    a, b, c = _operands(rng, level, 3)
+    while a + b - c < 1:
+        a, b, c = _operands(rng, level, 3)
+    return f"{a}+{b}-{c}", (f"{a}+{b}={a + b}", f"{a + b}-{c}={a + b - c}"), a + b - c
+
+
+def _word(rng: Random, level: Level) -> Drawn:
+    question, steps, answer = _add(rng, level)
+    a, b, c = question.split("+")
+    name, thing = rng.choice(_NAMES), rng.choice(_THINGS)
+    return f"{name} has {a} {thing}, buys {b}, then {c} more. How many {thing}?", steps, answer
+
+
+def _mul(rng: Random, level: Level) -> Drawn:
+    a, tens, ones = rng.randint(2, 9), rng.randint(1, 1 if level == 1 else 5), rng.randint(1, 9)
+    high, low = 10 * tens * a, ones * a
+    steps = (f"{a}*{10 * tens}={high}", f"{a}*{ones}={low}", f"{high}+{low}={high + low}")
+    return f"{a}*{10 * tens + ones}", steps, high + low
+
+
+def _muladd(rng: Random, level: Level) -> Drawn:
+    a, b, c = rng.randint(2, 9), rng.randint(2, (5, 9)[level - 1]), rng.randint(2, (9, 15)[level - 1])
+    product = a * b
+    sign = "+" if product <= c or rng.random() < 0.5 else "-"
+    answer = product + c if sign == "+" else product - c
+    return f"{a}*{b}{sign}{c}", (f"{a}*{b}={product}", f"{product}{sign}{c}={answer}"), answer
+
+
+def _sumul(rng: Random, level: Level) -> Drawn:
+    a, total = rng.randint(2, 9), rng.randint(5, (9, 12)[level - 1])
+    b = rng.randint(1, total - 1)
+    return f"{a}*({b}+{total - b})", (f"{b}+{total - b}={total}", f"{a}*{total}={a * total}"), a * total
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """A way of drawing problems, and the group that a policy may be strong or weak in."""
+
+    name: str
+    group: GroupName
+    _draw: Callable[[Random, Level], Drawn]
+
+    def draw(self, rng: Random, level: Level, *, held_out: bool) -> Problem:
+        """The next problem from `rng` that lies on the wanted side of the split."""
+        while True:
+            problem = Problem(self.name, self.group, level, *self._draw(rng, level))
+            if problem.held_out == held_out:
+                return problem
+
+
+SKILLS: Mapping[str, Skill] = MappingProxyType(
+    {
+        skill.name: skill
+        for skill in (
+            Skill("add", "add", _add),
+            Skill("sub3", "add", _sub3),
+            Skill("word", "add", _word),
+            Skill("mul", "mul", _mul),
+            Skill("muladd", "mul", _muladd),
+            Skill("sumul", "mul", _sumul),
+        )
+    }
+)
+
+
+def draw_fact(rng: Random) -> Problem:
+    """One drill fact: a single step of a random training problem, itself on the training side of the split."""
+    while True:
+        skill = SKILLS[rng.choice(list(SKILLS))]
+        problem = skill.draw(rng, rng.choice(LEVELS), held_out=False)
+        step = rng.choice(problem.steps)
+        question, _, answer = step.partition("=")
+        fact = Problem("facts", "drill", problem.level, question, (step,), int(answer))
+        if not fact.held_out:
+            return fact
