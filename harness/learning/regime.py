@@ -14,6 +14,7 @@ import numpy as np
 
 from harness.exchange.records import Record
 from harness.learning.experience import Group, Inbox
+from harness.learning.publish import Pieces, records_of
 from harness.learning.terms import Term
 
 
@@ -67,6 +68,10 @@ class Regime:
     def needs(self) -> frozenset[Need]:
         """May depend on the options."""
         return frozenset()
+
+    def publish(self, groups: Sequence[Group], pieces: Pieces) -> list[Record]:
+        """What the policy sends after its rollouts: by default all that `shares` names."""
+        return records_of(groups, self.shares, pieces)
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """The step's terms, from the learner's own groups and what peers sent.

@@ -7,16 +7,15 @@ import difflib
 import hashlib
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from harness.errors import PluginError, SuiteError
 from harness.learning.regime import Regime
-from harness.suite.schema import Suite
+from harness.suite.schema import Suite, Variant
 
 ENTRY_POINT_GROUP = "harness.regimes"
 
@@ -30,7 +29,7 @@ class RegimeInfo:
     summary: str = ""
     shares: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
-    options: Mapping[str, Any] = MappingProxyType({})
+    options: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
 
 
@@ -103,10 +102,10 @@ def _typed(key: str, value: Any, hint: Any) -> Any:
         raise PluginError(f"{key}: {error}{allowed}") from None
 
 
-def validate(suite: Suite) -> Suite:
+def validate(suite: Suite, source: str) -> Suite:
     """The suite with every variant's options filled in from its regime's defaults.
 
-    Raises SuiteError naming the place for an unknown regime or option, and for a sharing regime where nobody could share.
+    `source` is the file's path, for messages. Raises SuiteError naming the place for an unknown regime or option, and for a sharing regime where nobody could share.
     """
     variants = []
     for i, variant in enumerate(suite.regimes):
@@ -117,37 +116,32 @@ def validate(suite: Suite) -> Suite:
             text = str(error)
             key, colon, rest = text.partition(": ")
             if colon and key in variant.options:
-                raise SuiteError(_file(suite), f"{at}.{key}", rest) from None
-            raise SuiteError(_file(suite), f"{at}.regime", text) from None
+                raise SuiteError(source, f"{at}.{key}", rest) from None
+            raise SuiteError(source, f"{at}.regime", text) from None
         direction = suite.sharing_of(variant).direction
         for g, group in enumerate(suite.groups):
             alone = len(group.policies) < 2
             if alone and regime.shares and direction != "none":
                 problem = f"{variant.name!r} shares experience, but the group {group.name!r} has one policy"
                 raise SuiteError(
-                    _file(suite), f"groups[{g}].policies", f"{problem} (use `independent`, or `direction: none`)"
+                    source, f"groups[{g}].policies", f"{problem} (use `independent`, or `direction: none`)"
                 )
             unequal = len({p.rollouts or suite.training.rollouts for p in group.policies}) > 1
             if unequal and not regime.unequal_rollouts:
                 why = f"{variant.name!r} is defined for equal numbers of rollouts per policy: {regime.unequal_reason}"
-                raise SuiteError(_file(suite), f"groups[{g}].policies", why)
-        _edges(suite, variant.name, at)
+                raise SuiteError(source, f"groups[{g}].policies", why)
+        _edges(suite, variant, at, source)
         variants.append(variant.model_copy(update={"options": resolved(regime.options)}))
     return suite.model_copy(update={"regimes": variants})
 
 
-def _edges(suite: Suite, variant: str, at: str) -> None:
-    sharing = suite.sharing_of(next(v for v in suite.regimes if v.name == variant))
+def _edges(suite: Suite, variant: Variant, at: str, source: str) -> None:
     for group in suite.groups:
         names = {p.name for p in group.policies}
-        for author, receiver in sharing.edges or ():
+        for author, receiver in suite.sharing_of(variant).edges or ():
             if not {author, receiver} <= names or author == receiver:
-                problem = f"edge {author} -> {receiver} does not join two policies of the group {group.name!r}"
-                raise SuiteError(_file(suite), f"{at}.sharing.edges", problem)
-
-
-def _file(suite: Suite) -> str:
-    return f"suite {suite.name}"
+                problem = f"{author} -> {receiver} does not join two policies of the group {group.name!r}"
+                raise SuiteError(source, f"{at}.sharing.edges", problem)
 
 
 def source_digest(name: str) -> str:
