@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
-Count = Annotated[int, Meta(ge=0, le=2**31)]
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 MAX_TEXT_BYTES = 1 << 20
 MAX_TOKENS = 1 << 17
@@ -38,7 +38,7 @@ class Rollout(Record, frozen=True, kw_only=True, tag="rollout"):
 
     index: Count
     text: Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
-    tokens: Annotated[list[int], Meta(max_length=MAX_TOKENS)]
+    tokens: Annotated[list[Count], Meta(max_length=MAX_TOKENS)]
     logprobs: Annotated[list[float], Meta(max_length=MAX_TOKENS)]
     pieces: Annotated[list[Count], Meta(max_length=MAX_TOKENS)]
     finished: bool

@@ -1,0 +1,264 @@
+"""SEE, the exchange of one cell: publish records, collect what peers published, lose nothing uncounted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Literal, Protocol, get_args
+
+from harness.errors import ExchangeError
+from harness.exchange.codec import encode
+from harness.exchange.gate import Defences, Gate, Quotas, Unfit
+from harness.exchange.ledger import Entry, Ledger
+from harness.exchange.records import AnyRecord, Record, Rollout
+from harness.exchange.refusal import Refusal
+from harness.exchange.transport import Delivery, InProcess, Transport
+
+Edge = tuple[str, str]
+"""(author, receiver)"""
+ALL_KINDS: frozenset[type[Record]] = frozenset(get_args(AnyRecord))
+CEILING_SECONDS = 60.0
+"""The longest wait of all, for runs that switch the deadline off."""
+
+
+def edges_of(policies: Sequence[str], direction: Literal["all", "none"] | Iterable[Edge]) -> tuple[Edge, ...]:
+    """Edges in suite order. Raises ValueError for an unknown policy or an edge to itself."""
+    if direction == "none":
+        return ()
+    if direction == "all":
+        return tuple((author, receiver) for receiver in policies for author in policies if author != receiver)
+    chosen = {(author, receiver) for author, receiver in direction}
+    for author, receiver in sorted(chosen):
+        if author == receiver or not {author, receiver} <= set(policies):
+            raise ValueError(f"no edge {author} -> {receiver} among {', '.join(policies)}")
+    return tuple(edge for edge in edges_of(policies, "all") if edge in chosen)
+
+
+class Recorder(Protocol):
+    """Keeps accepted messages, for a replay."""
+
+    def record(self, step: int, author: str, receiver: str, messages: Sequence[bytes]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What one receiver got. `entries[i]` is the ledger's entry of `records[i]`: the receiver fills it in.
+
+    Order: suite order of the authors, then step, prompt, index. missing: authors not heard of by the deadline.
+    """
+
+    records: tuple[AnyRecord, ...] = ()
+    entries: tuple[Entry, ...] = ()
+    missing: tuple[str, ...] = ()
+    refused: Counter[str] = field(default_factory=Counter)
+    waited: float = 0.0
+
+
+class Exchange:
+    """The policies of one cell, and who listens to whom.
+
+    policies: names in suite order. edges: (author, receiver) pairs, see `edges_of`. kinds: the types the regime shares.
+    max_staleness: steps that a record may be old; 0 is lockstep. deadline: seconds that `collect` waits by default; in one
+    process, where every policy has published before the first collects, there is nothing to wait for. ceiling: the wait
+    when the deadline is switched off.
+    """
+
+    def __init__(
+        self,
+        policies: Sequence[str],
+        edges: Iterable[Edge],
+        *,
+        kinds: frozenset[type[Record]] = ALL_KINDS,
+        max_staleness: int = 0,
+        deadline: float = 0.0,
+        ceiling: float = CEILING_SECONDS,
+        quotas: Quotas | None = None,
+        defences: Defences | None = None,
+        transport: Transport | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        if len(set(policies)) != len(policies):
+            raise ValueError(f"policies share a name: {', '.join(policies)}")
+        if max_staleness < 0 or not 0 <= deadline <= ceiling:
+            raise ValueError(f"max_staleness {max_staleness} and deadline {deadline} must lie in [0, {ceiling}]")
+        self.policies = tuple(policies)
+        self.edges = edges_of(policies, edges)
+        self.deadline, self.ceiling = deadline, ceiling
+        self.defences = defences or Defences()
+        self.transport = transport or InProcess(policies)
+        self.ledger = Ledger()
+        self._recorder = recorder
+        self._rank = {policy: rank for rank, policy in enumerate(policies)}
+        self._gates = {
+            receiver: Gate(
+                receiver,
+                [author for author, to in self.edges if to == receiver],
+                policies,
+                kinds,
+                max_staleness,
+                quotas or Quotas(),
+                self.defences,
+            )
+            for receiver in policies
+        }
+        self._absent: dict[str, set[str]] = {receiver: set() for receiver in policies}
+
+    def publish(self, author: str, step: int, records: Sequence[Record]) -> int:
+        """Send to all receivers of `author`, also when there is nothing to say. Returns the bytes sent to each.
+
+        A record that cannot be encoded is refused here and stands in the ledger once per receiver.
+        """
+        messages, failed = [], []
+        for record in records:
+            try:
+                messages.append(encode(record))
+            except ExchangeError as error:
+                failed.append((record, error.reason))
+        for receiver in self.receivers(author):
+            self.ledger.extend([_entry(step, author, receiver, record, 0, reason) for record, reason in failed])
+        return self.post(author, step, messages)
+
+    def post(self, author: str, step: int, messages: Sequence[bytes]) -> int:
+        """Send ready-made messages: a condition's, or a replay's."""
+        for receiver in self.receivers(author):
+            self.transport.send(author, receiver, step, messages)
+        return sum(len(message) for message in messages)
+
+    def receivers(self, author: str) -> tuple[str, ...]:
+        return tuple(receiver for sender, receiver in self.edges if sender == author)
+
+    def authors(self, receiver: str) -> tuple[str, ...]:
+        return tuple(author for author, to in self.edges if to == receiver)
+
+    def collect(
+        self,
+        receiver: str,
+        step: int,
+        prompts: Sequence[str],
+        authors: Sequence[str] | None = None,
+        deadline: float | None = None,
+    ) -> Collected:
+        """What peers sent to `receiver` up to `step`. Never raises for what a peer did.
+
+        prompts: ids of the step's prompts, in order. authors: to wait for; all that have an edge to the receiver unless
+        given. deadline: seconds from now, the exchange's own unless given.
+        """
+        started = monotonic()
+        wait = self.deadline if deadline is None else deadline
+        if not self.defences.deadline:
+            wait = self.ceiling
+        expected = self.authors(receiver) if authors is None else tuple(authors)
+        deliveries, missing = self._receive(receiver, step, expected, min(wait, self.ceiling))
+        waited = monotonic() - started
+        gate = self._gates[receiver]
+        gate.open(step, prompts)
+        accepted: list[tuple[AnyRecord, Entry, bytes]] = []
+        entries: list[Entry] = []
+        for delivery in sorted(deliveries, key=lambda delivery: self._rank.get(delivery.sender, len(self._rank))):
+            admitted, refused = _admit(gate, delivery)
+            accepted += admitted
+            entries += refused
+        accepted.sort(key=lambda item: (self._rank[item[0].author], *gate.order(item[0])))
+        late = [_unread(step, author, receiver, Refusal.LATE, 0, 0) for author in missing]
+        self.ledger.extend([entry for _, entry, _ in accepted] + entries + late)
+        self._keep(step, receiver, accepted)
+        return Collected(
+            records=tuple(record for record, _, _ in accepted),
+            entries=tuple(entry for _, entry, _ in accepted),
+            missing=missing,
+            refused=_count(entries + late),
+            waited=waited,
+        )
+
+    def _receive(
+        self, receiver: str, step: int, expected: Sequence[str], wait: float
+    ) -> tuple[list[Delivery], tuple[str, ...]]:
+        """Deliveries until every expected author has finished the step or the time is up; authors that had not."""
+        end = monotonic() + wait
+        deliveries = self.transport.receive(receiver, 0.0)
+        while True:
+            done = {delivery.sender for delivery in deliveries if delivery.step >= step}
+            missing = tuple(author for author in expected if author not in done)
+            awaited = set(missing) - (self._absent[receiver] if self.defences.deadline else set())
+            left = end - monotonic()
+            if not awaited or left <= 0:
+                self._absent[receiver] = (self._absent[receiver] | set(missing)) - done
+                return deliveries, missing
+            deliveries += self.transport.receive(receiver, left)
+
+    def _keep(self, step: int, receiver: str, accepted: Sequence[tuple[AnyRecord, Entry, bytes]]) -> None:
+        if self._recorder is None:
+            return
+        for author in self.authors(receiver):
+            messages = [message for _, entry, message in accepted if entry.author == author]
+            self._recorder.record(step, author, receiver, messages)
+
+
+def _admit(gate: Gate, delivery: Delivery) -> tuple[list[tuple[AnyRecord, Entry, bytes]], list[Entry]]:
+    """Records let in with their entries and bytes, and the entries of what was refused.
+
+    Messages without a readable header are summed up by reason, so that a flood does not become a flood of entries.
+    """
+    accepted: list[tuple[AnyRecord, Entry, bytes]] = []
+    refused: list[Entry] = []
+    unread: dict[str, Entry] = {}
+
+    def sum_up(reason: str, messages: int, size: int) -> None:
+        entry = unread.setdefault(reason, _unread(gate.step, delivery.sender, gate.receiver, reason, 0, 0))
+        entry.messages += messages
+        entry.bytes += size
+
+    for message in delivery.messages:
+        size = len(message)
+        if not gate.within_quota(delivery.sender, size):
+            sum_up(Refusal.QUOTA, 1, size)
+            continue
+        try:
+            record = gate.admit(delivery.sender, message)
+        except Unfit as error:
+            refused.append(_entry(gate.step, delivery.sender, gate.receiver, error.record, size, error.reason))
+        except ExchangeError as error:
+            sum_up(error.reason, 1, size)
+        else:
+            accepted.append((record, _entry(gate.step, delivery.sender, gate.receiver, record, size), message))
+    if delivery.dropped:
+        sum_up(Refusal.QUOTA, delivery.dropped, delivery.dropped_bytes)
+    return accepted, refused + list(unread.values())
+
+
+def _entry(step: int, author: str, receiver: str, record: Record, size: int, reason: str = "") -> Entry:
+    return Entry(
+        step=step,
+        author=author,
+        receiver=receiver,
+        kind=str(record.__struct_config__.tag),
+        prompt_id=record.prompt_id,
+        index=getattr(record, "index", 0),
+        made=record.step,
+        version=record.version,
+        bytes=size,
+        source_tokens=len(record.tokens) if isinstance(record, Rollout) else 0,
+        accepted=not reason,
+        reason=str(reason),
+    )
+
+
+def _unread(step: int, author: str, receiver: str, reason: str, messages: int, size: int) -> Entry:
+    return Entry(
+        step=step,
+        author=author,
+        receiver=receiver,
+        messages=messages,
+        bytes=size,
+        accepted=False,
+        reason=str(reason),
+    )
+
+
+def _count(entries: Sequence[Entry]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for entry in entries:
+        counts[entry.reason] += max(1, entry.messages)
+    return counts

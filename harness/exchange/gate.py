@@ -1,0 +1,152 @@
+"""What one receiver lets in: decoding, header checks, staleness, duplicates and quotas, one message at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.errors import ExchangeError
+from harness.exchange.codec import MAX_MESSAGE_BYTES, decode
+from harness.exchange.records import AnyRecord, Record
+from harness.exchange.refusal import Refusal
+
+MEMORY_STEPS = 64
+"""How far back prompts and duplicates are remembered where the staleness limit is switched off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """What one author may send to one receiver in one step. message: bytes of a single message."""
+
+    messages: int = 1 << 14
+    bytes: int = 64 << 20
+    message: int = MAX_MESSAGE_BYTES
+
+    def __post_init__(self) -> None:
+        if min(self.messages, self.bytes, self.message) < 1 or self.message > MAX_MESSAGE_BYTES:
+            raise ValueError(f"quotas are positive and a message has at most {MAX_MESSAGE_BYTES} bytes: {self}")
+
+    @classmethod
+    def fitting(cls, prompts: int, answers: int, max_tokens: int, steps: int = 1) -> Quotas:
+        """Twice what an honest author of `prompts` groups of `answers` each can need over `steps` steps."""
+        records = prompts * (2 * answers + 1) * steps
+        record = 1024 + 64 * (max_tokens + 1)
+        return cls(2 * records, 2 * records * record, min(MAX_MESSAGE_BYTES, max(1 << 16, 4 * record)))
+
+
+@dataclass(frozen=True, slots=True)
+class Defences:
+    """What protects a receiver; each can be switched off to measure its worth.
+
+    deadline: wait only so long for a peer, and not at all for one that missed its last deadline. quotas: per author.
+    headers: forged authors, contradictory versions and duplicates are refused. staleness: too old or future records are.
+    reverify, residual: for the caller, which verifies received answers itself and applies THL's budget.
+    Decoding checks, unknown authors and prompts, and the transport's bounds have no switch: without them a receiver fails.
+    """
+
+    deadline: bool = True
+    quotas: bool = True
+    headers: bool = True
+    staleness: bool = True
+    reverify: bool = True
+    residual: bool = True
+
+
+class Gate:
+    """One receiver's memory: prompts, versions and duplicates of the steps inside the staleness window.
+
+    authors: that have an edge to the receiver. kinds: the record types which the regime shares.
+    """
+
+    def __init__(
+        self,
+        receiver: str,
+        authors: Sequence[str],
+        policies: Sequence[str],
+        kinds: frozenset[type[Record]],
+        max_staleness: int,
+        quotas: Quotas,
+        defences: Defences,
+    ) -> None:
+        self.receiver, self.authors, self.policies = receiver, frozenset(authors), frozenset(policies)
+        self.kinds, self.quotas, self.defences = kinds, quotas, defences
+        self.window = max_staleness if defences.staleness else max(max_staleness, MEMORY_STEPS)
+        self.step = -1
+        self._prompts: dict[int, Mapping[str, int]] = {}
+        self._seen: dict[int, set[tuple[str, type, str, int]]] = {}
+        self._versions: dict[int, dict[str, int]] = {}
+        self._spent: dict[str, tuple[int, int]] = {}
+
+    def open(self, step: int, prompts: Sequence[str]) -> None:
+        """Begin a step, or go on with it; what lies outside the window is forgotten."""
+        if step != self.step:
+            self._spent = {}
+        self.step = step
+        self._prompts[step] = {prompt: position for position, prompt in enumerate(prompts)}
+        for memory in (self._prompts, self._seen, self._versions):
+            for old in [at for at in memory if not step - self.window <= at <= step]:
+                del memory[old]
+
+    def within_quota(self, sender: str, size: int) -> bool:
+        """Count a message of `size` bytes. Without the defence always true."""
+        messages, total = self._spent.get(sender, (0, 0))
+        self._spent[sender] = messages, total = messages + 1, total + size
+        return not self.defences.quotas or (messages <= self.quotas.messages and total <= self.quotas.bytes)
+
+    def admit(self, sender: str, message: bytes) -> AnyRecord:
+        """The record, if it is let in. Raises ExchangeError with the reason; `Unfit` once the header is known."""
+        if sender not in self.authors:
+            raise ExchangeError(Refusal.NOT_SUBSCRIBED if sender in self.policies else Refusal.UNKNOWN_AUTHOR, sender)
+        record = decode(message, self.quotas.message if self.defences.quotas else MAX_MESSAGE_BYTES)
+        reason = self._unfit(sender, record)
+        if reason is not None:
+            raise Unfit(reason, record)
+        return record
+
+    def _unfit(self, sender: str, record: AnyRecord) -> Refusal | None:
+        """Reason against the header. A record that passes is remembered."""
+        if type(record) not in self.kinds:
+            return Refusal.WRONG_TYPE
+        if record.author not in self.authors:
+            return Refusal.UNKNOWN_AUTHOR
+        if record.author != sender and self.defences.headers:
+            return Refusal.FORGED
+        age = self.step - record.step
+        if age < (0 if self.defences.staleness else -self.window):
+            return Refusal.FUTURE
+        if age > self.window:
+            return Refusal.STALE
+        if record.prompt_id not in self._prompts.get(min(record.step, self.step), {}):
+            return Refusal.UNKNOWN_PROMPT
+        if self.defences.headers:
+            if not self._version_fits(record):
+                return Refusal.VERSION
+            index = getattr(record, "index", 0)
+            key = record.author, type(record), record.prompt_id, index
+            seen = self._seen.setdefault(record.step, set())
+            if key in seen:
+                return Refusal.DUPLICATE
+            seen.add(key)
+        return None
+
+    def _version_fits(self, record: AnyRecord) -> bool:
+        """One version per author and step, and never a lower one at a later step."""
+        known = self._versions.setdefault(record.step, {}).setdefault(record.author, record.version)
+        return known == record.version and all(
+            of.get(record.author, known) <= known if at < record.step else of.get(record.author, known) >= known
+            for at, of in self._versions.items()
+        )
+
+    def order(self, record: AnyRecord) -> tuple[int, int, int, str]:
+        """Sort key within one author: step, prompt order of that step, index, kind."""
+        position = self._prompts[min(record.step, self.step)][record.prompt_id]
+        index = getattr(record, "index", 0)
+        return record.step, position, index, type(record).__name__
+
+
+class Unfit(ExchangeError):
+    """A well-formed record that is refused for its header; `record` goes into the ledger."""
+
+    def __init__(self, reason: Refusal, record: AnyRecord) -> None:
+        super().__init__(reason, f"{record.author}, step {record.step}, prompt {record.prompt_id}")
+        self.record = record
