@@ -10,6 +10,7 @@ from typing import Literal, Protocol, get_args
 
 from harness.errors import ExchangeError
 from harness.exchange.codec import encode
+from harness.exchange.conditions import Sender
 from harness.exchange.gate import Defences, Gate, Quotas, Unfit
 from harness.exchange.ledger import Entry, Ledger
 from harness.exchange.records import AnyRecord, Record, Rollout
@@ -19,7 +20,7 @@ from harness.exchange.transport import Delivery, InProcess, Transport
 Edge = tuple[str, str]
 """(author, receiver)"""
 ALL_KINDS: frozenset[type[Record]] = frozenset(get_args(AnyRecord))
-CEILING_SECONDS = 60.0
+CEILING_SECONDS = 3600.0
 """The longest wait of all, for runs that switch the deadline off."""
 
 
@@ -39,7 +40,7 @@ def edges_of(policies: Sequence[str], direction: Literal["all", "none"] | Iterab
 class Recorder(Protocol):
     """Keeps accepted messages, for a replay."""
 
-    def record(self, step: int, author: str, receiver: str, messages: Sequence[bytes]) -> None: ...
+    def record(self, step: int, author: str, messages: Sequence[bytes]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +106,11 @@ class Exchange:
         }
         self._absent: dict[str, set[str]] = {receiver: set() for receiver in policies}
 
-    def publish(self, author: str, step: int, records: Sequence[Record]) -> int:
+    def publish(self, author: str, step: int, records: Sequence[Record], sender: Sender | None = None) -> int:
         """Send to all receivers of `author`, also when there is nothing to say. Returns the bytes sent to each.
 
-        A record that cannot be encoded is refused here and stands in the ledger once per receiver.
+        sender: where the author is under a condition. A record that cannot be encoded is refused here and stands in the
+        ledger once per receiver.
         """
         messages, failed = [], []
         for record in records:
@@ -118,7 +120,8 @@ class Exchange:
                 failed.append((record, error.reason))
         for receiver in self.receivers(author):
             self.ledger.extend([_entry(step, author, receiver, record, 0, reason) for record, reason in failed])
-        return self.post(author, step, messages)
+        outgoing = messages if sender is None else sender.messages(step, messages)
+        return 0 if outgoing is None else self.post(author, step, outgoing)
 
     def post(self, author: str, step: int, messages: Sequence[bytes]) -> int:
         """Send ready-made messages: a condition's, or a replay's."""
@@ -193,7 +196,7 @@ class Exchange:
             return
         for author in self.authors(receiver):
             messages = [message for _, entry, message in accepted if entry.author == author]
-            self._recorder.record(step, author, receiver, messages)
+            self._recorder.record(step, author, messages)
 
 
 def _admit(gate: Gate, delivery: Delivery) -> tuple[list[tuple[AnyRecord, Entry, bytes]], list[Entry]]:

@@ -1,0 +1,161 @@
+"""Stored experience: what a cell accepted, served later as if the peers sent it again (GRAFT's "stored logs").
+
+File: frames of length (4 bytes, big-endian), digest (16 bytes), msgpack payload. Each digest covers its payload and the
+digest before it, so the last one stands for the whole file and no frame can be altered, left out or moved.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from harness.errors import DiskFullError, StoreError
+from harness.exchange.exchange import Exchange
+
+DIGEST_BYTES = 16
+MAX_FRAME_BYTES = 512 << 20
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Messages of one author that were accepted at one step by at least one receiver."""
+
+    step: int
+    author: str
+    messages: list[bytes]
+
+
+class ReplayWriter:
+    """Appends to `path`, after dropping the frames of steps that a resumed cell will run again.
+
+    resume: the last step to keep; -1 begins anew. Raises StoreError if the frames to keep are not intact, DiskFullError.
+    """
+
+    def __init__(self, path: Path, resume: int = -1) -> None:
+        self.path = path
+        self._digest = bytes(DIGEST_BYTES)
+        self._step, self._written = -1, dict[str, set[bytes]]()
+        with _disk(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("r+b" if path.exists() else "w+b")
+            end = 0
+            if resume >= 0:
+                for frame, end_of, digest in _frames(self._file, path):
+                    if frame.step > resume:
+                        break
+                    end, self._digest = end_of, digest
+            self._file.seek(end)
+            self._file.truncate()
+
+    def record(self, step: int, author: str, messages: Sequence[bytes]) -> None:
+        """Store what another receiver has not stored yet at this step."""
+        if step != self._step:
+            self._step, self._written = step, {}
+        written = self._written.setdefault(author, set())
+        new = [message for message in messages if message not in written]
+        if not new:
+            return
+        written.update(new)
+        payload = msgspec.msgpack.encode(Frame(step, author, new))
+        self._digest = _chain(self._digest, payload)
+        with _disk(self.path):
+            self._file.write(len(payload).to_bytes(4, "big") + self._digest + payload)
+
+    def flush(self) -> str:
+        """Bring everything to the disk. Returns the digest of the file so far."""
+        with _disk(self.path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        return self._digest.hex()
+
+    def close(self) -> str:
+        """Flush and close. Returns the file's digest, for the cell's manifest."""
+        digest = self.flush()
+        self._file.close()
+        return digest
+
+
+class ReplaySource:
+    """A stored exchange, checked from end to end when it is opened.
+
+    Raises StoreError if the file is missing, altered, cut off, or not the one that `digest` names.
+    """
+
+    def __init__(self, path: Path, digest: str | None = None) -> None:
+        self.path = path
+        self._spans: dict[tuple[int, str], list[tuple[int, int]]] = {}
+        self.digest = bytes(DIGEST_BYTES).hex()
+        with _disk(path), path.open("rb") as file:
+            begin = 0
+            for frame, end, seen in _frames(file, path):
+                self._spans.setdefault((frame.step, frame.author), []).append((begin, end))
+                begin, self.digest = end, seen.hex()
+        if digest is not None and digest != self.digest:
+            raise StoreError(f"{path}: not the exchange that was named: digest {self.digest}, expected {digest}")
+
+    @property
+    def authors(self) -> tuple[str, ...]:
+        return tuple(sorted({author for _, author in self._spans}))
+
+    @property
+    def last_step(self) -> int:
+        """-1 if nothing was stored."""
+        return max((step for step, _ in self._spans), default=-1)
+
+    def messages(self, step: int, author: str) -> list[bytes]:
+        """What was accepted of `author` at `step`."""
+        found: list[bytes] = []
+        with _disk(self.path), self.path.open("rb") as file:
+            for begin, end in self._spans.get((step, author), []):
+                file.seek(begin + 4 + DIGEST_BYTES)
+                found += _frame(file.read(end - file.tell()), self.path).messages
+        return found
+
+    def serve(self, exchange: Exchange, step: int, authors: Sequence[str]) -> None:
+        """Send the step's messages in place of absent `authors`. Receivers check them like any other."""
+        for author in authors:
+            exchange.post(author, step, self.messages(step, author))
+
+
+def _frames(file: BinaryIO, path: Path) -> Iterator[tuple[Frame, int, bytes]]:
+    """Frames in order with the offset where each ends and the digest up to there."""
+    size = os.fstat(file.fileno()).st_size
+    digest, offset = bytes(DIGEST_BYTES), 0
+    while offset < size:
+        head = file.read(4 + DIGEST_BYTES)
+        length = int.from_bytes(head[:4], "big")
+        end = offset + 4 + DIGEST_BYTES + length
+        if length > MAX_FRAME_BYTES or end > size:
+            raise StoreError(f"{path}: cut off or altered at byte {offset}")
+        payload = file.read(length)
+        digest = _chain(digest, payload)
+        if digest != head[4:]:
+            raise StoreError(f"{path}: altered at byte {offset}")
+        yield _frame(payload, path), end, digest
+        offset = end
+
+
+def _frame(payload: bytes, path: Path) -> Frame:
+    try:
+        return msgspec.msgpack.decode(payload, type=Frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise StoreError(f"{path}: not a stored exchange: {error}") from None
+
+
+def _chain(digest: bytes, payload: bytes) -> bytes:
+    return blake2b(digest + payload, digest_size=DIGEST_BYTES).digest()
+
+
+@contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        raise (DiskFullError if full else StoreError)(f"{path}: {error.strerror or error}") from error
