@@ -74,7 +74,7 @@ class Journal:
         self._buffer = {}
 
     def rewind(self, step: int) -> None:
-        """Go back to the checkpoint of `step`: drop later rows, and evaluations of that checkpoint, which are made anew.
+        """Go back to the checkpoint of `step`: drop later rows, and the evaluation of that checkpoint (it is made anew).
 
         Costs stay, for they were spent. -1 drops all else.
 

@@ -1,0 +1,77 @@
+"""Paired comparisons of two regimes, corrected for how many are shown, and what they could have seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from scipy.special import bdtr, nctdtrinc, stdtrit
+
+from harness.statistics.intervals import Array, Estimate, mean_interval
+
+
+def paired(ours: ArrayLike, theirs: ArrayLike, level: float = 0.95) -> Estimate:
+    """Differences by seed (last axis, equal order) with Student t interval and p-value; a pair with a NaN is missing.
+
+    Regimes of one seed see the same prompts and start from the same samples, so the pairs cancel what seeds share.
+    The question set is taken as given: the interval speaks of other seeds, not of other questions.
+    """
+    return mean_interval(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64), level)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuestionComparison:
+    """Two regimes question by question.
+
+    difference: over questions, each the mean over seeds. wins, losses, draws: questions on which ours did better, worse,
+    equally well. sign_p: exact two-sided sign test on wins and losses.
+    """
+
+    difference: Estimate
+    wins: int
+    losses: int
+    draws: int
+    sign_p: float
+
+
+def paired_by_question(
+    ours: Float[np.ndarray, "seeds questions"], theirs: Float[np.ndarray, "seeds questions"], level: float = 0.95
+) -> QuestionComparison:
+    """Finer than by seed, and narrower in meaning: it takes the trained checkpoints as given and speaks of questions.
+
+    Entries are accuracies per question (means over repeats); NaN is missing.
+    """
+    gaps = np.atleast_2d(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64))
+    present = ~np.isnan(gaps)
+    counts = present.sum(axis=0)
+    means = np.where(present, gaps, 0.0).sum(axis=0)[counts > 0] / counts[counts > 0]
+    wins, losses = int((means > 1e-12).sum()), int((means < -1e-12).sum())
+    decided = wins + losses
+    sign = min(1.0, 2.0 * float(bdtr(min(wins, losses), decided, 0.5))) if decided else 1.0
+    return QuestionComparison(mean_interval(means, level), wins, losses, means.size - decided, sign)
+
+
+def holm(p_values: Float[np.ndarray, "k"]) -> Float[np.ndarray, "k"]:
+    """Holm's step-down adjustment (Scand. J. Statist. 6, 1979) of one family of p-values; NaN ones do not count."""
+    p = np.asarray(p_values, dtype=np.float64)
+    adjusted = np.full(p.shape, np.nan)
+    known = np.flatnonzero(~np.isnan(p))
+    order = known[np.argsort(p[known], kind="stable")]
+    steps = p[order] * np.arange(order.size, 0, -1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return adjusted
+
+
+def minimum_detectable(error: ArrayLike, n: ArrayLike, power: float = 0.8, level: float = 0.95) -> Array:
+    """The smallest true difference that a paired t test of n seeds finds with the given power.
+
+    `error` is the standard error of the mean difference (`Estimate.error`); exact by the noncentral t distribution, the
+    far tail left out. NaN where n < 2.
+    """
+    n = np.asarray(n)
+    freedom = np.maximum(n - 1, 1).astype(np.float64)
+    critical = stdtrit(freedom, 0.5 + level / 2)
+    shift = nctdtrinc(freedom, 1 - power, critical)
+    return np.where(n > 1, shift * np.asarray(error, dtype=np.float64), np.nan)
