@@ -1,0 +1,64 @@
+"""Which part of a response is its answer: the last box, else an explicit answer phrase, else the last number.
+
+The last box counts even where an earlier one holds something else: an answerer who may write several answers would need
+only one of them to be right. All scans are linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+
+_BOX = re.compile(r"\\f?boxed\s*")
+_BARE_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
+_PHRASE = re.compile(r"####|\b(?:final\s+)?answer(?:\s+is)?\s*(?:\*\*)?\s*(?::|=|\bis\b)|\banswer\s+is\b", re.IGNORECASE)
+_NUMBER = re.compile(r"(?<![\w.)}])[-−]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?|(?<![\w.,])\.\d+|\d[\d,]*(?:\.\d+)?%?")
+_SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n")
+_MATH = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
+_TAIL = 4_096
+
+
+def extract(text: str) -> str:
+    """The answer as written, or an empty string where there is none.
+
+    An unbalanced last box, and a box left empty with nothing in an earlier one, give an empty string.
+    """
+    boxes = [match.end() for match in _BOX.finditer(text)] if "boxed" in text else []
+    for start in reversed(boxes):
+        content = _boxed(text, start)
+        if content is None or content.strip():
+            return (content or "").strip()
+    tail = text[-_TAIL:]
+    phrases = list(_PHRASE.finditer(tail))
+    for phrase in reversed(phrases):
+        if stated := _statement(tail[phrase.end() :]):
+            return stated
+    numbers = _NUMBER.findall(tail)
+    return numbers[-1].rstrip(",") if numbers else ""
+
+
+def _boxed(text: str, start: int) -> str | None:
+    r"""Content of a box whose command ends at `start`; empty for a mere mention of ``\boxed``, None when unbalanced."""
+    if text[start : start + 1] != "{":
+        number = _BARE_NUMBER.match(text, start)
+        return number.group().rstrip(",") if number else ""
+    depth, position = 0, start
+    for brace in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
+        if brace.group() == "{":
+            depth += 1
+        elif brace.group() == "}":
+            depth -= 1
+        if depth == 0:
+            position = start + brace.start()
+            return text[start + 1 : position]
+    return None
+
+
+def _statement(rest: str) -> str:
+    """What follows an answer phrase: the first formula if the statement begins with one, else up to the sentence's end."""
+    rest = rest.lstrip(" \t:*=\n")
+    for opening, closing in _MATH:
+        if rest.startswith(opening):
+            end = rest.find(closing, len(opening))
+            return rest[len(opening) : end].strip() if end > 0 else ""
+    end_match = _SENTENCE_END.search(rest)
+    return (rest[: end_match.start()] if end_match else rest).strip(" *")

@@ -1,0 +1,48 @@
+"""What the pool and its workers say to each other: length-prefixed msgpack, decoded against these types."""
+
+from __future__ import annotations
+
+import struct
+from typing import BinaryIO
+
+import msgspec
+
+HEADER = struct.Struct("<I")
+MAX_FRAME = 1 << 20
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Per pair: CPU seconds, and wall-clock seconds for a worker that waits instead of computing. Per worker: bytes of memory."""
+
+    cpu_seconds: float = 5.0
+    wall_seconds: float = 60.0
+    memory_bytes: int = 1 << 30
+
+
+class Question(msgspec.Struct, frozen=True):
+    gold: str
+    answer: str
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """`right` is None when the worker could not decide; `reason` then says why."""
+
+    right: bool | None
+    reason: str = ""
+
+
+def write(stream: BinaryIO, message: msgspec.Struct) -> None:
+    body = msgspec.msgpack.encode(message)
+    stream.write(HEADER.pack(len(body)) + body)
+    stream.flush()
+
+
+def read_exactly(stream: BinaryIO, size: int) -> bytes | None:
+    """`size` bytes, or None at the end of the stream."""
+    parts = bytearray()
+    while len(parts) < size:
+        chunk = stream.read(size - len(parts))
+        if not chunk:
+            return None
+        parts += chunk
+    return bytes(parts)

@@ -1,0 +1,67 @@
+"""One spelling for answers that mean the same on paper: delimiters, spacing, digit groups, fractions, wrappers.
+
+Nothing here evaluates anything. `5\\,525` stays 5525 and `0{,}5` becomes 0.5 because TeX authors mean that; units in
+``\\text{...}`` are kept for `numerals` to judge.
+"""
+
+from __future__ import annotations
+
+import re
+
+_CHARACTERS = str.maketrans(
+    {
+        "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "°": r"^\circ ", "º": r"^\circ ",
+        "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "∪": r"\cup ", "±": r"\pm ", "％": "%",
+        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\t": " ", "\n": " ", "\r": " ",
+    }
+)  # fmt: skip
+_REWRITES = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\(?:left|right|[bB]igg?[lrm]?)(?=\s*(?:[()\[\]|./]|\\[{}|lr]))\s*", ""),
+        (r"\\(?:displaystyle|textstyle|limits|nolimits)(?![a-zA-Z])", ""),
+        (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+        (r"\\(?:geqslant|geq)(?![a-zA-Z])", r"\\ge"),
+        (r"\\(?:leqslant|leq)(?![a-zA-Z])", r"\\le"),
+        (r"\\(?:textdegree|degrees?)(?![a-zA-Z])", r"^\\circ "),
+        (r"\^\s*\{\s*\\circ\s*\}", r"^\\circ "),
+        (r"\\(?:mbox|textrm|textnormal|mathrm|operatorname|textit|mathit|hbox|mathsf)\s*\{", r"\\text{"),
+        (r"\\(?:textbf|mathbf|boldsymbol|bm)\s*\{\s*(?=\(?[A-Za-z]\)?\s*\})", r"\\text{"),
+        (r"(?<=\d),?\s*\\[,!;: ]\s*(?=\d{3}(?!\d))", ""),
+        (r"(?<=\d)\{,\}(?=\d{3}(?!\d))(?<!(?<!\d)0\{,\})", ""),
+        (r"(?<=\d)\{,\}(?=\d)", "."),
+        (r"(?<=\d)\{,\}\s*\\!\s*(?=\d{3})", ""),
+        (r"\\[,!;:]|\\ |~|\\q?quad(?![a-zA-Z])", " "),
+        (r"\\([%$#&])", r"\1"),
+        (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
+        (r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{"),
+        (r"(\\frac\s*\{[^{}]*\})\s*([\da-zA-Z])", r"\1{\2}"),
+        (r"\\sqrt\s*(\d)", r"\\sqrt{\1}"),
+        (r"\s+", " "),
+    )
+)
+_WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
+
+
+def normalise(answer: str) -> str:
+    """The same answer in the one spelling that the comparison rules expect."""
+    text = answer.translate(_CHARACTERS).strip()
+    text = unwrap(text)
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
+    text = unwrap(text.strip().rstrip(".,;:").strip())
+    return text.replace("*", "") if text.startswith("**") else text
+
+
+def unwrap(text: str) -> str:
+    """Without the maths delimiters around the whole."""
+    for opening, closing in _WRAPPERS:
+        inner = text[len(opening) : -len(closing)]
+        if text.startswith(opening) and text.endswith(closing) and len(text) > len(opening) and "$" not in inner:
+            return inner.strip().rstrip(".,").strip()
+    return text
+
+
+def compact(text: str) -> str:
+    """Without white space, for comparing two normalised spellings."""
+    return re.sub(r"(\\[a-zA-Z]+) (?=[a-zA-Z])", "\\1\0", text).replace(" ", "").replace("\0", " ")

@@ -1,0 +1,120 @@
+"""The one verifier of training rewards and evaluation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+
+from harness.errors import VerificationError
+from harness.verification.equivalence import NeedsAlgebra, OverLimit, compare
+from harness.verification.extraction import extract
+from harness.verification.messages import Limits, Question, Reply
+from harness.verification.pool import Pool
+from harness.verification.verdict import Verdict
+
+MAX_TEXT = 256 * 1024
+_CACHE_SIZE = 1 << 18
+
+
+class Verifier:
+    """Decides whether answers are right. Cheap to create; deterministic; safe to share between threads.
+
+    Most pairs are decided here, exactly, by `equivalence.compare`; the rest go to a pool of killable processes that is started
+    when first needed. Verdicts are cached by (gold, extracted answer).
+
+    Parameters
+    ----------
+    workers: processes of the pool; default one per core that this process may use.
+    limits: CPU seconds and wall-clock seconds per pair, bytes of memory per worker.
+    """
+
+    def __init__(self, workers: int | None = None, limits: Limits | None = None) -> None:
+        self._pool = Pool(workers or len(os.sched_getaffinity(0)), limits or Limits())
+        self._cache: dict[tuple[str, str], Verdict] = {}
+
+    def verify(self, pairs: Sequence[tuple[str, str | None]]) -> list[Verdict]:
+        """Verdicts for pairs of (gold, response text), in order.
+
+        Raises
+        ------
+        VerificationError
+            The worker processes cannot be started.
+        """
+        verdicts: list[Verdict | None] = [None] * len(pairs)
+        open_pairs: dict[tuple[str, str], list[int]] = {}
+        cache = self._cache
+        for index, (gold, text) in enumerate(pairs):
+            if not isinstance(text, str) or not text:
+                verdicts[index] = Verdict("wrong", "missing")
+                continue
+            if len(text) > MAX_TEXT:
+                verdicts[index] = Verdict("wrong", "over-limit: text")
+                continue
+            key = (gold, extract(text))
+            verdict = cache.get(key) or self._decide(*key)
+            if verdict is None:
+                open_pairs.setdefault(key, []).append(index)
+            else:
+                verdicts[index] = verdict
+        if open_pairs:
+            replies = self._pool.decide([Question(gold=gold, answer=answer) for gold, answer in open_pairs])
+            for (key, indices), reply in zip(open_pairs.items(), replies, strict=True):
+                verdict = self._remember(key, _verdict(reply, key[1]))
+                for index in indices:
+                    verdicts[index] = verdict
+        return [verdict for verdict in verdicts if verdict is not None]
+
+    def close(self) -> None:
+        """Stop the pool's processes. Idempotent; cached verdicts stay usable."""
+        self._pool.close()
+
+    def __enter__(self) -> Verifier:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _decide(self, gold: str, answer: str) -> Verdict | None:
+        """The verdict where strings and exact arithmetic suffice; None where algebra is needed."""
+        if not answer:
+            return Verdict("wrong", "missing")
+        try:
+            right = compare(gold, answer)
+        except OverLimit as limit:
+            return self._remember((gold, answer), Verdict("wrong", f"over-limit: {limit}", answer[:_KEPT]))
+        except NeedsAlgebra:
+            return None
+        return self._remember((gold, answer), Verdict("right" if right else "wrong", "", answer[:_KEPT]))
+
+    def _remember(self, key: tuple[str, str], verdict: Verdict) -> Verdict:
+        if len(self._cache) >= _CACHE_SIZE:
+            self._cache.clear()
+        self._cache[key] = verdict
+        return verdict
+
+
+_KEPT = 512
+
+
+def _verdict(reply: Reply, answer: str) -> Verdict:
+    if reply.right is None:
+        return Verdict("invalid", reply.reason, answer[:_KEPT])
+    return Verdict("right" if reply.right else "wrong", reply.reason, answer[:_KEPT])
+
+
+def require_valid(verdicts: Iterable[Verdict], max_share: float) -> None:
+    """Stop a cell whose verifier fails too often.
+
+    Raises
+    ------
+    VerificationError
+        More than `max_share` of the verdicts are invalid.
+    """
+    every = list(verdicts)
+    invalid = [verdict for verdict in every if not verdict.valid]
+    if every and len(invalid) > max_share * len(every):
+        reasons = sorted({verdict.reason for verdict in invalid})
+        raise VerificationError(
+            f"the verifier could not decide {len(invalid)} of {len(every)} answers (limit {max_share:.1%}): {', '.join(reasons)}"
+        )
