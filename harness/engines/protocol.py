@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
     """One sampled answer: tokens (T,) with the final EOS when `finished`, log-probabilities (T,) of the sampling
-    distribution (temperature applied), and the text decoded without EOS."""
+    distribution (temperature applied), the text decoded without EOS, and the mean entropy (nats) of the distributions that
+    the tokens came from (NaN where the engine does not know it)."""
 
     tokens: Int32[np.ndarray, "T"]
     logprobs: Float32[np.ndarray, "T"]
     text: str
     finished: bool
+    entropy: float = float("nan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class UpdateReport:
     """What one step's updates did: one report per term, and the totals.
 
     gradient_norm: before clipping, mean over updates. trained_tokens: tokens that went through forward and backward.
+    own_gradient_norm, peer_gradient_norm: of all own and of all peer terms alone; NaN where not measured.
     own_peer_cosine: cosine between the gradients of own and peer terms; NaN where one is absent or it was not measured.
     """
 
@@ -62,6 +65,8 @@ class UpdateReport:
     gradient_norm: float
     updates: int
     trained_tokens: int
+    own_gradient_norm: float = float("nan")
+    peer_gradient_norm: float = float("nan")
     own_peer_cosine: float = float("nan")
 
 
@@ -75,7 +80,10 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Optimisation:
-    """Optimiser settings of a step; `updates` mini-batches a step, terms in their `order`."""
+    """Optimiser settings of a step; `updates` mini-batches a step, terms in their `order`.
+
+    measure: also report the gradient norms of own and peer terms alone, and their cosine.
+    """
 
     learning_rate: float = 1e-4
     betas: tuple[float, float] = (0.9, 0.99)
@@ -83,7 +91,7 @@ class Optimisation:
     clip_norm: float = 1.0
     updates: int = 1
     max_tokens: int = 48
-    extra: dict[str, float] = field(default_factory=dict)
+    measure: bool = False
 
 
 class PolicyEngine(Protocol):
@@ -100,10 +108,14 @@ class PolicyEngine(Protocol):
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast: ...
 
-    def sample(self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling) -> list[list[Sample]]:
+    def sample(
+        self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
+    ) -> list[list[Sample]]:
         """G answers per prompt. Answer (p, g) depends on its seed and the weights only, not on what it is batched with."""
 
-    def score(self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]) -> list[Float32[np.ndarray, "T"]]:
+    def score(
+        self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
+    ) -> list[Float32[np.ndarray, "T"]]:
         """Log-probabilities (nats, at the training temperature) of `answers[i]` after `prompts[i]`, under the current weights."""
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:

@@ -26,17 +26,19 @@ class FormCode(IntEnum):
 class Packed:
     """A answers with N tokens taking part, answer after answer.
 
-    term: index of each answer's term. counts: tokens taking part, at least 1. scale: what the objective of each of the
+    term: index of each answer's term. counts: tokens taking part, at least 1. weight: what the objective of each of the
     answer's tokens is multiplied by: weights, the mini-batch's normaliser, and 1/counts where the aggregation takes the
-    token mean. pooled: one ratio per answer (sequence, cross) instead of one per token. on_policy: the denominator is the
-    current policy without gradient. denominator: per token; a cross ratio's source mean is repeated on every token.
+    token mean. log_scale: factor on the log-ratio. pooled: one ratio per answer (sequence, cross) instead of one per token.
+    on_policy: the denominator is the current policy without gradient. denominator: per token; a cross ratio's source mean
+    is repeated on every token.
     """
 
     term: Int64[np.ndarray, "A"]
     counts: Int64[np.ndarray, "A"]
-    scale: Float64[np.ndarray, "A"]
+    weight: Float64[np.ndarray, "A"]
     advantage: Float64[np.ndarray, "A"]
     form: Int64[np.ndarray, "A"]
+    log_scale: Float64[np.ndarray, "A"]
     pooled: Bool[np.ndarray, "A"]
     on_policy: Bool[np.ndarray, "A"]
     low: Float64[np.ndarray, "A"]
@@ -66,9 +68,10 @@ def pack(batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]]) -> Packed:
     return Packed(
         term=np.array([index for index, _ in answers], dtype=np.int64),
         counts=counts,
-        scale=weights / np.where(per_answer, counts, 1),
+        weight=weights / np.where(per_answer, counts, 1),
         advantage=np.array([answer.advantage for _, answer in answers], dtype=np.float64),
         form=np.array([FormCode[o.form.upper()] for o in objectives], dtype=np.int64),
+        log_scale=np.array([answer.scale for _, answer in answers], dtype=np.float64),
         pooled=np.array([o.ratio != "token" and o.form in ("ppo", "hard") for o in objectives], dtype=bool),
         on_policy=np.array([answer.denominator is None for _, answer in answers], dtype=bool),
         low=bounds[:, 0],

@@ -59,7 +59,7 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
         tensor = torch.as_tensor(values, device=logp.device)
         return (tensor if tensor.dtype in (torch.bool, torch.int64) else tensor.to(logp.dtype))[answer_of]
 
-    advantage, scale, form = per_token(packed.advantage), per_token(packed.scale), per_token(packed.form)
+    advantage, weight, form = per_token(packed.advantage), per_token(packed.weight), per_token(packed.form)
     low, high, log_bound = per_token(packed.low), per_token(packed.high), per_token(packed.log_bound)
     pooled, hard, nll, kl = per_token(packed.pooled), form == FormCode.HARD, form == FormCode.NLL, form == FormCode.KL
 
@@ -68,6 +68,7 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
     if packed.pooled.any():
         mean = torch.segment_reduce(log_ratio, "mean", lengths=counts, unsafe=True)
         log_ratio = torch.where(pooled, mean[answer_of], log_ratio)
+    log_ratio = log_ratio * per_token(packed.log_scale)
     bounded = log_ratio.abs() <= log_bound
     log_ratio = torch.where(bounded, log_ratio, log_bound * log_ratio.detach().sign())
     ratio = log_ratio.exp()
@@ -78,7 +79,7 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
     clamped = torch.minimum(torch.maximum(ratio, low), high).detach()
     value = torch.where(clipped, clamped, ratio) * clamped ** per_token(packed.exponent) * advantage
     value = torch.where(nll, logp, torch.where(kl, 1.0 - (-log_ratio).exp() - log_ratio, value))
-    loss = -scale * value
+    loss = -weight * value
     moving = nll | (bounded & torch.where(kl, log_ratio != 0, (advantage != 0) & ~clipped))
 
     def per_answer(values: Tensor) -> np.ndarray:
@@ -89,7 +90,7 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
     detached = ratio.detach().double()
     return loss.sum(), AnswerStatistics(
         loss=per_answer(loss),
-        active_tokens=per_answer(moving & (scale != 0)).astype(np.int64),
+        active_tokens=per_answer(moving & (weight != 0)).astype(np.int64),
         clipped_tokens=per_answer(clipped).astype(np.int64),
         ratio_sum=per_answer(detached * share),
         ratio_square=per_answer(detached**2 * share),

@@ -1,0 +1,111 @@
+"""Checkpoints of the embedded engine: a Hugging Face folder, the optimiser's state beside it, and a seal over all files.
+
+    config.json, model.safetensors, tokenizer.json, ...   what `from_pretrained` opens
+    optimiser.safetensors                                 AdamW's moments and step, by parameter name
+    engine.json                                           written last: policy, version, digest and size of every other file
+
+A folder is written under a temporary name and then renamed, so a folder of the right name is whole or was tampered with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+
+from harness.errors import CheckpointError
+
+SEAL = "engine.json"
+OPTIMISER = "optimiser.safetensors"
+
+
+class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`engine.json`. files: sha256 of every other file of the folder, by name."""
+
+    format: int
+    policy: str
+    version: int
+    files: dict[str, str]
+
+
+def write(folder: Path, policy: str, version: int, fill: Callable[[Path], None]) -> None:
+    """Let `fill` write the files into a temporary folder beside `folder`, seal it and put it in place of `folder`."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    new, old = (folder.with_name(f".{folder.name}.{kind}-{os.getpid()}") for kind in ("new", "old"))
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    try:
+        fill(new)
+        seal = Seal(1, policy, version, {path.name: _digest(path) for path in sorted(new.iterdir())})
+        (new / SEAL).write_bytes(msgspec.json.format(msgspec.json.encode(seal)))
+        for path in new.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        if folder.exists():
+            folder.rename(old)
+        new.rename(folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def check(folder: Path, policy: str) -> Seal:
+    """The seal of a whole, unaltered checkpoint of `policy`.
+
+    Raises
+    ------
+    CheckpointError
+        One line that names the folder or file and what is wrong with it.
+    """
+    try:
+        seal = msgspec.json.decode((folder / SEAL).read_bytes(), type=Seal)
+    except OSError as error:
+        raise CheckpointError(f"{folder}: not a checkpoint: {SEAL}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{folder / SEAL}: unreadable: {error}") from error
+    if seal.format != 1:
+        raise CheckpointError(f"{folder / SEAL}: format {seal.format}, this version reads format 1")
+    if seal.policy != policy:
+        raise CheckpointError(f"{folder}: checkpoint of policy {seal.policy!r}, not of {policy!r}")
+    present = {path.name for path in folder.iterdir()} - {SEAL}
+    for name in sorted(seal.files.keys() | present):
+        if name not in seal.files:
+            raise CheckpointError(f"{folder / name}: not part of the checkpoint")
+        if name not in present:
+            raise CheckpointError(f"{folder / name}: missing")
+        if _digest(folder / name) != seal.files[name]:
+            raise CheckpointError(f"{folder / name}: truncated or altered (its digest is not the sealed one)")
+    return seal
+
+
+def save_moments(path: Path, optimiser: torch.optim.Optimizer, model: PreTrainedModel) -> None:
+    """AdamW's `step`, `exp_avg` and `exp_avg_sq` of every parameter that has been updated, as `key:parameter`."""
+    state = {
+        f"{key}:{name}": value.detach().cpu().contiguous()
+        for name, parameter in model.named_parameters()
+        for key, value in optimiser.state[parameter].items()
+    }
+    save_file(state, path)
+
+
+def load_moments(path: Path, optimiser: torch.optim.Optimizer, model: PreTrainedModel) -> None:
+    """Put the moments back. Raises CheckpointError where they belong to other parameters."""
+    parameters = dict(model.named_parameters())
+    for entry, value in load_file(path).items():
+        key, _, name = entry.partition(":")
+        parameter = parameters.get(name)
+        if parameter is None or value.shape not in (parameter.shape, torch.Size()):
+            raise CheckpointError(f"{path}: {entry} does not belong to this model")
+        optimiser.state[parameter][key] = value.to(parameter.device)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,286 @@
+"""The embedded engine: one policy in this process, sampled, scored and trained with torch and transformers.
+
+Works for any causal language model of transformers with full attention, on a CPU or on one CUDA device. Dropout is off
+throughout, so a policy's log-probabilities are the same whether sampled, scored or trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Int32, UInt64
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from harness.engines.embedded import checkpoint
+from harness.engines.embedded.loading import open_policy
+from harness.engines.embedded.sampling import draw
+from harness.engines.embedded.scoring import Request, answer_logprobs, microbatches
+from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
+from harness.engines.tally import Tally
+from harness.errors import CheckpointError, EngineError
+from harness.learning.experience import Prompt
+from harness.learning.minibatches import MiniBatch, minibatches
+from harness.learning.packing import pack
+from harness.learning.surrogate import surrogate
+from harness.learning.terms import Term, TermAnswer
+
+CACHE_BYTES = 2 << 30
+"""Keys and values that one sampling batch may hold."""
+
+
+@dataclass(slots=True)
+class Gradients:
+    """Norms of a step's gradients, one entry per update that measured them."""
+
+    total: list[float] = field(default_factory=list)
+    own: list[float] = field(default_factory=list)
+    peer: list[float] = field(default_factory=list)
+    cosine: list[float] = field(default_factory=list)
+
+
+class EmbeddedEngine:
+    """A PolicyEngine over a Hugging Face folder.
+
+    Parameters
+    ----------
+    name
+        The policy's name; checkpoints carry it.
+    folder
+        A Hugging Face folder with model and tokenizer. Nothing is downloaded and no code of the folder is run.
+    device
+        ``cpu``, ``cuda``, ``cuda:1``; by default CUDA where there is one.
+    temperature
+        Temperature of `score` and `update`, that of the sampling which the policy is trained for.
+    chat
+        Put prompts through the tokenizer's chat template. Otherwise a prompt is its raw tokens, after a BOS where the
+        tokenizer sets one itself.
+    micro_tokens
+        Tokens that go through a forward and backward pass at once.
+
+    Raises
+    ------
+    EngineError
+        The folder does not open, the model has layers without full attention, or the tokenizer has no EOS.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        device: str | None = None,
+        temperature: float = 1.0,
+        chat: bool = False,
+        micro_tokens: int = 8192,
+    ) -> None:
+        self.name = name
+        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._temperature, self._chat, self._micro_tokens = temperature, chat, micro_tokens
+        self._version = 0
+        self._policy = open_policy(folder, self._device, chat)
+        self._optimiser = _optimiser(self._policy.model)
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        return self._policy.tokenizer
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model itself, in evaluation mode."""
+        return self._policy.model
+
+    def sample(
+        self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
+    ) -> list[list[Sample]]:
+        """G answers per prompt, see `PolicyEngine.sample`. Prompts of similar length are batched together."""
+        ids = [self._encode(prompt) for prompt in prompts]
+        samples: list[list[Sample]] = [[] for _ in prompts]
+        for chunk in self._chunks(ids, seeds.shape[1], sampling.max_new_tokens):
+            drawn = draw(
+                self.model,
+                [ids[index] for index in chunk],
+                seeds[chunk],
+                temperature=sampling.temperature,
+                max_new_tokens=sampling.max_new_tokens,
+                stop=self._policy.stop,
+                forbidden=self._policy.forbidden,
+            )
+            rows = [row[:length].astype(np.int32) for row, length in zip(drawn.tokens, drawn.lengths, strict=True)]
+            texts = self.tokenizer.batch_decode(
+                [row[:-1] if end else row for row, end in zip(rows, drawn.finished, strict=True)],
+                skip_special_tokens=True,
+                clean_up_tokenization_spaces=False,
+            )
+            for row, (tokens, text) in enumerate(zip(rows, texts, strict=True)):
+                logprobs, finished = drawn.logprobs[row, : len(tokens)], bool(drawn.finished[row])
+                sample = Sample(tokens, logprobs, text, finished, entropy=float(drawn.entropy[row]))
+                samples[chunk[row // seeds.shape[1]]].append(sample)
+        return samples
+
+    @torch.inference_mode()
+    def score(
+        self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
+    ) -> list[Float32[np.ndarray, "T"]]:
+        """Log-probabilities of `answers[i]` after `prompts[i]`, at the engine's temperature."""
+        ids, place = self._distinct(prompts)
+        scores = [np.zeros(0, np.float32) for _ in answers]
+        asked = [index for index, answer in enumerate(answers) if len(answer)]
+        requests = [self._request(place[prompts[index].id], answers[index]) for index in asked]
+        for piece in microbatches(ids, requests, self._micro_tokens):
+            for index, values in zip(piece, self._logprobs(ids, [requests[i] for i in piece]), strict=True):
+                scores[asked[index]] = values.cpu().numpy()
+        return scores
+
+    def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
+        """`optimisation.updates` AdamW steps; one without gradient is a step too, so that all regimes make as many."""
+        ids, place = self._distinct(prompts)
+        for group in self._optimiser.param_groups:
+            group["lr"], group["betas"] = optimisation.learning_rate, optimisation.betas
+            group["weight_decay"] = optimisation.weight_decay
+        tally, gradients, trained = Tally(terms, optimisation.updates), Gradients(), 0
+        for batch in minibatches(terms, optimisation.updates, optimisation.max_tokens):
+            self._optimiser.zero_grad(set_to_none=False)
+            trained += self._backward(batch, ids, place, tally, gradients if optimisation.measure else None)
+            norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), optimisation.clip_norm))
+            if not math.isfinite(norm):
+                raise EngineError(f"policy {self.name}: the gradient of update {self._version} is not finite")
+            gradients.total.append(norm)
+            self._optimiser.step()
+            self._version += 1
+        return UpdateReport(
+            terms=tally.reports(_mean(gradients.own), _mean(gradients.peer)),
+            loss=tally.loss,
+            gradient_norm=_mean(gradients.total),
+            updates=optimisation.updates,
+            trained_tokens=trained,
+            own_gradient_norm=_mean(gradients.own),
+            peer_gradient_norm=_mean(gradients.peer),
+            own_peer_cosine=_mean(gradients.cosine),
+        )
+
+    def save(self, folder: Path) -> None:
+        """A Hugging Face folder with the optimiser's state; appears whole or not at all."""
+
+        def fill(new: Path) -> None:
+            self.model.save_pretrained(new)
+            self.tokenizer.save_pretrained(new)
+            checkpoint.save_moments(new / checkpoint.OPTIMISER, self._optimiser, self.model)
+
+        checkpoint.write(folder, self.name, self._version, fill)
+
+    def restore(self, folder: Path) -> None:
+        """Continue from a folder of `save`. Raises CheckpointError, and then leaves the engine as it was."""
+        seal = checkpoint.check(folder, self.name)
+        policy = open_policy(folder, self._device, self._chat)
+        if _shapes(policy.model) != _shapes(self.model) or policy.tokenizer.get_vocab() != self.tokenizer.get_vocab():
+            raise CheckpointError(f"{folder}: another model or tokenizer than that of policy {self.name!r}")
+        optimiser = _optimiser(policy.model)
+        checkpoint.load_moments(folder / checkpoint.OPTIMISER, optimiser, policy.model)
+        self._policy, self._optimiser, self._version = policy, optimiser, seal.version
+
+    def close(self) -> None:
+        """Free model and optimiser."""
+        self.__dict__.pop("_policy", None)
+        self.__dict__.pop("_optimiser", None)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _backward(
+        self,
+        batch: MiniBatch,
+        ids: Sequence[list[int]],
+        place: Mapping[str, int],
+        tally: Tally,
+        gradients: Gradients | None,
+    ) -> int:
+        """Accumulate the mini-batch's gradient, own terms first, so that measuring them apart changes nothing.
+
+        Returns the number of tokens that went through the model.
+        """
+        live = list(batch.live())
+        trained, own = 0, None
+        for source in ("own", "peer"):
+            answers = [(term, answer) for term, answer in live if batch.terms[term].source == source]
+            requests = [self._request(place[answer.prompt_id], answer.tokens) for _, answer in answers]
+            for piece in microbatches(ids, requests, self._micro_tokens):
+                chosen = [answers[index] for index in piece]
+                logps = self._logprobs(ids, [requests[index] for index in piece])
+                flat = [
+                    logp if a.mask is None else logp[_mask(a, logp)] for logp, (_, a) in zip(logps, chosen, strict=True)
+                ]
+                packed = pack(batch, chosen)
+                loss, statistics = surrogate(torch.cat(flat), packed)
+                torch.autograd.backward(loss)
+                tally.add(packed, statistics)
+                trained += sum(len(requests[index].tokens) for index in piece)
+                trained += sum(len(ids[prompt]) for prompt in {requests[index].prompt for index in piece})
+            if gradients is None or not answers:
+                continue
+            if source == "own":
+                own = self._gradient()
+                gradients.own.append(float(own.norm()))
+            else:
+                peer = self._gradient() if own is None else self._gradient() - own
+                gradients.peer.append(float(peer.norm()))
+                if own is not None:
+                    gradients.cosine.append(float(torch.nn.functional.cosine_similarity(own, peer, dim=0)))
+        return trained
+
+    def _gradient(self) -> Tensor:
+        return torch.cat([p.grad.flatten() for p in self.model.parameters() if p.grad is not None])
+
+    def _logprobs(self, ids: Sequence[list[int]], requests: Sequence[Request]) -> list[Tensor]:
+        return answer_logprobs(
+            self.model, ids, requests, temperature=self._temperature, forbidden=self._policy.forbidden
+        )
+
+    def _request(self, prompt: int, tokens: Int32[np.ndarray, "T"]) -> Request:
+        if not self._policy.is_content(tokens):
+            raise EngineError(f"policy {self.name}: an answer holds ids that are no content of its vocabulary")
+        return Request(prompt, tokens.tolist())
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        ids = self._policy.encode(prompt.text, self._chat)
+        if not ids:
+            raise EngineError(f"policy {self.name}: prompt {prompt.id!r} has no tokens")
+        return ids
+
+    def _distinct(self, prompts: Sequence[Prompt]) -> tuple[list[list[int]], dict[str, int]]:
+        """Token ids of the distinct prompts, and the place of each by prompt id."""
+        distinct = {prompt.id: prompt for prompt in prompts}
+        return [self._encode(p) for p in distinct.values()], {key: place for place, key in enumerate(distinct)}
+
+    def _chunks(self, ids: Sequence[list[int]], group: int, max_new_tokens: int) -> Iterator[list[int]]:
+        """Prompts in batches whose keys and values fit `CACHE_BYTES`, longest first."""
+        order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
+        while order:
+            row = (len(ids[order[0]]) + max_new_tokens) * self._policy.cache_bytes
+            size = max(1, CACHE_BYTES // (row * max(1, group)))
+            yield order[:size]
+            order = order[size:]
+
+
+def _optimiser(model: PreTrainedModel) -> torch.optim.AdamW:
+    return torch.optim.AdamW(model.parameters(), fused=True)
+
+
+def _shapes(model: PreTrainedModel) -> dict[str, torch.Size]:
+    return {name: parameter.shape for name, parameter in model.named_parameters()}
+
+
+def _mask(answer: TermAnswer, logp: Tensor) -> Tensor:
+    return torch.as_tensor(answer.mask, device=logp.device)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else float("nan")

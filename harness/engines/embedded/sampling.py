@@ -1,0 +1,209 @@
+"""The sampling loop: prompts prefilled once, G answers each, finished rows dropped on the way.
+
+Any causal language model of transformers with full attention in every layer will do. Answers are drawn by inverse CDF
+with one uniform per (answer seed, position), so an answer depends on its seed and the weights, not on its neighbours
+(up to the rounding of a matrix product, which may differ between batch shapes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, Float64, Int64, UInt64
+from torch import Tensor
+from transformers import PreTrainedModel
+
+COMPACTION = 0.25
+"""Share of finished rows at which they are dropped: a compaction copies the cache, a finished row costs a full one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """N answers. tokens, logprobs: valid up to each answer's `lengths`, EOS included. entropy: mean over its tokens, nats."""
+
+    tokens: Int64[np.ndarray, "N T"]
+    logprobs: Float32[np.ndarray, "N T"]
+    lengths: Int64[np.ndarray, "N"]
+    finished: Bool[np.ndarray, "N"]
+    entropy: Float32[np.ndarray, "N"]
+
+
+class KeyValues:
+    """Keys and values of all layers in preallocated memory; the part of transformers' Cache that a model calls."""
+
+    is_compileable = False
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity, self.length = capacity, 0
+        self.layers: list[tuple[Tensor, Tensor]] = []
+
+    def update(self, keys: Tensor, values: Tensor, layer: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Append (B, H, T, D) at `length`, which the loop moves on once all layers have written."""
+        end = self.length + keys.shape[2]
+        if layer == len(self.layers):
+            shape = (*keys.shape[:2], self.capacity, keys.shape[3])
+            self.layers.append((keys.new_empty(shape), values.new_empty(*shape[:3], values.shape[3])))
+        stored = self.layers[layer]
+        stored[0][:, :, self.length : end] = keys
+        stored[1][:, :, self.length : end] = values
+        return stored[0][:, :, :end], stored[1][:, :, :end]
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        return self.length
+
+    def get_mask_sizes(self, query_length: int, layer: int = 0) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    def rows(self, index: Int64[Tensor, "B"], capacity: int) -> KeyValues:
+        """A copy that holds rows `index` and has room for `capacity` tokens."""
+        chosen = KeyValues(capacity)
+        chosen.length = self.length
+        for pair in self.layers:
+            copies = []
+            for old in pair:
+                new = old.new_empty(len(index), old.shape[1], capacity, old.shape[3])
+                torch.index_select(old[:, :, : self.length], 0, index, out=new[:, :, : self.length])
+                copies.append(new)
+            chosen.layers.append((copies[0], copies[1]))
+        return chosen
+
+
+def uniforms(seeds: UInt64[np.ndarray, "N"], count: int) -> Float64[np.ndarray, "N T"]:
+    """Numbers in (0, 1], one per (seed, position): splitmix64 (Steele, Lea, Flood 2014) counted from the mixed seed."""
+    with np.errstate(over="ignore"):
+        counters = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        bits = _mix(_mix(seeds.astype(np.uint64))[:, None] + counters)
+    return ((bits >> np.uint64(11)) + np.uint64(1)) * 2.0**-53
+
+
+def _mix(z: np.ndarray) -> np.ndarray:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: np.ndarray = z ^ (z >> np.uint64(31))
+    return mixed
+
+
+def left_pad(
+    prompts: Sequence[Sequence[int]], device: torch.device, dtype: torch.dtype
+) -> tuple[Int64[Tensor, "P L"], Float[Tensor, "P L"]]:
+    """Prompt ids, and 0 where a prompt has a token, the lowest number of `dtype` where it is padded."""
+    width = max(map(len, prompts))
+    ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device)
+    hidden = torch.tensor([[True] * (width - len(p)) + [False] * len(p) for p in prompts], device=device)
+    return ids, hidden.to(dtype) * torch.finfo(dtype).min
+
+
+def look_ahead(width: int, like: Tensor) -> Float[Tensor, "W W"]:
+    """Additive mask of the future; finite, so that a row that may see nothing stays a number."""
+    return like.new_full((width, width), torch.finfo(like.dtype).min).triu(1)
+
+
+def causal(padding: Float[Tensor, "P L"]) -> Float[Tensor, "P 1 L L"]:
+    """Additive mask of a prefill."""
+    return torch.minimum(look_ahead(padding.shape[1], padding), padding[:, None, None, :])
+
+
+def positions(padding: Float[Tensor, "P L"]) -> Int64[Tensor, "P L"]:
+    """Position ids of left-padded prompts, 0 on the padding."""
+    return ((padding == 0).cumsum(1) - 1).clamp(min=0)
+
+
+@torch.inference_mode()
+def draw(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    seeds: UInt64[np.ndarray, "P G"],
+    *,
+    temperature: float,
+    max_new_tokens: int,
+    stop: Int64[Tensor, "E"],
+    forbidden: Float32[Tensor, "V"],
+) -> Drawn:
+    """G answers to each of P prompts, in rows p * G + g.
+
+    Parameters
+    ----------
+    temperature
+        0 takes the most likely token; log-probabilities are then those at temperature 1.
+    stop
+        Ids that end an answer.
+    forbidden
+        Added to the logits: 0, or a large negative number for ids that are never content.
+    """
+    device = stop.device
+    answers = seeds.size
+    ids, padding = left_pad(prompts, device, model.dtype)
+    cache = KeyValues(ids.shape[1])
+    where = positions(padding)
+    logits = model(
+        input_ids=ids,
+        attention_mask=causal(padding),
+        position_ids=where,
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    ).logits[:, -1]
+    cache.length = ids.shape[1]
+
+    rows = torch.arange(answers, device=device)
+    prompt_of = rows // seeds.shape[1]
+    capacity = cache.length + max_new_tokens
+    cache = cache.rows(prompt_of, capacity)
+    mask = torch.cat([padding, padding.new_zeros(len(prompts), max_new_tokens)], dim=1)[prompt_of, None, None]
+    position, logits = where[prompt_of, -1:], logits[prompt_of]
+    chance = torch.from_numpy(uniforms(seeds.reshape(-1), max_new_tokens)).to(device)
+    tokens = torch.zeros(answers, max_new_tokens, dtype=torch.int64, device=device)
+    logprobs, entropies = torch.zeros(2, answers, max_new_tokens, device=device)
+    done = torch.zeros(answers, dtype=torch.bool, device=device)
+
+    for step in range(max_new_tokens):
+        token, logprob, entropy = _choose(logits, chance[rows, step], temperature, forbidden)
+        tokens[rows, step], logprobs[rows, step], entropies[rows, step] = token, logprob, entropy
+        done |= torch.isin(token, stop)
+        finished = int(done.sum())
+        if finished == len(rows) or step == max_new_tokens - 1:
+            break
+        if finished >= COMPACTION * len(rows):
+            kept = (~done).nonzero().squeeze(1)
+            rows, token, position, mask, done = rows[kept], token[kept], position[kept], mask[kept], done[kept]
+            cache = cache.rows(kept, capacity)
+        position = position + 1
+        logits = model(
+            input_ids=token[:, None],
+            attention_mask=mask[..., : cache.length + 1],
+            position_ids=position,
+            past_key_values=cache,
+            use_cache=True,
+        ).logits[:, -1]
+        cache.length += 1
+    return _gather(tokens, logprobs, entropies, stop)
+
+
+def _choose(
+    logits: Float[Tensor, "B V"], chance: Float64[Tensor, "B"], temperature: float, forbidden: Float32[Tensor, "V"]
+) -> tuple[Int64[Tensor, "B"], Float32[Tensor, "B"], Float32[Tensor, "B"]]:
+    """A token per row with its log-probability and the entropy of the distribution it came from."""
+    scaled = logits.float() if temperature in (0.0, 1.0) else logits.float() / temperature
+    logp = torch.log_softmax(scaled + forbidden, dim=-1)
+    probability = logp.exp()
+    if temperature == 0:
+        token = logp.argmax(dim=-1)
+    else:
+        # The first id whose cumulative probability reaches the threshold has a positive probability itself.
+        cumulative = probability.cumsum(dim=-1, dtype=torch.float64)
+        token = torch.searchsorted(cumulative, (chance * cumulative[:, -1])[:, None]).squeeze(1)
+    return token, logp.gather(1, token[:, None]).squeeze(1), -(probability * logp).sum(dim=-1)
+
+
+def _gather(
+    tokens: Int64[Tensor, "N T"], logprobs: Float[Tensor, "N T"], entropies: Float[Tensor, "N T"], stop: Tensor
+) -> Drawn:
+    ends = torch.isin(tokens, stop).cpu().numpy()
+    finished = np.any(ends, axis=1)
+    lengths = np.where(finished, ends.argmax(axis=1) + 1, tokens.shape[1])
+    taken = np.arange(tokens.shape[1]) < lengths[:, None]
+    entropy = (entropies.cpu().numpy() * taken).sum(axis=1) / lengths
+    return Drawn(tokens.cpu().numpy(), logprobs.cpu().numpy(), lengths, finished, entropy)
