@@ -97,7 +97,9 @@ class TermRow(Row, frozen=True, kw_only=True):
 class ExchangeRow(Row, frozen=True, kw_only=True):
     """One record that travelled, as its receiver saw it.
 
-    kind: `rollout`, `value`, `success`. accepted or refused with `reason` (`exchange.Refusal`). residual_*: THL's five.
+    kind: `rollout`, `text`, `value`, `success`. made: the step its author names; messages: how many alike the row sums up,
+    0 for an author that sent nothing (`exchange.ledger.Entry`). accepted or refused with `reason`
+    (`exchange.refusal.Refusal`). residual_*: THL's five.
     verdict: the receiver's own (`right`, `wrong`, `invalid`; empty where none was made). used: gave a nonzero gradient.
     """
 
@@ -107,7 +109,9 @@ class ExchangeRow(Row, frozen=True, kw_only=True):
     kind: str
     prompt_id: str
     index: int = 0
+    made: int = -1
     version: int = 0
+    messages: int = 1
     bytes: int = 0
     source_tokens: int = 0
     receiver_tokens: int = 0

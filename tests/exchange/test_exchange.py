@@ -1,0 +1,342 @@
+"""Publish and collect: who gets what, in which order, what is refused and that nothing goes uncounted."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from exchange_records import PROMPTS, rollout, shuffled, step_records, success, value
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.errors import ExchangeError
+from harness.exchange.codec import MAX_MESSAGE_BYTES, encode
+from harness.exchange.exchange import Collected, Exchange, edges_of
+from harness.exchange.gate import Defences, Quotas
+from harness.exchange.ledger import Entry
+from harness.exchange.records import Record, Success
+from harness.exchange.refusal import Refusal
+from harness.exchange.transport import InProcess
+from harness.store.rows import ExchangeRow
+
+POLICIES = ("b", "a", "c")
+
+
+def pair(**changes: Any) -> Exchange:
+    return Exchange(("a", "b"), edges_of(("a", "b"), "all"), **changes)
+
+
+def heard(exchange: Exchange, records: list[Any], step: int = 0) -> Collected:
+    """What b makes of `records`, sent by a as they are."""
+    exchange.post("a", step, [record if isinstance(record, bytes) else encode(record) for record in records])
+    return exchange.collect("b", step, PROMPTS)
+
+
+def test_directions() -> None:
+    assert edges_of(POLICIES, "none") == ()
+    assert len(edges_of(POLICIES, "all")) == 6
+    assert edges_of(POLICIES, [("c", "b"), ("a", "b")]) == (("a", "b"), ("c", "b"))
+    for wrong in ([("a", "a")], [("a", "z")]):
+        with pytest.raises(ValueError, match="no edge"):
+            edges_of(POLICIES, wrong)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_order_is_that_of_the_suite_whatever_comes_first(seed: int) -> None:
+    exchange = Exchange(POLICIES, edges_of(POLICIES, "all"))
+    for author in shuffled(list(POLICIES), seed):
+        exchange.publish(author, 0, shuffled(step_records(author, 0), seed))
+    got = exchange.collect("a", 0, PROMPTS)
+    expected = [(author, p, i) for author in ("b", "c") for p in PROMPTS for i in range(4)]
+    assert [(r.author, r.prompt_id, r.index) for r in got.records] == expected  # type: ignore[union-attr]
+    assert [(e.author, e.prompt_id, e.index) for e in got.entries] == expected
+    assert not got.missing
+    assert not got.refused
+
+
+def test_records_arrive_as_they_were_sent() -> None:
+    sent = [rollout(index=1), success(index=2), value()]
+    assert set(map(encode, heard(pair(), sent).records)) == set(map(encode, sent))
+
+
+def test_only_edges_carry() -> None:
+    exchange = Exchange(POLICIES, edges_of(POLICIES, [("a", "b")]))
+    for author in POLICIES:
+        exchange.publish(author, 0, step_records(author, 0))
+    assert {r.author for r in exchange.collect("b", 0, PROMPTS).records} == {"a"}
+    assert exchange.collect("a", 0, PROMPTS) == Collected(waited=pytest.approx(0, abs=60))
+    exchange.transport.send("c", "b", 1, [encode(rollout("c", 1))])
+    got = exchange.collect("b", 1, PROMPTS, authors=())
+    assert got.refused == {Refusal.NOT_SUBSCRIBED: 1}
+    with pytest.raises(ExchangeError, match=Refusal.UNKNOWN_AUTHOR):
+        exchange.transport.send("z", "b", 1, [])
+
+
+OTHER_VERSION = msgspec.structs.replace(rollout("a", 3, index=9), version=99)
+HEADERS: list[tuple[Refusal, list[Record]]] = [
+    (Refusal.FORGED, [rollout("c", 3)]),
+    (Refusal.UNKNOWN_AUTHOR, [rollout("z", 3)]),
+    (Refusal.UNKNOWN_PROMPT, [rollout("a", 3, "elsewhere")]),
+    (Refusal.STALE, [rollout("a", 2)]),
+    (Refusal.FUTURE, [rollout("a", 4)]),
+    (Refusal.DUPLICATE, [rollout("a", 3), rollout("a", 3, reward=1.0)]),
+    (Refusal.DUPLICATE, [value("a", 3), value("a", 3, right=2)]),
+    (Refusal.VERSION, [rollout("a", 3), OTHER_VERSION]),
+]
+
+
+@pytest.mark.parametrize(("reason", "records"), HEADERS, ids=[str(r) for r, _ in HEADERS])
+def test_headers_are_checked(reason: Refusal, records: list[Record]) -> None:
+    exchange = Exchange(("a", "b", "c"), edges_of(("a", "b", "c"), "all"))
+    exchange.post("a", 3, [encode(record) for record in records])
+    got = exchange.collect("b", 3, PROMPTS, authors=("a",))
+    assert got.refused == {reason: 1}
+    assert len(got.records) == len(records) - 1
+    (entry,) = [entry for entry in exchange.ledger.entries if not entry.accepted]
+    assert (entry.author, entry.receiver, entry.reason, entry.step) == ("a", "b", reason, 3)
+    assert entry.made == records[-1].step
+    assert entry.bytes == len(encode(records[-1]))
+
+
+def test_switched_off_defences_let_through() -> None:
+    exchange = Exchange(
+        ("a", "b", "c"), edges_of(("a", "b", "c"), "all"), defences=Defences(headers=False, staleness=False)
+    )
+    exchange.collect("b", 2, PROMPTS)
+    records = [rollout("c", 3), rollout("a", 3), rollout("a", 3), OTHER_VERSION, rollout("a", 2), rollout("a", 4)]
+    got = heard(exchange, records, 3)
+    assert len(got.records) == len(records)
+    got = heard(exchange, [rollout("a", 4, "elsewhere"), rollout("z", 4), rollout("a", 900)], 4)
+    assert got.refused == {
+        Refusal.UNKNOWN_PROMPT: 1,
+        Refusal.UNKNOWN_AUTHOR: 1,
+        Refusal.FUTURE: 1,
+        Refusal.LATE: 1,
+    }, "what a receiver cannot use is refused whatever is switched off"
+
+
+def test_version_never_goes_back() -> None:
+    exchange = pair(max_staleness=2)
+    heard(exchange, [msgspec.structs.replace(rollout("a", 5), version=8)], 5)
+    assert heard(exchange, [msgspec.structs.replace(rollout("a", 6), version=7)], 6).refused == {Refusal.VERSION: 1}
+    assert heard(exchange, [msgspec.structs.replace(rollout("a", 7), version=9)], 7).refused == {}
+
+
+def test_staleness_window() -> None:
+    exchange = pair(max_staleness=2)
+    for step in range(5):
+        exchange.collect("b", step, [f"at{step}"], authors=())
+    got = heard(exchange, [rollout("a", step, f"at{step}") for step in range(5)], 4)
+    exchange.collect("b", 4, ["at4"], authors=())
+    assert [r.step for r in got.records] == [2, 3]
+    assert got.refused == {Refusal.STALE: 2, Refusal.UNKNOWN_PROMPT: 1}, "the step's own prompts are PROMPTS here"
+    again = heard(exchange, [rollout("a", 3, "at3")], 5)
+    assert again.refused == {Refusal.DUPLICATE: 1}
+
+
+def test_kinds_that_the_regime_does_not_share_are_refused() -> None:
+    exchange = pair(kinds=frozenset({Success}))
+    got = heard(exchange, [rollout(), success()])
+    assert got.refused == {Refusal.WRONG_TYPE: 1}
+    assert [type(record) for record in got.records] == [Success]
+
+
+def test_quotas_count_messages_and_bytes_per_step() -> None:
+    records = [rollout(index=i) for i in range(10)]
+    size = len(encode(records[0]))
+    for quotas in (Quotas(messages=6), Quotas(bytes=6 * size + size // 2)):
+        exchange = pair(quotas=quotas)
+        got = heard(exchange, records)
+        assert [r.index for r in got.records] == list(range(6))  # type: ignore[union-attr]
+        assert got.refused == {Refusal.QUOTA: 4}
+        (over,) = [entry for entry in exchange.ledger.entries if not entry.accepted]
+        assert (over.messages, over.bytes) == (4, 4 * size), "one entry sums them up"
+        assert len(heard(exchange, [rollout(step=1)], 1).records) == 1, "the next step has its own quota"
+    assert len(heard(pair(quotas=Quotas(messages=6), defences=Defences(quotas=False)), records).records) == 10
+    assert heard(pair(quotas=Quotas(message=size - 1)), records).refused == {Refusal.OVERSIZED: 10}
+
+
+def test_fitting_quotas_fit_an_honest_author() -> None:
+    quotas = Quotas.fitting(prompts=3, answers=4, max_tokens=48)
+    records: list[Record] = [*step_records("a", 0), *(success(prompt=p, index=i) for p in PROMPTS for i in range(4))]
+    records += [value(prompt=p) for p in PROMPTS]
+    assert not heard(pair(quotas=quotas), records).refused
+    with pytest.raises(ValueError, match="positive"):
+        Quotas(messages=0)
+    with pytest.raises(ValueError, match="at most"):
+        Quotas(message=MAX_MESSAGE_BYTES + 1)
+
+
+def test_silence_costs_one_deadline_and_no_more() -> None:
+    exchange = pair(deadline=0.2)
+    first = exchange.collect("b", 0, PROMPTS)
+    assert first.waited >= 0.2
+    assert first.missing == ("a",)
+    assert first.refused == {Refusal.LATE: 1}
+    (entry,) = exchange.ledger.take()
+    assert (entry.reason, entry.messages, entry.author) == (Refusal.LATE, 0, "a")
+    second = exchange.collect("b", 1, PROMPTS, deadline=60.0)
+    assert second.missing == ("a",)
+    assert second.waited < 30
+    got = heard(exchange, [rollout("a", 2)], 2)
+    assert len(got.records) == 1, "it is heard again as soon as it speaks"
+    assert exchange.collect("b", 3, PROMPTS).waited >= 0.2, "and waited for again"
+
+
+def test_without_the_deadline_the_ceiling_holds() -> None:
+    exchange = pair(ceiling=0.3, deadline=0.0, defences=Defences(deadline=False))
+    for step in range(2):
+        assert exchange.collect("b", step, PROMPTS).waited >= 0.3
+    with pytest.raises(ValueError, match="deadline"):
+        pair(ceiling=1.0, deadline=2.0)
+    with pytest.raises(ValueError, match="max_staleness"):
+        pair(max_staleness=-1)
+    with pytest.raises(ValueError, match="share a name"):
+        Exchange(("a", "a"), ())
+
+
+def test_collect_waits_for_those_who_are_slow() -> None:
+    exchange = Exchange(POLICIES, edges_of(POLICIES, "all"))
+    exchange.publish("b", 0, step_records("b", 0))
+    slow = threading.Timer(0.15, exchange.publish, ("c", 0, step_records("c", 0)))
+    slow.start()
+    got = exchange.collect("a", 0, PROMPTS, deadline=60.0)
+    slow.join()
+    assert [r.author for r in got.records] == ["b"] * 12 + ["c"] * 12
+    assert 0.1 < got.waited < 50
+
+
+def test_an_older_delivery_is_no_sign_of_being_done() -> None:
+    exchange = pair()
+    exchange.publish("a", 0, [rollout("a", 0)])
+    got = exchange.collect("b", 1, PROMPTS, deadline=0.05)
+    assert got.missing == ("a",)
+    assert got.refused == {Refusal.STALE: 1, Refusal.LATE: 1}
+
+
+def test_nothing_to_say_is_not_silence() -> None:
+    exchange = pair(deadline=60.0)
+    exchange.publish("a", 0, [])
+    got = exchange.collect("b", 0, PROMPTS)
+    assert not got.missing
+    assert got.waited < 30
+
+
+def test_what_cannot_be_encoded_is_counted_at_the_sender() -> None:
+    exchange = Exchange(POLICIES, edges_of(POLICIES, "all"))
+    exchange.publish("a", 0, [rollout("a", text="\ud800"), rollout("a", index=1)])
+    assert exchange.ledger.refusals() == {(to, "a", "malformed"): 1 for to in ("b", "c")}
+    assert len(exchange.collect("b", 0, PROMPTS, authors=("a",)).records) == 1
+
+
+def test_mailboxes_are_bounded_and_a_flood_harms_its_sender_only() -> None:
+    transport = InProcess(POLICIES, max_bytes=10_000, max_messages=50)
+    exchange = Exchange(POLICIES, edges_of(POLICIES, "all"), transport=transport)
+    for _ in range(200):
+        exchange.post("a", 0, [b"x" * 150] * 40)
+    for _ in range(1000):
+        exchange.post("a", 0, [])
+    exchange.publish("c", 0, [rollout("c", prompt=p) for p in PROMPTS])
+    got = exchange.collect("b", 0, PROMPTS)
+    assert [r.author for r in got.records] == ["c"] * 3
+    kept = got.refused[Refusal.WRONG_TYPE] + got.refused[Refusal.MALFORMED]
+    assert 0 < kept < 50
+    assert kept + got.refused[Refusal.QUOTA] == 200 * 40
+    assert sum(e.bytes for e in exchange.ledger.entries if e.author == "a") == 200 * 40 * 150
+    assert len([e for e in exchange.ledger.entries if e.author == "a"]) < 5
+    assert transport.receive("b", 0.0) == []
+
+
+def test_ledger_is_filled_in_by_the_receiver() -> None:
+    exchange = pair()
+    got = heard(exchange, [rollout(index=0), rollout(index=1)])
+    got.entries[0].residual_text, got.entries[0].used = 0.25, True
+    got.entries[1].refuse(Refusal.RESIDUAL)
+    assert exchange.ledger.refusals() == {("b", "a", "residual"): 1}
+    taken = exchange.ledger.take()
+    assert taken == list(got.entries)
+    assert taken[0].source_tokens == len(rollout(index=0).tokens)
+    assert exchange.ledger.take() == []
+
+
+def test_the_store_has_a_column_for_every_field_of_an_entry() -> None:
+    columns = {f.name: f.type for f in msgspec.structs.fields(ExchangeRow)}
+    ours = {f.name: f.type for f in msgspec.structs.fields(Entry)}
+    assert {name: columns.get(name) for name in ours} == ours
+
+
+def test_ten_thousand_hostile_messages_reach_a_receiver() -> None:
+    """Everything is counted, the honest author is heard in full, and the ledger stays small."""
+    from test_codec import fuzzed
+
+    exchange = Exchange(POLICIES, edges_of(POLICIES, "all"), quotas=Quotas(messages=20_000, bytes=1 << 40))
+    total: Counter[str] = Counter()
+    for step in range(20):
+        messages = fuzzed(500, seed=100 + step)
+        exchange.post("a", step, messages)
+        exchange.publish("c", step, step_records("c", step))
+        got = exchange.collect("b", step, PROMPTS)
+        assert sum(r.author == "c" for r in got.records) == 12
+        theirs = [r for r in got.records if r.author == "a"]
+        assert len(theirs) + sum(got.refused.values()) == len(messages)
+        total += got.refused
+    assert sum(total.values()) > 9_000
+    assert set(total) <= set(Refusal)
+
+
+moves = st.lists(
+    st.tuples(
+        st.sampled_from(POLICIES), st.sampled_from(POLICIES), st.integers(0, 6), st.sampled_from([*PROMPTS, "p9"]),
+        st.integers(0, 2), st.integers(0, 1),
+    ),
+    max_size=40,
+)  # fmt: skip
+
+
+@given(st.lists(moves, min_size=1, max_size=5), st.integers(0, 2))
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_sent_is_accounted_for(
+    steps: list[list[tuple[str, str, int, str, int, int]]], staleness: int
+) -> None:
+    exchange = Exchange(POLICIES, edges_of(POLICIES, [("a", "b"), ("c", "b")]), max_staleness=staleness)
+    accepted: list[tuple[str, int, str, int]] = []
+    for now, sends in enumerate(steps):
+        sent: Counter[str] = Counter()
+        for sender, claimed, made, prompt, index, bump in sends:
+            if sender != "b":
+                record = msgspec.structs.replace(rollout(claimed, made, prompt, index), version=made + bump)
+                exchange.transport.send(sender, "b", now, [encode(record)])
+                sent[sender] += 1
+        got = exchange.collect("b", now, PROMPTS)
+        counted: Counter[str] = Counter()
+        for entry in exchange.ledger.take():
+            counted[entry.author] += entry.messages
+        assert +counted == +sent
+        assert list(got.missing) == [author for author in ("a", "c") if not sent[author]]
+        for record, entry in zip(got.records, got.entries, strict=True):
+            assert entry.author == record.author
+            assert now - staleness <= record.step <= now
+            assert record.prompt_id in PROMPTS
+            accepted.append((record.author, record.step, record.prompt_id, record.index))  # type: ignore[union-attr]
+        keys = [(POLICIES.index(r.author), r.step, PROMPTS.index(r.prompt_id)) for r in got.records]
+        assert keys == sorted(keys)
+    assert len(set(accepted)) == len(accepted)
+
+
+def test_two_runs_agree() -> None:
+    def run(seed: int) -> list[Entry]:
+        rng = np.random.default_rng(seed)
+        exchange = Exchange(POLICIES, edges_of(POLICIES, "all"), max_staleness=1)
+        for step in range(4):
+            for author in POLICIES:
+                exchange.publish(author, step - int(rng.integers(2)), step_records(author, step - int(rng.integers(2))))
+            for receiver in POLICIES:
+                exchange.collect(receiver, step, PROMPTS)
+        return exchange.ledger.take()
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
