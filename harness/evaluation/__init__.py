@@ -1,0 +1,1 @@
+"""lm-eval on checkpoints: every sample stored, one scoring rule."""

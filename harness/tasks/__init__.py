@@ -1,0 +1,1 @@
+"""Training prompts and evaluation tasks."""

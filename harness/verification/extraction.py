@@ -10,7 +10,9 @@ import re
 
 _BOX = re.compile(r"\\f?boxed\s*")
 _BARE_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
-_PHRASE = re.compile(r"####|\b(?:final\s+)?answer(?:\s+is)?\s*(?:\*\*)?\s*(?::|=|\bis\b)|\banswer\s+is\b", re.IGNORECASE)
+_PHRASE = re.compile(
+    r"####|\b(?:final\s+)?answer(?:\s+is)?\s*(?:\*\*)?\s*(?::|=|\bis\b)|\banswer\s+is\b", re.IGNORECASE
+)
 _NUMBER = re.compile(r"(?<![\w.)}])[-−]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?|(?<![\w.,])\.\d+|\d[\d,]*(?:\.\d+)?%?")
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n")
 _MATH = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))

@@ -33,7 +33,7 @@ class _Worker:
 
     def __init__(self, limits: Limits) -> None:
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH", ""))))
-        single = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+        single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "harness.verification.worker", msgspec.json.encode(limits).decode()],
             stdin=subprocess.PIPE,
@@ -135,9 +135,9 @@ class Pool:
                 while len(self._workers) < min(self.size, len(questions) - len(replies)):
                     self._start(selector)
                 for worker in self._workers:
-                    if waiting and worker.ready and worker.question is None:
-                        if worker.ask(waiting[0], questions[waiting[0]], self.limits.wall_seconds):
-                            waiting.popleft()
+                    idle = worker.ready and worker.question is None
+                    if waiting and idle and worker.ask(waiting[0], questions[waiting[0]], self.limits.wall_seconds):
+                        waiting.popleft()
                 now = time.monotonic()
                 busy = [w for w in self._workers if w.question is not None or not w.ready]
                 patience = max(0.0, min((w.deadline for w in busy), default=now) - now)

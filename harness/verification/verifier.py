@@ -72,7 +72,9 @@ class Verifier:
     def __enter__(self) -> Verifier:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _decide(self, gold: str, answer: str) -> Verdict | None:

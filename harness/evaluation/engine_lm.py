@@ -1,0 +1,87 @@
+"""lm-eval's model interface over a PolicyEngine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NoReturn
+
+import numpy as np
+from jaxtyping import UInt64
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+
+from harness.engines.protocol import PolicyEngine, Sample, Sampling
+from harness.learning.experience import Prompt
+from harness.suite.seeds import derive_many
+
+
+class Generation(str):
+    """A sampled text that remembers its length in tokens and whether it ended by itself. lm-eval passes it on untouched."""
+
+    __slots__ = ("finished", "tokens")
+    tokens: int
+    finished: bool
+
+    def __new__(cls, text: str, tokens: int, finished: bool) -> Generation:
+        generation = super().__new__(cls, text)
+        generation.tokens, generation.finished = tokens, finished
+        return generation
+
+
+class EngineLM(LM):  # type: ignore[misc]  # lm-eval is untyped
+    """Generates by `engine.sample`, at most `rows` answers a call. The engine applies its own chat template.
+
+    A sample's seed derives from (seed, task, document, repeat) alone: neither order, limit nor batching changes a sample.
+    """
+
+    def __init__(self, engine: PolicyEngine, seed: int = 0, rows: int = 1_024) -> None:
+        super().__init__()
+        self.engine, self.seed, self.rows = engine, seed, rows
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """One text per request, in order. A request that appears k times gets repeats 0 .. k-1."""
+        texts: list[str] = []
+        for (task, _), same in groupby(requests, key=lambda r: (r.task_name, id(r.args[1]))):
+            texts += self._generate(str(task), list(same))
+        return texts
+
+    def _generate(self, task: str, requests: Sequence[Instance]) -> list[str]:
+        settings = requests[0].args[1]
+        repeats = Counter(id(request) for request in requests)
+        unique = list({id(request): request for request in requests}.values())
+        width = max(repeats.values())
+        sampling = Sampling(temperature=float(settings["temperature"]), max_new_tokens=int(settings["max_gen_toks"]))
+        generated: dict[int, list[str]] = {}
+        for chunk in _chunks(unique, max(1, self.rows // width)):
+            prompts = [Prompt(r.doc.id, r.args[0], r.doc.gold, r.doc.labels) for r in chunk]
+            seeds: UInt64[np.ndarray, "P G"] = np.stack(
+                [derive_many(width, "evaluation", self.seed, task, prompt.id) for prompt in prompts]
+            )
+            answers = self.engine.sample(prompts, seeds, sampling)
+            for request, row in zip(chunk, answers, strict=True):
+                generated[id(request)] = [_cut(answer, settings["until"]) for answer in row]
+        taken: Counter[int] = Counter()
+        texts = []
+        for request in requests:
+            texts.append(generated[id(request)][taken[id(request)]])
+            taken[id(request)] += 1
+        return texts
+
+    def loglikelihood(self, requests: Any) -> NoReturn:
+        raise NotImplementedError("the harness's tasks are generative")
+
+    def loglikelihood_rolling(self, requests: Any) -> NoReturn:
+        raise NotImplementedError("the harness's tasks are generative")
+
+
+def _chunks(items: list[Instance], size: int) -> Iterator[list[Instance]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _cut(sample: Sample, stops: Sequence[str]) -> Generation:
+    """The text up to the first stop string; an answer that a stop string ends is finished."""
+    ends = [position for stop in stops if (position := sample.text.find(stop)) >= 0]
+    text = sample.text[: min(ends)] if ends else sample.text
+    return Generation(text, int(sample.tokens.size), sample.finished or bool(ends))

@@ -1,0 +1,105 @@
+"""greedy, avg@k, best@k and maj@k from the samples of a task. Invalid answers are left out of all of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from harness.errors import UsageError
+from harness.evaluation.samples import EvaluationSample, Metric
+from harness.verification.equivalence import same_answer
+
+Kind = Literal["greedy", "avg", "best", "maj"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """A metric's name taken apart; `k` is 1 for greedy."""
+
+    kind: Kind
+    k: int
+
+    @property
+    def name(self) -> str:
+        return "greedy" if self.kind == "greedy" else f"{self.kind}@{self.k}"
+
+    @staticmethod
+    def parse(name: str) -> MetricSpec:
+        """From `greedy`, `avg@32`, `best@4` (alias `pass@4`) or `maj@8`.
+
+        Raises
+        ------
+        UsageError
+        """
+        if name == "greedy":
+            return MetricSpec("greedy", 1)
+        match = re.fullmatch(r"(avg|best|pass|maj)@([1-9]\d{0,3})", name)
+        if match is None:
+            raise UsageError(f"metric {name!r} is none of greedy, avg@K, best@K, pass@K, maj@K")
+        kind: Kind = "best" if match[1] in ("best", "pass") else "avg" if match[1] == "avg" else "maj"
+        return MetricSpec(kind, int(match[2]))
+
+
+def summarise(task: str, specs: Sequence[MetricSpec], samples: Sequence[EvaluationSample]) -> list[Metric]:
+    """One metric per spec over the samples of one task."""
+    metrics = []
+    for spec in specs:
+        mode = "greedy" if spec.kind == "greedy" else "sampled"
+        chosen = [s for s in samples if s.task == task and s.mode == mode]
+        if spec.kind != "best":
+            chosen = [s for s in chosen if s.repeat < spec.k]
+        values = []
+        for _, answers in groupby(chosen, key=lambda s: s.document):
+            value = _document_value(spec, list(answers))
+            if value is not None:
+                values.append(value)
+        metrics.append(
+            Metric(
+                task=task,
+                name=spec.name,
+                value=math.fsum(values) / len(values) if values else math.nan,
+                documents=len(values),
+                samples=len(chosen),
+                invalid=sum(not s.verdict.valid for s in chosen),
+            )
+        )
+    return metrics
+
+
+def _document_value(spec: MetricSpec, answers: list[EvaluationSample]) -> float | None:
+    valid = [s for s in answers if s.verdict.valid]
+    if not valid:
+        return None
+    right = sum(s.verdict.value == "right" for s in valid)
+    if spec.kind == "best":
+        return pass_at_k(len(valid), right, min(spec.k, len(valid)))
+    if spec.kind == "maj":
+        return _majority(valid)
+    return right / len(valid)
+
+
+def pass_at_k(n: int, right: int, k: int) -> float:
+    """Unbiased estimate of P(at least one of k answers is right) from n >= k answers (Chen et al., arXiv 2107.03374, eq. 1)."""
+    return 1.0 - math.comb(n - right, k) / math.comb(n, k)
+
+
+def _majority(answers: list[EvaluationSample]) -> float:
+    """1 when the answer most often given is right; the earlier one wins a tie; answers that extract nothing do not vote."""
+    ballots: list[tuple[EvaluationSample, int]] = []
+    for answer in answers:
+        if not answer.verdict.extracted:
+            continue
+        for index, (first, votes) in enumerate(ballots):
+            if same_answer(first.verdict.extracted, answer.verdict.extracted):
+                ballots[index] = (first, votes + 1)
+                break
+        else:
+            ballots.append((answer, 1))
+    if not ballots:
+        return 0.0
+    winner = max(ballots, key=lambda ballot: ballot[1])[0]
+    return float(winner.verdict.value == "right")

@@ -1,0 +1,59 @@
+"""What an evaluation task is: documents, how a policy is asked, how long it may answer. One mechanism for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from harness.learning.experience import Prompt
+
+Style = Literal["raw", "chat", "few-shot"]
+Documents = Callable[[Path | None], list[Prompt]]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A worked problem shown to a base model."""
+
+    problem: str
+    solution: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One evaluation set.
+
+    documents: loads the prompts, given the data folder (None: HARNESS_DATA, else the hub); `Prompt.text` is the bare problem.
+    styles: how it can be asked, the default first. `raw` the problem itself; `chat` zero-shot with an instruction, in the
+        policy's chat template; `few-shot` worked examples, for base models.
+    stop: strings that end an answer, by style `few-shot` only. k: default number of samples per document for avg@k.
+    size, checksum: expected documents, and SHA-256 of their ids, problems and golds; None where the task is generated.
+    """
+
+    name: str
+    title: str
+    documents: Documents
+    styles: tuple[Style, ...] = ("chat", "few-shot")
+    max_new_tokens: int = 2_048
+    k: int = 4
+    source: str = ""
+    licence: str = ""
+    size: int | None = None
+    checksum: str | None = None
+    instruction: str = "Please reason step by step, and put your final answer within \\boxed{}."
+    examples: tuple[Example, ...] = field(default=(), repr=False)
+
+    def render(self, prompt: Prompt, style: Style) -> str:
+        """What a policy reads, before its chat template."""
+        if style == "raw":
+            return prompt.text
+        if style == "chat":
+            return f"{prompt.text}\n\n{self.instruction}"
+        shots = "".join(f"Problem: {shot.problem}\nSolution: {shot.solution}\n\n" for shot in self.examples)
+        return f"{shots}Problem: {prompt.text}\nSolution:"
+
+    def stop(self, style: Style) -> tuple[str, ...]:
+        """Strings that end an answer."""
+        return ("\n\nProblem:", "\nProblem:") if style == "few-shot" else ()
