@@ -69,7 +69,15 @@ def peer_answer(
     if without_eos and answer.finished:
         mask = np.ones(answer.tokens.size, dtype=bool)
         mask[-1] = False
-    return TermAnswer(answer.prompt_id, answer.tokens, float(advantage), denominator, float(weight), mask)
+    return TermAnswer(
+        answer.prompt_id,
+        answer.tokens,
+        float(advantage),
+        denominator,
+        float(weight),
+        mask,
+        origin=(answer.author, answer.index),
+    )
 
 
 def by_author(answers: Iterable[PeerAnswer]) -> list[list[PeerAnswer]]:

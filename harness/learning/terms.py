@@ -54,6 +54,7 @@ class TermAnswer:
     denominator: (T,) log-probabilities the ratio is taken to; a float for `cross` ratios (the source's mean); None for `nll`,
         or for the current policy without gradient (ratio exactly 1: the plain score function).
     scale: factor on the log-ratio (HACPO's normalisation by bytes: tokens / bytes).
+    origin: (author, index) of a peer's answer, for the exchange ledger.
     """
 
     prompt_id: str
@@ -63,6 +64,7 @@ class TermAnswer:
     weight: float = 1.0
     mask: Bool[np.ndarray, "T"] | None = None
     scale: float = 1.0
+    origin: tuple[str, int] | None = None
 
     @property
     def counted(self) -> int:

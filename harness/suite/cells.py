@@ -6,7 +6,7 @@ import fnmatch
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.suite.schema import Evaluation, Group, Sharing, Suite, Training, Variant
@@ -26,6 +26,7 @@ class Cell:
     evaluation: Evaluation
     seed: int
     key: str
+    baseline: str = "independent"
 
     @property
     def label(self) -> str:
@@ -67,17 +68,10 @@ def expand(suite: Suite, sources: Mapping[str, str], data_revision: str = "") ->
             for variant in suite.regimes:
                 cell = Cell(
                     suite.name, suite.engine, suite.engine_options, group, variant, suite.sharing_of(variant),
-                    suite.training, suite.evaluation, seed, "",
+                    suite.training, suite.evaluation, seed, "", suite.baseline,
                 )  # fmt: skip
-                key = digest(cell.config(), sources[variant.regime], data_revision)
-                cells.append(_with_key(cell, key))
+                cells.append(replace(cell, key=digest(cell.config(), sources[variant.regime], data_revision)))
     return cells
-
-
-def _with_key(cell: Cell, key: str) -> Cell:
-    from dataclasses import replace
-
-    return replace(cell, key=key)
 
 
 def select(cells: Sequence[Cell], only: str | None) -> list[Cell]:

@@ -1,0 +1,87 @@
+"""A policy's checkpoint through lm-eval into the cell's journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.engines.protocol import PolicyEngine
+from harness.evaluation.engine_lm import EngineLM
+from harness.evaluation.run import evaluate
+from harness.evaluation.samples import EvaluationSample
+from harness.session.clock import Clock
+from harness.session.manifests import Base, base_manifest, mark
+from harness.session.models import Progress, base_folder, open_engine
+from harness.store.journal import Journal
+from harness.store.rows import CostRow, SampleRow
+from harness.suite.cells import Cell
+from harness.suite.schema import Evaluation
+from harness.tasks import find_task
+from harness.verification import Verifier
+
+
+def evaluate_policy(
+    engine: PolicyEngine, cell: Cell, policy: str, step: int, journal: Journal, verifier: Verifier, attempt: int
+) -> None:
+    """Append every sample and the cost. Samples of the same seed are paired across regimes."""
+    clock = Clock()
+    with clock.phase("evaluate"):
+        rows = sample_rows(engine, cell.evaluation, policy, step, cell.seed, verifier)
+    journal.append(rows)
+    journal.append(_cost(attempt, policy, clock, rows))
+
+
+def evaluate_base(base: Base, folder: Path, verifier: Verifier, progress: Progress | None = None) -> None:
+    """Make the base checkpoint if need be, and measure it as every trained one is measured."""
+    manifest = base_manifest(base)
+    mark(folder, manifest, "running", attempts=1)
+    clock = Clock()
+    with clock.phase("stage0"):
+        checkpoint = base_folder(base.policy, base.seed or 0, progress)
+    journal = Journal(folder)
+    journal.rewind(-1)
+    engine = open_engine(base.suite.engine, base.policy, checkpoint, 1.0, dict(base.suite.engine_options))
+    try:
+        with clock.phase("evaluate"):
+            rows = sample_rows(engine, base.suite.evaluation, base.policy.name, 0, base.seed or 0, verifier)
+    finally:
+        engine.close()
+    journal.append(rows)
+    journal.append(_cost(1, base.policy.name, clock, rows))
+    journal.commit(0)
+    journal.compact()
+    mark(folder, manifest, "done", attempts=1)
+
+
+def sample_rows(
+    engine: PolicyEngine, evaluation: Evaluation, policy: str, step: int, seed: int, verifier: Verifier
+) -> list[SampleRow]:
+    """Greedy and avg@k samples of all tasks."""
+    metrics = (["greedy"] if evaluation.greedy else []) + ([f"avg@{evaluation.k}"] if evaluation.k else [])
+    found = evaluate(
+        EngineLM(engine, seed),
+        [find_task(name) for name in evaluation.tasks],
+        verifier=verifier,
+        metrics=metrics,
+        limit=evaluation.limit,
+    )
+    return [_row(s, policy, step) for s in found.samples]
+
+
+def _row(sample: EvaluationSample, policy: str, step: int) -> SampleRow:
+    return SampleRow(
+        policy=policy, checkpoint_step=step, task=sample.task, metric=sample.mode, doc_id=sample.document,
+        repeat=sample.repeat, labels=sample.labels, prompt=sample.prompt, text=sample.text,
+        extracted=sample.verdict.extracted, gold=sample.gold, verdict=sample.verdict.value, reason=sample.verdict.reason,
+        tokens=sample.tokens, finished=bool(sample.finished),
+    )  # fmt: skip
+
+
+def _cost(attempt: int, policy: str, clock: Clock, rows: list[SampleRow]) -> list[CostRow]:
+    return [
+        CostRow(
+            attempt=attempt, policy=policy, phase=phase, cpu_seconds=spent.cpu, gpu_seconds=spent.gpu,
+            wall_seconds=spent.wall, rollouts=len(rows) if phase == "evaluate" else 0,
+            tokens=sum(r.tokens for r in rows) if phase == "evaluate" else 0,
+        )
+        for phase, spent in clock.take().items()
+    ]  # fmt: skip

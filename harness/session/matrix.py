@@ -1,0 +1,259 @@
+"""The driver: spreads base checkpoints and cells over worker processes, and survives what they do. Imports without torch."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from harness.errors import HarnessError, UsageError
+from harness.session.jobs import base_job, cell_job
+from harness.session.manifests import base_manifest, cell_manifest, mark, state_of, suite_file
+from harness.session.messages import Finished, FromWorker, Job, Progress, Ready, Stop, ToWorker, encoder, from_worker
+from harness.session.prepare import Prepared
+from harness.session.progress import Reporter
+from harness.store.manifest import write_suite
+
+SILENCE_SECONDS = 3600.0
+"""A worker that says nothing for so long is taken for hung and killed."""
+STOP_SECONDS = 45.0
+WORKER_BYTES = 1 << 30
+_THREADS = {
+    "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1",
+}  # fmt: skip
+"""Set before torch is imported: OpenMP threads that spin cost six times the CPU when cells share the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended. `failed` maps labels to reasons; `disk` is the sentence on a full disk."""
+
+    done: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    interrupted: bool = False
+    disk: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        return 130 if self.interrupted else 1 if self.failed or self.disk else 0
+
+
+def default_jobs() -> int:
+    """One worker per core that this process may use, as far as memory reaches."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, int(psutil.virtual_memory().available // WORKER_BYTES)))
+
+
+def run_matrix(prepared: Prepared, jobs: int, reporter: Reporter, refresh: Callable[[], None]) -> Outcome:
+    """Run what is not done. `refresh` is called after each finished job (the store's snapshot).
+
+    Raises UsageError if another run holds these results.
+    """
+    with _lock(prepared.folder):
+        write_suite(prepared.folder, suite_file(prepared.suite, list(prepared.cells)))
+        driver = _Driver(prepared, reporter, refresh)
+        return driver.run(jobs)
+
+
+class _Worker:
+    """One worker process and the job it has."""
+
+    def __init__(self, inbox: queue.Queue[tuple[_Worker, FromWorker | None]]) -> None:
+        self.stderr: IO[bytes] = tempfile.TemporaryFile()
+        environment = {**os.environ, **_THREADS}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "harness.session.worker"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr, env=environment,
+        )  # fmt: skip
+        self.job: Job | None = None
+        self.ready = False
+        self.heard = time.monotonic()
+        threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
+
+    def send(self, message: ToWorker) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(encoder.encode(message) + b"\n")
+            self.process.stdin.flush()
+        except OSError:
+            pass  # it died; the listener reports that
+
+    def _listen(self, inbox: queue.Queue[tuple[_Worker, FromWorker | None]]) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            inbox.put((self, from_worker.decode(line)))
+        self.process.wait()
+        inbox.put((self, None))
+
+    def last_words(self) -> str:
+        """How it ended, with the last line that it wrote to stderr."""
+        code = self.process.returncode
+        self.stderr.seek(0, os.SEEK_END)
+        self.stderr.seek(max(0, self.stderr.tell() - 2000))
+        lines = [line for line in self.stderr.read().decode(errors="replace").splitlines() if line.strip()]
+        how = f"killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
+        return f"the worker process was {how}" + (f" ({lines[-1][:200]})" if lines else "")
+
+    def close(self) -> None:
+        if self.process.stdin is not None:
+            with suppress(OSError):
+                self.process.stdin.close()
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.stderr.close()
+
+
+class _Driver:
+    def __init__(self, prepared: Prepared, reporter: Reporter, refresh: Callable[[], None]) -> None:
+        self.prepared, self.reporter, self.refresh = prepared, reporter, refresh
+        self.inbox: queue.Queue[tuple[_Worker, FromWorker | None]] = queue.Queue()
+        self.workers: list[_Worker] = []
+        self.failed: dict[str, str] = {}
+        self.done = 0
+        self.disk = ""
+        self.stopping = False
+        folder = prepared.folder
+        cells = prepared.pending()
+        needed = {b.key: b for c in cells for b in prepared.bases_of(c)}
+        self.bases = {key: b for key, b in needed.items() if state_of(folder / key)[0] != "done"}
+        self.cells = {c.key: c for c in cells}
+        self.waits = {c.key: {b.key for b in prepared.bases_of(c)} & self.bases.keys() for c in cells}
+        self.queue: list[tuple[str, Job]] = [(key, base_job(b, folder / key)) for key, b in self.bases.items()]
+        self.queue += [(c.key, cell_job(c, folder / c.key)) for c in cells]
+
+    def run(self, jobs: int) -> Outcome:
+        self.reporter.start(len(self.bases), [c.label for c in self.cells.values()], self.prepared.suite.training.steps)
+        try:
+            self._loop(jobs)
+        except KeyboardInterrupt:
+            self._interrupt()
+            return Outcome(self.done, self.failed, interrupted=True, disk=self.disk)
+        finally:
+            for worker in self.workers:
+                if worker.job is not None:
+                    worker.process.kill()
+                worker.close()
+            self.reporter.stop()
+        return Outcome(self.done, self.failed, disk=self.disk)
+
+    def _loop(self, jobs: int) -> None:
+        while self.queue or any(w.job for w in self.workers):
+            idle = [w for w in self.workers if w.ready and w.job is None]
+            starting = sum(not w.ready for w in self.workers)
+            for worker in idle:
+                self._assign(worker)
+            able = sum(not self.waits.get(key) for key, _ in self.queue)
+            if len(self.workers) < jobs and starting < able and not self.disk:
+                self.workers.append(_Worker(self.inbox))
+                continue
+            if self.disk and not any(w.job for w in self.workers):
+                return
+            self._hear()
+
+    def _assign(self, worker: _Worker) -> None:
+        if self.disk:
+            return
+        for i, (key, job) in enumerate(self.queue):
+            if not self.waits.get(key):
+                del self.queue[i]
+                worker.job, worker.heard = job, time.monotonic()
+                worker.send(job)
+                self.reporter.begin(job.id)
+                return
+
+    def _hear(self) -> None:
+        try:
+            worker, message = self.inbox.get(timeout=5.0)
+        except queue.Empty:
+            self.reporter.tick()
+            for worker in self.workers:
+                if worker.job is not None and time.monotonic() - worker.heard > SILENCE_SECONDS:
+                    worker.process.kill()
+            return
+        worker.heard = time.monotonic()
+        match message:
+            case Ready():
+                worker.ready = True
+            case Progress(id=label, done=done, total=total, words=words):
+                self.reporter.progress(label, done, total, words)
+            case Finished():
+                self._finished(worker, message.outcome, message.reason, message.cpu_seconds)
+            case None:
+                self.workers.remove(worker)
+                if worker.job is not None:
+                    self._finished(worker, "failed", worker.last_words(), 0.0)
+                elif not worker.ready:
+                    raise HarnessError(worker.last_words())
+                worker.close()
+
+    def _finished(self, worker: _Worker, outcome: str, reason: str, cpu: float) -> None:
+        job, worker.job = worker.job, None
+        assert job is not None
+        key = Path(job.folder).name
+        if outcome == "done":
+            for waiting in self.waits.values():
+                waiting.discard(key)
+            self.done += key in self.cells
+        elif outcome == "disk":
+            self.disk = reason
+        elif outcome == "failed":
+            self._fail(key, job.id, reason)
+        self.reporter.end(job.id, outcome, reason, cpu)
+        if outcome in {"done", "failed"} and key in self.cells:
+            self.refresh()
+
+    def _fail(self, key: str, label: str, reason: str) -> None:
+        folder = self.prepared.folder / key
+        self.failed[label] = reason
+        if state_of(folder)[0] != "failed":
+            manifest = cell_manifest(self.cells[key]) if key in self.cells else base_manifest(self.bases[key])
+            mark(folder, manifest, "failed", reason, attempts=state_of(folder)[2])
+        for cell_key, waiting in self.waits.items():
+            if key in waiting and any(k == cell_key for k, _ in self.queue):
+                self.queue = [(k, j) for k, j in self.queue if k != cell_key]
+                self._fail(cell_key, self.cells[cell_key].label, f"{label} failed: {reason}")
+
+    def _interrupt(self) -> None:
+        """Let every worker write a checkpoint; a second Ctrl-C or the deadline ends it at once."""
+        self.reporter.message("stopping: each running cell writes a checkpoint (Ctrl-C again to leave at once)")
+        end = time.monotonic() + STOP_SECONDS
+        for worker in self.workers:
+            worker.send(Stop())
+        try:
+            while any(w.job for w in self.workers) and time.monotonic() < end:
+                try:
+                    worker, message = self.inbox.get(timeout=1.0)
+                except queue.Empty:
+                    continue
+                if message is None or isinstance(message, Finished):
+                    worker.job = None
+        except KeyboardInterrupt:
+            return
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """One run per results/<suite>; the lock dies with its process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(f"{folder}: another `harness run` is writing these results") from None
+        yield

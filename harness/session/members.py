@@ -1,0 +1,84 @@
+"""The members of a cell: each policy with its engine, its regime's instance and its tokenizer's codec."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.engines.protocol import PolicyEngine
+from harness.learning.experience import Answer, Group, Prompt
+from harness.learning.regime import Regime
+from harness.session.clock import Clock
+from harness.suite.cells import Cell
+from harness.suite.schema import Policy
+from harness.suite.seeds import derive_many
+from harness.tokenization import TokenCodec
+from harness.verification import Verifier
+from harness.verification.verdict import Verdict
+
+TRUNCATED = Verdict("wrong", "truncated")
+
+
+@dataclass(slots=True)
+class Member:
+    """One policy of a running cell."""
+
+    policy: Policy
+    engine: PolicyEngine
+    regime: Regime
+    codec: TokenCodec
+    rollouts: int
+    base: Path
+    clock: Clock = field(default_factory=Clock)
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    def pieces(self, answer: Answer) -> list[int]:
+        """Byte length of each token of an own answer, final EOS left out."""
+        end = answer.tokens.size - answer.finished
+        lengths: list[int] = self.codec.pieces(answer.tokens[:end]).tolist()
+        return lengths
+
+
+def verdicts(verifier: Verifier, golds: Sequence[str], texts: Sequence[str], finished: Sequence[bool]) -> list[Verdict]:
+    """The verifier's word on finished answers; one cut off at the token limit is wrong, whatever it contains."""
+    asked = [i for i, done in enumerate(finished) if done]
+    found = verifier.verify([(golds[i], texts[i]) for i in asked])
+    result = [TRUNCATED] * len(texts)
+    for i, verdict in zip(asked, found, strict=True):
+        result[i] = verdict
+    return result
+
+
+def roll_out(member: Member, cell: Cell, step: int, prompts: Sequence[Prompt], verifier: Verifier) -> list[Group]:
+    """The member's groups of this step, verified. Seeds derive from (seed, stream, group, policy, step, prompt, sample)."""
+    import numpy as np
+
+    from harness.engines.protocol import Sampling
+
+    stream = cell.variant.sampling_stream
+    seeds = np.stack([
+        derive_many(member.rollouts, cell.seed, stream, cell.group.name, member.name, step, p.id) for p in prompts
+    ])  # fmt: skip
+    sampling = Sampling(cell.training.temperature, cell.training.max_new_tokens)
+    version = member.engine.version
+    with member.clock.phase("generate"):
+        sampled = member.engine.sample(prompts, seeds, sampling)
+    with member.clock.phase("verify"):
+        flat = [(prompt, s) for prompt, samples in zip(prompts, sampled, strict=True) for s in samples]
+        said = iter(
+            verdicts(verifier, [p.gold for p, _ in flat], [s.text for _, s in flat], [s.finished for _, s in flat])
+        )
+    return [
+        Group(
+            prompt,
+            member.name,
+            version,
+            step,
+            tuple(Answer(s.tokens, s.logprobs, s.text, s.finished, next(said)) for s in samples),
+        )
+        for prompt, samples in zip(prompts, sampled, strict=True)
+    ]

@@ -1,0 +1,69 @@
+"""What the driver and its worker processes say to each other: one JSON object a line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class CellJob(_Message, frozen=True, tag="cell"):
+    """Train and evaluate a cell: `Cell`'s fields as plain data."""
+
+    id: str
+    folder: str
+    suite: str
+    key: str
+    baseline: str
+    config: dict[str, Any]
+
+
+class BaseJob(_Message, frozen=True, tag="base"):
+    """Make and evaluate a base checkpoint."""
+
+    id: str
+    folder: str
+    suite: dict[str, Any]
+    group: int
+    policy: int
+    seed: int | None
+    sources: str
+
+
+class Stop(_Message, frozen=True, tag="stop"):
+    """Write a checkpoint at the next step's end and leave."""
+
+
+class Ready(_Message, frozen=True, tag="ready"):
+    """The worker can take a job."""
+
+
+class Progress(_Message, frozen=True, tag="progress"):
+    """`done` of `total` steps; `words` on the last one."""
+
+    id: str
+    done: float
+    total: float
+    words: str
+
+
+class Finished(_Message, frozen=True, tag="finished"):
+    """outcome: `done`, `failed` (`reason`), `interrupted`, `disk` (the disk is full)."""
+
+    id: str
+    outcome: str
+    reason: str = ""
+    cpu_seconds: float = 0.0
+
+
+Job = CellJob | BaseJob
+ToWorker = CellJob | BaseJob | Stop
+FromWorker = Ready | Progress | Finished
+
+encoder = msgspec.json.Encoder()
+to_worker = msgspec.json.Decoder(ToWorker)
+from_worker = msgspec.json.Decoder(FromWorker)

@@ -1,0 +1,151 @@
+"""Progress on stderr: bars on a terminal, plain lines elsewhere. Always with rate and time left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+LINE_SECONDS = 15.0
+
+
+class Reporter(Protocol):
+    """Hears of everything that a run does."""
+
+    def start(self, bases: int, cells: Sequence[str], steps: int) -> None: ...
+    def begin(self, label: str) -> None: ...
+    def progress(self, label: str, done: float, total: float, words: str) -> None: ...
+    def end(self, label: str, outcome: str, reason: str, cpu_seconds: float) -> None: ...
+    def message(self, text: str) -> None: ...
+    def tick(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+class Meter:
+    """Finished work in steps; a base checkpoint counts as much as `BASE_CELLS` cells."""
+
+    BASE_CELLS = 2.5
+
+    def __init__(self, bases: int, cells: Sequence[str], steps: int) -> None:
+        self.steps = max(1, steps)
+        self.total = len(cells) * self.steps + bases * self.BASE_CELLS * self.steps
+        self.cells, self.cells_done = len(cells), 0
+        self._part: dict[str, float] = {}
+        self._started = time.monotonic()
+
+    def weight(self, label: str) -> float:
+        return self.steps * (self.BASE_CELLS if label.startswith("base ") else 1.0)
+
+    def set(self, label: str, share: float) -> None:
+        self._part[label] = max(self._part.get(label, 0.0), min(1.0, share) * self.weight(label))
+
+    @property
+    def done(self) -> float:
+        return sum(self._part.values())
+
+    def words(self) -> str:
+        """`4/15 cells, 5.2 steps/s, about 3 min left`"""
+        elapsed = time.monotonic() - self._started
+        rate = self.done / elapsed if elapsed > 0 else 0.0
+        left = f", about {_duration((self.total - self.done) / rate)} left" if rate and elapsed > 5 else ""
+        return f"{self.cells_done}/{self.cells} cells, {rate:.1f} steps/s{left}"
+
+
+class Plain:
+    """One line per finished job, and one every `LINE_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._meter = Meter(0, (), 1)
+        self._last = time.monotonic()
+
+    def start(self, bases: int, cells: Sequence[str], steps: int) -> None:
+        self._meter = Meter(bases, cells, steps)
+        base = f" and {bases} base checkpoint{'s' * (bases != 1)}" if bases else ""
+        self.message(f"{len(cells)} cell{'s' * (len(cells) != 1)}{base} to do")
+
+    def begin(self, label: str) -> None:
+        pass
+
+    def progress(self, label: str, done: float, total: float, words: str) -> None:
+        self._meter.set(label, done / total if total else 1.0)
+        self.tick()
+
+    def end(self, label: str, outcome: str, reason: str, cpu_seconds: float) -> None:
+        self._meter.set(label, 1.0)
+        self._meter.cells_done += not label.startswith("base ")
+        words = {"done": f"{cpu_seconds:.0f} CPU-s"}.get(outcome, reason)
+        self.message(f"{label}: {outcome}{f', {words}' if words else ''}  [{self._meter.words()}]")
+
+    def message(self, text: str) -> None:
+        self._last = time.monotonic()
+        print(text, file=sys.stderr, flush=True)
+
+    def tick(self) -> None:
+        if time.monotonic() - self._last >= LINE_SECONDS:
+            self.message(self._meter.words())
+
+    def stop(self) -> None:
+        pass
+
+
+class Bars:
+    """A bar for the whole run and one for each running job."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars = Progress(
+            TextColumn("{task.description}"), BarColumn(bar_width=28), TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[words]}"), TimeElapsedColumn(), console=console, transient=True,
+        )  # fmt: skip
+        self._tasks: dict[str, TaskID] = {}
+        self._meter = Meter(0, (), 1)
+
+    def start(self, bases: int, cells: Sequence[str], steps: int) -> None:
+        self._meter = Meter(bases, cells, steps)
+        self._bars.start()
+        self._all = self._bars.add_task("[bold]all", total=self._meter.total, words=self._meter.words())
+
+    def begin(self, label: str) -> None:
+        self._tasks[label] = self._bars.add_task(escape(label), total=1.0, words="")
+
+    def progress(self, label: str, done: float, total: float, words: str) -> None:
+        share = done / total if total else 1.0
+        self._meter.set(label, share)
+        if label in self._tasks:
+            self._bars.update(self._tasks[label], completed=share, words=escape(words))
+        self.tick()
+
+    def end(self, label: str, outcome: str, reason: str, cpu_seconds: float) -> None:
+        self._meter.set(label, 1.0)
+        self._meter.cells_done += not label.startswith("base ")
+        if label in self._tasks:
+            self._bars.remove_task(self._tasks.pop(label))
+        mark = {"done": "[green]done[/]", "failed": "[red]failed[/]"}.get(outcome, outcome)
+        self._bars.print(f"{mark}  {escape(label)}  {escape(reason) or f'{cpu_seconds:.0f} CPU-s'}", highlight=False)
+        self.tick()
+
+    def message(self, text: str) -> None:
+        self._bars.print(escape(text), highlight=False)
+
+    def tick(self) -> None:
+        self._bars.update(self._all, completed=self._meter.done, words=self._meter.words())
+
+    def stop(self) -> None:
+        self._bars.stop()
+
+
+def reporter() -> Reporter:
+    """Bars where stderr is a terminal, plain lines otherwise."""
+    console = Console(stderr=True)
+    return Bars(console) if console.is_terminal else Plain()
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

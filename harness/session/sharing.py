@@ -1,0 +1,174 @@
+"""One cell's sharing: records out, and peers' records in as the learner's own experience, re-verified and retokenised."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from harness.exchange.exchange import Exchange
+from harness.exchange.ledger import Entry
+from harness.exchange.records import AnyRecord, GroupValue, Rollout, Success, TextRollout
+from harness.exchange.refusal import Refusal
+from harness.learning.experience import Group, Inbox, PeerAnswer, PeerValue, Prompt
+from harness.learning.regime import Need
+from harness.learning.terms import Term
+from harness.session.members import Member, verdicts
+from harness.suite.schema import Sharing
+from harness.tokenization import Budget, Carried, carry_over, carry_text
+from harness.verification import Verifier
+from harness.verification.verdict import Verdict
+
+Key = tuple[str, str, int]
+"""(author, prompt id, answer index): names one answer of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What one member may learn from in one step, and the ledger's entries of all that reached it."""
+
+    inbox: Inbox
+    entries: Mapping[Key, Entry]
+    answers: int
+    accepted: int
+    tokens: int
+    bytes: int
+    records: int
+    refused: int
+
+
+NOTHING = Received(Inbox(), {}, 0, 0, 0, 0, 0, 0)
+
+
+def publish(exchange: Exchange, member: Member, groups: Sequence[Group], step: int) -> None:
+    """Send what the member's regime shares."""
+    with member.clock.phase("exchange"):
+        exchange.publish(member.name, step, member.regime.publish(groups, member.pieces))
+
+
+def collect(
+    exchange: Exchange, member: Member, prompts: Sequence[Prompt], step: int, sharing: Sharing, verifier: Verifier,
+    longest: int,
+) -> Received:  # fmt: skip
+    """Receive, retokenise, verify and score. Refusals by THL and by the verifier go into the same ledger."""
+    if not exchange.authors(member.name):
+        return NOTHING
+    with member.clock.phase("exchange"):
+        collected = exchange.collect(member.name, step, [p.id for p in prompts])
+        by_id = {p.id: p for p in prompts}
+        pairs = list(zip(collected.records, collected.entries, strict=True))
+        carried = _carry(pairs, member, sharing, longest)
+        values = _values(pairs)
+    with member.clock.phase("verify"):
+        answers = _verified(carried, by_id, sharing, verifier)
+    if Need.RECEIVER_OLD in member.regime.needs and answers:
+        with member.clock.phase("score"):
+            scores = member.engine.score([by_id[a.prompt_id] for a, _ in answers], [a.tokens for a, _ in answers])
+            answers = [(replace(a, receiver_old=s), e) for (a, e), s in zip(answers, scores, strict=True)]
+    rollouts, successes = _by_prompt(answers, {"rollout", "text"}), _by_prompt(answers, {"success"})
+    sent = [e for r, e in pairs if not isinstance(r, GroupValue)]
+    return Received(
+        Inbox(rollouts, successes, values),
+        {(a.author, a.prompt_id, a.index): e for a, e in answers},
+        answers=len(sent),
+        accepted=len(answers),
+        tokens=sum(a.tokens.size for a, _ in answers),
+        bytes=sum(e.bytes for _, e in pairs),
+        records=len(pairs) + sum(collected.refused.values()),
+        refused=sum(not e.accepted for _, e in pairs) + sum(collected.refused.values()),
+    )
+
+
+def _carry(
+    pairs: Sequence[tuple[AnyRecord, Entry]], member: Member, sharing: Sharing, longest: int
+) -> list[tuple[AnyRecord, Entry, Carried]]:
+    budget = None
+    if sharing.defences.residual_budget:
+        budget = Budget(text=sharing.max_text_residual, boundary=sharing.max_boundary_residual)
+    kept = []
+    for kind, carry in ((Rollout, carry_over), (TextRollout, carry_text), (Success, carry_text)):
+        chosen = [(r, e) for r, e in pairs if isinstance(r, kind)]
+        results = carry([r for r, _ in chosen], member.codec, spread=sharing.spread, budget=budget) if chosen else []
+        for (record, entry), result in zip(chosen, results, strict=True):
+            if not isinstance(result, Carried):
+                entry.refuse(result.reason)
+                continue
+            entry.receiver_tokens = result.tokens.size - result.finished
+            for name in ("text", "boundary", "mass", "length", "canonical"):
+                setattr(entry, f"residual_{name}", getattr(result.residuals, name))
+            if result.tokens.size > longest:
+                entry.refuse(Refusal.TOO_LONG)
+            else:
+                kept.append((record, entry, result))
+    return kept
+
+
+def _verified(
+    carried: Sequence[tuple[AnyRecord, Entry, Carried]],
+    prompts: Mapping[str, Prompt],
+    sharing: Sharing,
+    verifier: Verifier,
+) -> list[tuple[PeerAnswer, Entry]]:
+    if sharing.defences.reverify:
+        said = verdicts(
+            verifier,
+            [prompts[r.prompt_id].gold for r, _, _ in carried],
+            [r.text for r, _, _ in carried],
+            [c.finished for _, _, c in carried],
+        )
+    else:
+        said = [Verdict("right" if getattr(r, "reward", 1.0) > 0 else "wrong", "claimed") for r, _, _ in carried]
+    answers = []
+    for (record, entry, result), verdict in zip(carried, said, strict=True):
+        entry.verdict = verdict.value
+        if not verdict.valid:
+            entry.refuse(Refusal.INVALID)
+        elif isinstance(record, Success) and verdict.value != "right":
+            entry.refuse(Refusal.UNVERIFIED)
+        else:
+            answers.append((_peer_answer(record, result, verdict), entry))
+    return answers
+
+
+def _peer_answer(record: AnyRecord, carried: Carried, verdict: Verdict) -> PeerAnswer:
+    return PeerAnswer(
+        author=record.author,
+        version=record.version,
+        step=record.step,
+        prompt_id=record.prompt_id,
+        index=record.index,
+        tokens=carried.tokens,
+        text=record.text,
+        finished=carried.finished,
+        verdict=verdict,
+        aligned=carried.aligned,
+        source_logprob=carried.source_logprob,
+        source_tokens=carried.source_tokens,
+    )
+
+
+def _values(pairs: Sequence[tuple[AnyRecord, Entry]]) -> dict[str, tuple[PeerValue, ...]]:
+    found: dict[str, list[PeerValue]] = defaultdict(list)
+    for record, _ in pairs:
+        if isinstance(record, GroupValue):
+            found[record.prompt_id].append(PeerValue(record.author, record.prompt_id, record.count, record.right))
+    return {k: tuple(v) for k, v in found.items()}
+
+
+def _by_prompt(answers: Sequence[tuple[PeerAnswer, Entry]], kinds: set[str]) -> dict[str, tuple[PeerAnswer, ...]]:
+    found: dict[str, list[PeerAnswer]] = defaultdict(list)
+    for answer, entry in answers:
+        if entry.kind in kinds:
+            found[answer.prompt_id].append(answer)
+    return {k: tuple(v) for k, v in found.items()}
+
+
+def mark_used(received: Received, terms: Sequence[Term]) -> None:
+    """Note in the ledger which peer answers entered the loss with a nonzero coefficient."""
+    for term in terms:
+        for answer in term.answers if term.source == "peer" else ():
+            if answer.origin is not None and answer.advantage and answer.weight:
+                author, index = answer.origin
+                entry = received.entries.get((author, answer.prompt_id, index))
+                if entry is not None:
+                    entry.used = True
