@@ -1,0 +1,305 @@
+"""Builds results/harness.duckdb from the cells' journals: incremental, one writer, atomically replaced for readers.
+
+The store holds nothing that the journals do not: delete it and it is built again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from harness.errors import StoreError
+from harness.store.columns import SCHEMAS
+from harness.store.files import disk_errors, remove, replace_atomic, sync
+from harness.store.journal import Contents, read_journal
+from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite
+from harness.store.schema import DERIVE, DERIVED, SOURCE, VERSION, create_statements
+
+STORE = "harness.duckdb"
+_LOCK = ".harness.lock"
+_BATCH_ROWS = 400_000
+_READERS = min(4, os.cpu_count() or 1)
+_SETTLED_NS = 2_000_000_000
+"""A folder changed more recently than this is read again next time: its time stamp may not show the next change."""
+
+
+Problem = tuple[str, str, str]
+"""Suite, cell (empty for the suite's own file), what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A cell's folder and a fingerprint that changes with its contents."""
+
+    suite: str
+    cell: str
+    folder: Path
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an ingest did. problems: unreadable files; the rest of their cells is in the store."""
+
+    cells: int
+    removed: int
+    rows: int
+    seconds: float
+    problems: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def writer_lock(results: Path, deadline: float) -> Iterator[None]:
+    """Hold the results folder's one writer lock; the operating system frees it when the holder dies. Raises StoreError."""
+    with disk_errors(results / _LOCK):
+        handle = os.open(results / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        end = time.monotonic() + deadline
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    raise StoreError(f"{results}: another process is writing the store") from None
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(handle)
+
+
+def ingest(results: Path, deadline: float = 30.0, rebuild: bool = False) -> Report:
+    """Bring the store up to date with the journals and return what was done.
+
+    Raises StoreError (no folder, locked for longer than `deadline` seconds) and DiskFullError; the store is then as it was.
+    """
+    if not results.is_dir():
+        raise StoreError(f"{results}: no such results folder")
+    started = time.monotonic()
+    with writer_lock(results, deadline):
+        store = results / STORE
+        known = None if rebuild else _known(store)
+        sources, suites = scan(results)
+        found = {(s.suite, s.cell): s for s in sources}
+        prints = {key: source.fingerprint for key, source in found.items()} | {
+            (s, ""): mark for s, mark in suites.items()
+        }
+        if known == prints:
+            return Report(0, 0, 0, time.monotonic() - started)
+        changed = [s for key, s in found.items() if known is None or known.get(key) != s.fingerprint]
+        gone = [key for key in known or {} if key[1] and key not in found]
+        rows, problems = 0, list[Problem]()
+
+        def fill(temporary: Path) -> None:
+            nonlocal rows
+            if known is not None:
+                shutil.copyfile(store, temporary)
+            try:
+                rows = _write(temporary, known is None, changed, gone, suites, results, problems)
+                sync(temporary)
+            finally:
+                remove(temporary.with_name(temporary.name + ".wal"))
+
+        replace_atomic(store, fill)
+        seconds = time.monotonic() - started
+        return Report(len(changed), len(gone), rows, seconds, [problem for *_, problem in problems])
+
+
+def scan(results: Path) -> tuple[list[Source], dict[str, str]]:
+    """Every cell's folder, and each suite file's fingerprint.
+
+    Costs two stats per cell: a rename into a folder changes the folder's own time stamp.
+    """
+    now = time.time_ns()
+    sources: list[Source] = []
+    suites: dict[str, str] = {}
+    for suite in _folders(results):
+        for cell in _folders(Path(suite.path)):
+            stamps = [_stamp(cell.path), _stamp(f"{cell.path}/journal")]
+            if stamps[1] or _stamp(f"{cell.path}/manifest.json"):
+                settled = now - max(stamps) > _SETTLED_NS
+                mark = f"{stamps[0]}-{stamps[1]}" + ("" if settled else f"-read-at-{now}")
+                sources.append(Source(suite.name, cell.name, Path(cell.path), mark))
+        if stamp := _stamp(f"{suite.path}/suite.json"):
+            suites[suite.name] = str(stamp)
+    return sources, suites
+
+
+def _folders(path: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(path) as entries:
+        return sorted((e for e in entries if not e.name.startswith(".") and e.is_dir()), key=lambda e: e.name)
+
+
+def _stamp(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _known(store: Path) -> dict[tuple[str, str], str] | None:
+    """Fingerprints of the cells and (with an empty cell) suites in the store; None where there is none of this version."""
+    if not store.exists():
+        return None
+    try:
+        with duckdb.connect() as connection:
+            connection.execute(f"ATTACH '{quoted(store)}' AS store (READ_ONLY)")
+            connection.execute("USE store")
+            if connection.execute("SELECT version FROM about").fetchone() != (VERSION,):
+                return None
+            query = "SELECT suite, cell, fingerprint FROM cells UNION ALL SELECT suite, '', fingerprint FROM suites"
+            return {(suite, cell): mark for suite, cell, mark in connection.execute(query).fetchall()}
+    except duckdb.Error:  # torn by other hands: built anew
+        return None
+
+
+def _write(
+    path: Path,
+    fresh: bool,
+    changed: Sequence[Source],
+    gone: Sequence[tuple[str, str]],
+    suites: Mapping[str, str],
+    results: Path,
+    problems: list[Problem],
+) -> int:
+    rows = 0
+    try:
+        with duckdb.connect(str(path)) as connection:
+            for statement in create_statements() if fresh else ():
+                connection.execute(statement)
+            connection.execute("BEGIN")
+            if not fresh:
+                _delete(connection, [*((s.suite, s.cell) for s in changed), *gone])
+            _insert_suites(connection, suites, results, problems)
+            for batch in _batches(changed, problems):
+                rows += _insert(connection, batch)
+            if problems:
+                connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", problems)
+            connection.execute("COMMIT")
+            connection.execute("CHECKPOINT")
+    except duckdb.IOException as error:
+        full = "No space left" in str(error)
+        raise OSError(errno.ENOSPC if full else errno.EIO, str(error).splitlines()[0]) from error
+    return rows
+
+
+def _delete(connection: duckdb.DuckDBPyConnection, cells: Sequence[tuple[str, str]]) -> None:
+    keys = pa.table({"suite": [s for s, _ in cells], "cell": [c for _, c in cells]})
+    connection.register("keys", keys)
+    for table in (*SCHEMAS, *DERIVED, "cells", "problems"):
+        connection.execute(f"DELETE FROM {table} WHERE (suite, cell) IN (SELECT suite, cell FROM keys)")
+    connection.unregister("keys")
+
+
+def _insert_suites(
+    connection: duckdb.DuckDBPyConnection, suites: Mapping[str, str], results: Path, problems: list[Problem]
+) -> None:
+    connection.execute("DELETE FROM suites")
+    connection.execute("DELETE FROM problems WHERE cell = ''")
+    for name, mark in suites.items():
+        try:
+            suite = read_suite(results / name)
+        except StoreError as error:
+            problems.append((name, "", str(error)))
+            suite = SuiteFile(name=name)
+        variants = [v.name for v in suite.variants]
+        values = (
+            name, suite.title, suite.baseline, suite.engine, variants, list(suite.groups), list(suite.seeds),
+            list(suite.cells), json.dumps(suite.config), mark,
+        )  # fmt: skip
+        connection.execute("INSERT INTO suites VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    source: Source
+    manifest: Manifest
+    tables: dict[str, pa.Table]
+    problems: list[str]
+
+
+def _load(source: Source) -> _Cell:
+    problems: list[str] = []
+    try:
+        manifest = read_manifest(source.folder)
+    except StoreError as error:
+        problems.append(str(error))
+        manifest = Manifest(suite=source.suite, key=source.cell, group="", state="failed", reason=str(error))
+    try:
+        contents = read_journal(source.folder)
+    except StoreError as error:
+        contents = Contents({}, [str(error)])
+    return _Cell(source, manifest, contents.tables, problems + contents.problems)
+
+
+def _batches(sources: Sequence[Source], problems: list[Problem]) -> Iterator[list[_Cell]]:
+    """Cells read by a few threads, a bounded number ahead, in batches of about `_BATCH_ROWS` rows."""
+    batch: list[_Cell] = []
+    rows = 0
+    waiting: deque[Future[_Cell]] = deque()
+    rest = iter(sources)
+    with ThreadPoolExecutor(_READERS) as pool:
+        while True:
+            waiting.extend(pool.submit(_load, s) for s in islice(rest, 4 * _READERS - len(waiting)))
+            if not waiting:
+                break
+            cell = waiting.popleft().result()
+            problems.extend((cell.source.suite, cell.source.cell, problem) for problem in cell.problems)
+            batch.append(cell)
+            rows += sum(table.num_rows for table in cell.tables.values())
+            if rows >= _BATCH_ROWS:
+                yield batch
+                batch, rows = [], 0
+    if batch:
+        yield batch
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, batch: Sequence[_Cell]) -> int:
+    connection.executemany(f"INSERT INTO cells VALUES ({', '.join('?' * 27)})", [_cell_values(c) for c in batch])
+    rows = 0
+    for name in SCHEMAS:
+        holders = [cell for cell in batch if name in cell.tables]
+        if not holders:
+            continue
+        owner = np.repeat(np.arange(len(holders), dtype=np.int32), [cell.tables[name].num_rows for cell in holders])
+        data = pa.concat_tables([cell.tables[name] for cell in holders])
+        for place, labels in enumerate(([c.source.suite for c in holders], [c.source.cell for c in holders])):
+            data = data.add_column(place, ("suite", "cell")[place], pa.DictionaryArray.from_arrays(owner, labels))
+        connection.register("rows", data)
+        connection.execute(f"INSERT INTO {name} SELECT * FROM rows")
+        for derived, source in SOURCE.items():
+            if source == name:
+                connection.execute(f"INSERT INTO {derived} {DERIVE[derived].format(**{source: 'rows'})}")
+        connection.unregister("rows")
+        rows += data.num_rows
+    return rows
+
+
+def _cell_values(cell: _Cell) -> tuple[object, ...]:
+    m, p = cell.manifest, cell.manifest.provenance
+    return (
+        cell.source.suite, cell.source.cell, m.kind, m.origin, m.group, m.regime, m.regime_type, m.seed, m.budget,
+        json.dumps(m.options, sort_keys=True), m.engine, m.baseline, [x.name for x in m.policies], [x.model for x in m.policies],
+        m.state, m.reason, m.attempts, json.dumps(m.config), p.code_version, p.commit, p.dirty, json.dumps(p.packages),
+        json.dumps(p.machine), p.python, p.started, p.finished, cell.source.fingerprint,
+    )  # fmt: skip
+
+
+def quoted(path: Path) -> str:
+    """A path inside an SQL string."""
+    return str(path).replace("'", "''")

@@ -1,0 +1,209 @@
+"""The rows of `harness show` as text: for people, programs and papers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import msgspec
+
+from harness.errors import UsageError
+from harness.store.table import MEAN, Pair, ShowRow
+from harness.store.text import visible
+
+Rows = Sequence[ShowRow]
+
+
+def render(suite: str, rows: Rows, form: str = "table", width: int = 120, colour: bool = False) -> str:
+    """`form`: table, json, csv, markdown or latex; `width` and `colour` are for `table`. Raises UsageError."""
+    if form == "table":
+        return _table(rows, width, colour)
+    try:
+        return _FORMS[form](suite, rows)
+    except KeyError:
+        raise UsageError(f"unknown format {form!r} (table, {', '.join(_FORMS)})") from None
+
+
+def percent(value: float | None, signed: bool = False) -> str:
+    """A fraction as percent with one decimal, e.g. `57.5`; `–` where there is none."""
+    return "–" if value is None else f"{100 * value:{'+' if signed else ''}.1f}".replace("-", "−")
+
+
+def bounds(interval: Pair | None) -> str:
+    """An interval of fractions as percent, e.g. `[55.0, 60.0]`; empty where there is none."""
+    return "" if interval is None else f"[{percent(interval[0])}, {percent(interval[1])}]"
+
+
+def _with(value: str, interval: Pair | None) -> str:
+    return f"{value} {bounds(interval)}".rstrip()
+
+
+_HEADS = ("accuracy", "gain over the baseline", "tie", "base", "used", "seeds", "rollouts", "CPU-s")
+"""In order of weight: a narrow terminal gets the first ones."""
+
+
+def _table(rows: Rows, width: int, colour: bool) -> str:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = len(_HEADS) if width >= 106 else 5 if width >= 85 else 3
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=colour, no_color=not colour, highlight=False)
+    for (group, task, metric), members in groupby(rows, key=lambda r: (r.group, r.task, r.metric)):
+        title = Text(visible(f"{group}: {task}, {metric}; accuracy in %, gain in points, 95 % intervals"), style="bold")
+        table = Table(title=title, title_justify="left", box=None, padding=(0, 1), header_style="dim")
+        table.add_column("regime", overflow="fold")
+        table.add_column("policy", overflow="fold")
+        for head in _HEADS[:shown]:
+            table.add_column(head, justify="right", no_wrap=True)
+        for row in members:
+            gains = row.gain_interval is not None and row.gain_interval[0] > 0
+            loses = row.gain_interval is not None and row.gain_interval[1] < 0
+            style = "green" if gains else "red" if loses else ""
+            cells = (
+                visible(row.regime) if row.policy == MEAN else "",
+                "mean" if row.policy == MEAN else visible(row.policy),
+                _with(percent(row.accuracy), row.interval),
+                _with(percent(row.gain, signed=True), row.gain_interval),
+                str(row.tie_group),
+                percent(row.base),
+                "–" if row.peer_used is None else f"{row.peer_used:.0%}",
+                str(row.seeds),
+                f"{row.rollouts:,.0f}",
+                f"{row.cpu_seconds:,.0f}",
+            )
+            styles = ["bold" if row.tie_group == 1 else "", "", "", style, *[""] * 6]
+            table.add_row(*[Text(cell, style=s) for cell, s in zip(cells, styles, strict=True)][: shown + 2])
+        console.print(table)
+        console.print()
+    if not rows:
+        console.print("no finished cells yet")
+    else:
+        console.print(
+            Text(
+                "gain: paired by seed with the baseline at the same rollout budget (Student t). tie 1: cannot be told from the "
+                "best. used: share of received peer answers that gave a gradient.",
+                style="dim",
+            )
+        )
+    return out.getvalue()
+
+
+def _json(suite: str, rows: Rows) -> str:
+    return msgspec.json.encode({"suite": suite, "rows": list(rows)}).decode()
+
+
+def _csv(suite: str, rows: Rows) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["suite", *(_flat_names())])
+    for row in rows:
+        writer.writerow([suite, *(_flat(row))])
+    return out.getvalue()
+
+
+def _flat_names() -> list[str]:
+    names: list[str] = []
+    for name in ShowRow.__struct_fields__:
+        names += [f"{name}_low", f"{name}_high"] if name.endswith("interval") else [name]
+    return names
+
+
+def _flat(row: ShowRow) -> list[object]:
+    values: list[object] = []
+    for name in ShowRow.__struct_fields__:
+        value = getattr(row, name)
+        if name.endswith("interval"):
+            values += value or (None, None)
+        else:
+            values.append(_harmless(value) if isinstance(value, str) else value)
+    return values
+
+
+def _harmless(text: str) -> str:
+    """A spreadsheet takes a cell that begins so for a formula."""
+    return f"'{text}" if text[:1] in "=+-@\t\r" and text != MEAN else text
+
+
+def _markdown(suite: str, rows: Rows) -> str:
+    lines = [
+        "| group | task | metric | regime | policy | seeds | base | accuracy | gain | tie | used | rollouts | CPU-s |",
+        "| --- | --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in rows:
+        regime = _cell(row.regime)
+        cells = (
+            _cell(row.group), _cell(row.task), row.metric, f"**{regime}**" if row.tie_group == 1 else regime,
+            "mean" if row.policy == MEAN else _cell(row.policy), str(row.seeds), percent(row.base),
+            _with(percent(row.accuracy), row.interval), _with(percent(row.gain, signed=True), row.gain_interval),
+            str(row.tie_group), "–" if row.peer_used is None else f"{row.peer_used:.0%}", f"{row.rollouts:,.0f}",
+            f"{row.cpu_seconds:,.0f}",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+_MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>()#+!|~$"} | {"\n": " ", "\r": " ", "\t": " "})
+
+
+def _cell(text: str) -> str:
+    return visible(text).translate(_MARKDOWN)
+
+
+def _latex(suite: str, rows: Rows) -> str:
+    """A booktabs table per task and metric: regimes down, groups and policies across."""
+    parts = ["% needs \\usepackage{booktabs}"]
+    for (task, metric), members in groupby(
+        sorted(rows, key=lambda r: (r.task, r.metric)), key=lambda r: (r.task, r.metric)
+    ):
+        part = list(members)
+        columns = list(dict.fromkeys((r.group, r.policy) for r in part))
+        found = {(r.regime, r.group, r.policy): r for r in part}
+        lines = [
+            "\\begin{table}",
+            "\\centering",
+            f"\\caption{{{_tex(suite)}: {_tex(task)}, {_tex(metric)}. Accuracy in \\% with gain in points over the baseline at the "
+            "same rollout budget, paired by seed; 95\\,\\% Student $t$ intervals. Bold: cannot be told from the best.}",
+            f"\\begin{{tabular}}{{l{'r' * len(columns)}}}",
+            "\\toprule",
+            "regime & " + " & ".join(f"{_tex(g)}, {'mean' if p == MEAN else _tex(p)}" for g, p in columns) + " \\\\",
+            "\\midrule",
+        ]
+        for regime in dict.fromkeys(r.regime for r in part):
+            cells = [_latex_cell(found.get((regime, group, policy))) for group, policy in columns]
+            lines.append(f"{_tex(regime)} & " + " & ".join(cells) + " \\\\")
+        lines += ["\\bottomrule", "\\end{tabular}", "\\end{table}"]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _latex_cell(row: ShowRow | None) -> str:
+    if row is None:
+        return "--"
+    value = f"{100 * row.accuracy:.1f}"
+    value = f"\\textbf{{{value}}}" if row.tie_group == 1 else value
+    if row.gain is None:
+        return value if row.interval is None else f"{value} ${_tex_bounds(row.interval)}$"
+    interval = "" if row.gain_interval is None else f"\\,{_tex_bounds(row.gain_interval)}"
+    return f"{value} (${100 * row.gain:+.1f}{interval}$)"
+
+
+def _tex_bounds(interval: Pair) -> str:
+    return f"[{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
+
+
+_TEX: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%$#_{}"} | {
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "\\": "\\textbackslash{}",
+}
+
+
+def _tex(text: str) -> str:
+    return visible(text).replace("\n", " ").translate(str.maketrans(_TEX))
+
+
+_FORMS: dict[str, Callable[[str, Rows], str]] = {"json": _json, "csv": _csv, "markdown": _markdown, "latex": _latex}

@@ -1,0 +1,116 @@
+"""The store's tables: those of the journals (`rows.TABLES`, with suite and cell in front) and the derived ones."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from harness.store.columns import SCHEMAS
+
+VERSION = 1
+"""Raise it when a table changes: a store of another version is rebuilt."""
+
+CELLS = """
+CREATE TABLE cells (
+    suite VARCHAR, cell VARCHAR, kind VARCHAR, origin VARCHAR, group_name VARCHAR, regime VARCHAR, regime_type VARCHAR,
+    seed BIGINT, budget VARCHAR, options VARCHAR, engine VARCHAR, baseline VARCHAR, policies VARCHAR[], models VARCHAR[],
+    state VARCHAR, reason VARCHAR, attempts BIGINT, config VARCHAR, code_version VARCHAR, commit_hash VARCHAR, dirty BOOLEAN,
+    packages VARCHAR, machine VARCHAR, python VARCHAR, started VARCHAR, finished VARCHAR, fingerprint VARCHAR
+);
+CREATE TABLE suites (
+    suite VARCHAR, title VARCHAR, baseline VARCHAR, engine VARCHAR, variants VARCHAR[], groups VARCHAR[], seeds BIGINT[],
+    cells VARCHAR[], config VARCHAR, fingerprint VARCHAR
+);
+CREATE VIEW current_cells AS
+SELECT * FROM cells
+WHERE kind = 'base' OR (suite, cell) IN (SELECT suite, unnest(cells) FROM suites)
+    OR suite NOT IN (SELECT suite FROM suites WHERE len(cells) > 0)
+QUALIFY row_number() OVER (
+    PARTITION BY suite, kind, group_name, regime, seed, CASE kind WHEN 'base' THEN policies END
+    ORDER BY state = 'done' DESC, finished DESC, cell
+) = 1;
+CREATE TABLE problems (suite VARCHAR, cell VARCHAR, problem VARCHAR);
+CREATE TABLE scores (
+    suite VARCHAR, cell VARCHAR, policy VARCHAR, task VARCHAR, metric VARCHAR, checkpoint_step BIGINT, repeats BIGINT,
+    questions BIGINT, answers BIGINT, right_answers BIGINT, invalid BIGINT, accuracy DOUBLE, error DOUBLE
+);
+CREATE TABLE totals (
+    suite VARCHAR, cell VARCHAR, policy VARCHAR, steps BIGINT, rollouts BIGINT, generated_tokens BIGINT,
+    trained_tokens BIGINT, exchanged_tokens BIGINT, exchanged_bytes BIGINT, peer_received BIGINT, peer_used BIGINT,
+    prompts BIGINT, prompts_all_wrong BIGINT, prompts_rescued BIGINT, weight_second_moment DOUBLE,
+    effective_sample_size DOUBLE, clipped_share DOUBLE, refused_share DOUBLE, kl_step DOUBLE, kl_base DOUBLE,
+    gradient_norm DOUBLE, gradient_norm_deviation DOUBLE, own_peer_cosine DOUBLE, entropy DOUBLE,
+    peer_only_support_share DOUBLE, peer_gradient_ratio DOUBLE
+);
+CREATE TABLE spent (
+    suite VARCHAR, cell VARCHAR, policy VARCHAR, phase VARCHAR, cpu_seconds DOUBLE, gpu_seconds DOUBLE, wall_seconds DOUBLE
+);
+CREATE TABLE flows (
+    suite VARCHAR, cell VARCHAR, author VARCHAR, receiver VARCHAR, kind VARCHAR, accepted BOOLEAN, reason VARCHAR,
+    records BIGINT, bytes BIGINT, source_tokens BIGINT, receiver_tokens BIGINT, used BIGINT, peer_right BIGINT,
+    residual_text DOUBLE, residual_boundary DOUBLE, residual_mass DOUBLE, residual_length DOUBLE, residual_canonical DOUBLE
+);
+"""
+
+DERIVED = ("scores", "totals", "spent", "flows")
+
+# `{samples}` and its like name the relation that holds the new cells' rows. An invalid verdict is left out of every mean.
+DERIVE = {
+    "scores": """
+WITH questions AS (
+    SELECT suite, cell, policy, task, metric, checkpoint_step, doc_id,
+        count(*) AS repeats, count(*) FILTER (verdict <> 'invalid') AS answers, count(*) FILTER (verdict = 'right') AS hits,
+        count(*) FILTER (verdict = 'invalid') AS invalid
+    FROM {samples} GROUP BY suite, cell, policy, task, metric, checkpoint_step, doc_id
+), means AS (
+    SELECT *, hits / nullif(answers, 0) AS mean FROM questions
+    QUALIFY checkpoint_step = max(checkpoint_step) OVER (PARTITION BY suite, cell, policy, task, metric)
+)
+SELECT suite, cell, policy, task, metric, checkpoint_step, max(repeats), count(mean), sum(answers), sum(hits), sum(invalid),
+    avg(mean), stddev_samp(mean) / sqrt(count(mean))
+FROM means GROUP BY ALL
+""",
+    "totals": """
+SELECT suite, cell, policy, count(*), sum(rollouts), sum(generated_tokens), sum(trained_tokens), sum(exchanged_tokens),
+    sum(exchanged_bytes), sum(peer_received), sum(peer_used), sum(prompts), sum(prompts_all_wrong), sum(prompts_rescued),
+    avg(weight_second_moment), avg(effective_sample_size), avg(clipped_share), avg(refused_share), avg(kl_step),
+    max_by(kl_base, step), avg(gradient_norm), stddev_samp(gradient_norm), avg(own_peer_cosine), avg(entropy),
+    avg(peer_only_support_share), avg(peer_gradient_norm / nullif(own_gradient_norm, 0))
+FROM {steps} GROUP BY ALL
+""",
+    "spent": """
+SELECT suite, cell, policy, phase, sum(cpu_seconds), sum(gpu_seconds), sum(wall_seconds) FROM {costs} GROUP BY ALL
+""",
+    "flows": """
+SELECT suite, cell, author, receiver, kind, accepted, reason, count(*), sum(bytes), sum(source_tokens), sum(receiver_tokens),
+    count(*) FILTER (used), count(*) FILTER (verdict = 'right'), avg(residual_text), avg(residual_boundary),
+    avg(residual_mass), avg(residual_length), avg(residual_canonical)
+FROM {exchanges} GROUP BY ALL
+""",
+}
+SOURCE = {"scores": "samples", "totals": "steps", "spent": "costs", "flows": "exchanges"}
+
+_SQL_TYPES = {
+    pa.string(): "VARCHAR",
+    pa.int64(): "BIGINT",
+    pa.int32(): "INTEGER",
+    pa.float64(): "DOUBLE",
+    pa.float32(): "FLOAT",
+    pa.bool_(): "BOOLEAN",
+}
+
+
+def create_statements() -> list[str]:
+    """SQL that makes an empty store of this version."""
+    tables = []
+    for name, schema in SCHEMAS.items():
+        columns = ", ".join(f'"{field.name}" {_sql(field.type)}' for field in schema)
+        tables.append(f"CREATE TABLE {name} (suite VARCHAR, cell VARCHAR, {columns})")
+    return [*tables, CELLS, f"CREATE TABLE about AS SELECT {VERSION} AS version"]
+
+
+def _sql(kind: pa.DataType) -> str:
+    if pa.types.is_map(kind):
+        return "MAP(VARCHAR, VARCHAR)"
+    if pa.types.is_list(kind):
+        return f"{_sql(kind.value_type)}[]"
+    return _SQL_TYPES[kind]

@@ -1,0 +1,20 @@
+"""Values from peers, models and other labs, made safe to print."""
+
+from __future__ import annotations
+
+import unicodedata
+
+
+def visible(text: str, limit: int = 0) -> str:
+    """The text with control and direction characters shown as escapes, so that a terminal does not obey them.
+
+    Line feeds and tabs stay. With `limit`, a longer text is cut and says so.
+    """
+    cut = text[:limit] if limit and len(text) > limit else text
+    if not cut.isprintable():
+        cut = "".join(c if c in "\n\t" or not _controls(c) else f"\\x{ord(c):02x}" for c in cut)
+    return cut if len(text) <= limit or not limit else f"{cut}… ({len(text):,} characters in all)"
+
+
+def _controls(character: str) -> bool:
+    return unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"} and character != "\u200d"
