@@ -371,6 +371,7 @@ def _exchanges(
         prompt_id=np.char.add("p", generator.integers(0, 999, rows).astype(str)),
         index=generator.integers(0, 8, rows),
         version=1,
+        messages=1,
         bytes=tokens * 14,
         source_tokens=tokens,
         receiver_tokens=(tokens * 1.3).astype(int),

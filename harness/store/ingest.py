@@ -28,7 +28,7 @@ from harness.store.columns import SCHEMAS
 from harness.store.files import disk_errors, remove, replace_atomic, sync
 from harness.store.journal import Contents, read_journal
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite
-from harness.store.schema import DERIVE, DERIVED, SOURCE, VERSION, create_statements
+from harness.store.schema import DERIVE, DERIVED, SOURCE, create_statements, version
 
 STORE = "harness.duckdb"
 _LOCK = ".harness.lock"
@@ -160,7 +160,7 @@ def _known(store: Path) -> dict[tuple[str, str], str] | None:
         with duckdb.connect() as connection:
             connection.execute(f"ATTACH '{quoted(store)}' AS store (READ_ONLY)")
             connection.execute("USE store")
-            if connection.execute("SELECT version FROM about").fetchone() != (VERSION,):
+            if connection.execute("SELECT version FROM about").fetchone() != (version(),):
                 return None
             query = "SELECT suite, cell, fingerprint FROM cells UNION ALL SELECT suite, '', fingerprint FROM suites"
             return {(suite, cell): mark for suite, cell, mark in connection.execute(query).fetchall()}

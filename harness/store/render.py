@@ -195,15 +195,14 @@ def _tex_bounds(interval: Pair) -> str:
     return f"[{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
 
 
-_TEX: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%$#_{}"} | {
-    "~": "\\textasciitilde{}",
-    "^": "\\textasciicircum{}",
-    "\\": "\\textbackslash{}",
-}
+_TEX = str.maketrans(
+    {c: f"\\{c}" for c in "&%$#_{}"}
+    | {"~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "\\": "\\textbackslash{}"}
+)
 
 
 def _tex(text: str) -> str:
-    return visible(text).replace("\n", " ").translate(str.maketrans(_TEX))
+    return visible(text).replace("\n", " ").translate(_TEX)
 
 
 _FORMS: dict[str, Callable[[str, Rows], str]] = {"json": _json, "csv": _csv, "markdown": _markdown, "latex": _latex}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pyarrow as pa
 
 from harness.store.columns import SCHEMAS
-
-VERSION = 1
-"""Raise it when a table changes: a store of another version is rebuilt."""
 
 CELLS = """
 CREATE TABLE cells (
@@ -81,8 +80,8 @@ FROM {steps} GROUP BY ALL
 SELECT suite, cell, policy, phase, sum(cpu_seconds), sum(gpu_seconds), sum(wall_seconds) FROM {costs} GROUP BY ALL
 """,
     "flows": """
-SELECT suite, cell, author, receiver, kind, accepted, reason, count(*), sum(bytes), sum(source_tokens), sum(receiver_tokens),
-    count(*) FILTER (used), count(*) FILTER (verdict = 'right'), avg(residual_text), avg(residual_boundary),
+SELECT suite, cell, author, receiver, kind, accepted, reason, sum(messages), sum(bytes), sum(source_tokens),
+    sum(receiver_tokens), sum(messages) FILTER (used), sum(messages) FILTER (verdict = 'right'), avg(residual_text), avg(residual_boundary),
     avg(residual_mass), avg(residual_length), avg(residual_canonical)
 FROM {exchanges} GROUP BY ALL
 """,
@@ -105,7 +104,12 @@ def create_statements() -> list[str]:
     for name, schema in SCHEMAS.items():
         columns = ", ".join(f'"{field.name}" {_sql(field.type)}' for field in schema)
         tables.append(f"CREATE TABLE {name} (suite VARCHAR, cell VARCHAR, {columns})")
-    return [*tables, CELLS, f"CREATE TABLE about AS SELECT {VERSION} AS version"]
+    return [*tables, CELLS, f"CREATE TABLE about AS SELECT '{version()}' AS version"]
+
+
+def version() -> str:
+    """Hash of all table definitions: a store of another version is built anew."""
+    return f"{zlib.crc32(repr((SCHEMAS, CELLS, DERIVE)).encode()):08x}"
 
 
 def _sql(kind: pa.DataType) -> str:
