@@ -1,0 +1,110 @@
+"""What `harness doctor` looks at. Imports neither torch nor an engine into this process."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from harness.engines import catalogue
+from harness.learning import registry
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding. `needed`: without it nothing runs."""
+
+    name: str
+    ok: bool
+    found: str
+    advice: str = ""
+    needed: bool = False
+
+
+def examine() -> list[Check]:
+    """All checks, in seconds."""
+    return [_python(), _memory(), _disk(), _gpu(), *_engines(), _plugins(), _cache(), _data(), _leaderboard()]
+
+
+def _python() -> Check:
+    ok = sys.version_info >= (3, 11)
+    return Check("python", ok, platform.python_version(), "" if ok else "3.11 or newer", needed=True)
+
+
+def _memory() -> Check:
+    memory = psutil.virtual_memory()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    ok = memory.available > 1.5 * GIB
+    found = f"{cores} cores, {memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
+    return Check("machine", ok, found, "" if ok else "a micro cell needs about 1 GiB", needed=True)
+
+
+def _disk() -> Check:
+    free = shutil.disk_usage(Path.cwd()).free
+    ok = free > 2 * GIB
+    return Check("disk", ok, f"{free / GIB:.1f} GiB free here", "" if ok else "the quickstart needs about 1 GiB")
+
+
+def _gpu() -> Check:
+    if shutil.which("nvidia-smi") is None:
+        return Check("gpu", False, "none", "not needed: micro models train on the CPU")
+    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check("gpu", False, f"nvidia-smi: {error}", "not needed: micro models train on the CPU")
+    return Check("gpu", True, found.replace("\n", "; "))
+
+
+def _engines() -> list[Check]:
+    return [
+        Check(f"engine {e.name}", e.available, e.version or "not installed", e.missing, needed=e.name == "embedded")
+        for e in catalogue.listing()
+    ]
+
+
+def _plugins() -> Check:
+    found = registry.listing()
+    broken = [f"{r.name}: {r.error}" for r in found if r.error]
+    return Check("regimes", not broken, f"{len(found) - len(broken)} load", "; ".join(broken))
+
+
+def _cache() -> Check:
+    from platformdirs import user_cache_path
+
+    folder = Path(os.environ.get("HARNESS_CACHE") or user_cache_path("experience-sharing-harness"))
+    parent = next(p for p in (folder, *folder.parents) if p.exists())
+    ok = os.access(parent, os.W_OK)
+    return Check(
+        "cache", ok, str(folder), "" if ok else "set HARNESS_CACHE to a folder that can be written", needed=True
+    )
+
+
+def _data() -> Check:
+    folder = os.environ.get("HARNESS_DATA", "")
+    ok = bool(folder) and Path(folder).is_dir()
+    return Check(
+        "benchmark data",
+        ok,
+        folder or "from the hub",
+        "" if ok else "without a network set HARNESS_DATA to a folder of JSONL files",
+    )
+
+
+def _leaderboard() -> Check:
+    ok = all(importlib.util.find_spec(p) is not None for p in ("streamlit", "altair"))
+    return Check(
+        "leaderboard",
+        ok,
+        "installed" if ok else "not installed",
+        "" if ok else "pip install -e '.[leaderboard]' -c constraints.txt",
+    )

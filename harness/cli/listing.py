@@ -1,0 +1,88 @@
+"""Commands that list and check: regimes, tasks, engines, data, doctor, new-regime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.options import Json, print_json, print_table
+
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder of benchmark JSONL files.")]
+
+
+def regimes(json: Json = False) -> None:
+    """Installed regimes and where they come from; a broken plugin is listed with its error."""
+    from harness.learning.registry import listing
+
+    found = listing()
+    if json:
+        print_json({"regimes": found})
+        return
+    rows = [
+        [r.name, ", ".join(r.shares) or "-", ", ".join(f"{k}={v}" for k, v in r.options.items()), r.origin,
+         f"BROKEN: {r.error}" if r.error else r.summary]
+        for r in found
+    ]  # fmt: skip
+    print_table("", ["regime", "shares", "options", "from", "what it does"], rows)
+
+
+def tasks(data_dir: DataDir = None, json: Json = False) -> None:
+    """Evaluation tasks: size, source, licence, score of a perfect and of an empty answerer."""
+    from harness.tasks import listing
+
+    found = listing()
+    if json:
+        print_json({"tasks": found})
+        return
+    rows = [[t.name, t.title, str(t.size or "generated"), t.licence, t.source] for t in found]
+    print_table("", ["task", "title", "questions", "licence", "source"], rows)
+
+
+def data(data_dir: DataDir = None, json: Json = False) -> None:
+    """Which benchmark sets are present, from where, and whether they are what their checksums say."""
+    from harness.tasks.data import inventory
+
+    found = inventory(data_dir)
+    if json:
+        print_json({"sets": found})
+        return
+    rows = [[d.name, d.state, str(d.rows or ""), d.origin, d.problem] for d in found]
+    print_table("", ["set", "state", "rows", "from", "note"], rows)
+
+
+def engines(json: Json = False) -> None:
+    """Engines, whether they can run here, and what is missing."""
+    from harness.engines.catalogue import listing
+
+    found = listing()
+    if json:
+        print_json({"engines": found})
+        return
+    rows = [[e.name, "yes" if e.available else "no", e.version, e.summary, e.missing] for e in found]
+    print_table("", ["engine", "runs here", "version", "what it is", "what is missing, and how to get it"], rows)
+
+
+def doctor(json: Json = False) -> None:
+    """What this machine can run, what is missing, and how to get it."""
+    from harness.cli.checkup import examine
+
+    found = examine()
+    if json:
+        print_json({"checks": found})
+    else:
+        rows = [["ok" if c.ok else "--", c.name, c.found, c.advice] for c in found]
+        print_table("", ["", "what", "found", "advice"], rows)
+    raise typer.Exit(1 if any(c.needed and not c.ok for c in found) else 0)
+
+
+def new_regime(
+    name: Annotated[str, typer.Argument(help="The regime's name, e.g. best-of-peers.")],
+    into: Annotated[Path, typer.Option("--into", help="Parent folder of the new package.")] = Path(),
+) -> None:
+    """Scaffold a plugin package for a new regime, with its conformance test."""
+    from harness.learning.scaffold import write_package
+
+    folder = write_package(name, into)
+    print(f"{folder}: written. Next:\n  pip install -e {folder}\n  pytest {folder}\n  harness regimes")

@@ -1,0 +1,44 @@
+"""Options and output that commands share."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+SuiteName = Annotated[str, typer.Argument(metavar="SUITE", help="A YAML file, or the name of a shipped suite.")]
+MaybeSuite = Annotated[str | None, typer.Argument(metavar="[SUITE]", help="A YAML file, or the name of a suite.")]
+Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="Where results are kept.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Engine = Annotated[str | None, typer.Option("--engine", help="embedded or openrlhf, instead of the suite's.")]
+Only = Annotated[str | None, typer.Option("--only", metavar="GLOB", help="Cells whose group/regime/seed matches.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the suite.")]
+
+RESULTS = Path("results")
+
+
+def print_json(value: Any) -> None:
+    """Any plain data, dataclass or msgspec struct; NaN as null."""
+    text = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2)
+    sys.stdout.write(text.decode() + "\n")
+
+
+def print_table(title: str, columns: list[str], rows: list[list[str]], right: frozenset[str] = frozenset()) -> None:
+    """A plain table on stdout; markup in values is shown, not obeyed."""
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_plain(v) for v in row))
+    Console(highlight=False, soft_wrap=False).print(table)
+
+
+def _plain(value: str) -> Any:
+    from rich.text import Text
+
+    return Text("".join(c if c.isprintable() or c == "\n" else "?" for c in value))
