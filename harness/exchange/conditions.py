@@ -20,7 +20,7 @@ from harness.errors import CheckpointError
 from harness.exchange.codec import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
-    from harness.learning.experience import Group
+    from harness.learning.experience import Answer, Group
 
 Share = Annotated[float, Meta(gt=0.0, le=1.0)]
 Steps = Annotated[int, Meta(ge=1, le=1000)]
@@ -111,6 +111,14 @@ def condition_of(options: Mapping[str, Any]) -> AnyCondition:
     return condition
 
 
+def _claim(answer: Answer, right: bool) -> Answer:
+    verdict = answer.verdict
+    if not verdict.valid or right == (verdict.value == "right"):
+        return answer
+    said = msgspec.structs.replace(verdict, value="right" if right else "wrong", reason="claimed")
+    return replace(answer, verdict=said)
+
+
 class Sender:
     """The sending side of one policy under a condition. seed: of this policy, never of the regime."""
 
@@ -119,20 +127,13 @@ class Sender:
         self._waiting: deque[list[bytes]] = deque()
 
     def claimed(self, step: int, groups: Sequence[Group]) -> list[Group]:
-        """The groups with the verdicts it claims, to publish from. Invalid verdicts stay; own learning uses the true groups."""
+        """The groups with the verdicts it claims, to publish from. Invalid ones stay; own learning uses the true groups."""
         answers = [answer for group in groups for answer in group.answers]
         right = np.array([answer.verdict.value == "right" for answer in answers], dtype=bool)
         claims = iter(self.condition.claim(right, np.random.default_rng([self.seed, step, 0])).tolist())
-        restated = []
-        for group in groups:
-            said = [
-                replace(a, verdict=msgspec.structs.replace(a.verdict, value="right" if claim else "wrong"))
-                if a.verdict.valid
-                else a
-                for a, claim in zip(group.answers, claims, strict=False)
-            ]
-            restated.append(replace(group, answers=tuple(said)))
-        return restated
+        return [
+            replace(group, answers=tuple(_claim(answer, next(claims)) for answer in group.answers)) for group in groups
+        ]
 
     def messages(self, step: int, honest: Sequence[bytes]) -> list[bytes] | None:
         """What goes out at `step` instead of the honest messages; None is silence."""

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Literal, Protocol, get_args
 
-from harness.errors import ExchangeError
+import msgspec
+
+from harness.errors import CheckpointError, ExchangeError
 from harness.exchange.codec import encode
 from harness.exchange.conditions import Sender
-from harness.exchange.gate import Defences, Gate, Quotas, Unfit
+from harness.exchange.gate import Defences, Gate, GateState, Quotas, Unfit
 from harness.exchange.ledger import Entry, Ledger
 from harness.exchange.records import AnyRecord, Record, Rollout
 from harness.exchange.refusal import Refusal
@@ -104,7 +106,6 @@ class Exchange:
             )
             for receiver in policies
         }
-        self._absent: dict[str, set[str]] = {receiver: set() for receiver in policies}
 
     def publish(self, author: str, step: int, records: Sequence[Record], sender: Sender | None = None) -> int:
         """Send to all receivers of `author`, also when there is nothing to say. Returns the bytes sent to each.
@@ -175,19 +176,34 @@ class Exchange:
             waited=waited,
         )
 
+    def state(self) -> bytes:
+        """What the receivers remember of earlier steps, to checkpoint between steps. Messages under way are not in it."""
+        return msgspec.msgpack.encode({to: gate.state() for to, gate in self._gates.items()}, order="deterministic")
+
+    def restore(self, state: bytes) -> None:
+        """Take up `state` again. Raises CheckpointError."""
+        try:
+            states = msgspec.msgpack.decode(state, type=dict[str, GateState])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise CheckpointError(f"state of the exchange: {error}") from None
+        if set(states) != set(self._gates):
+            raise CheckpointError(f"state of the exchange: of {', '.join(states)}, not of {', '.join(self.policies)}")
+        for receiver, gate in self._gates.items():
+            gate.restore(states[receiver])
+
     def _receive(
         self, receiver: str, step: int, expected: Sequence[str], wait: float
     ) -> tuple[list[Delivery], tuple[str, ...]]:
         """Deliveries until every expected author has finished the step or the time is up; authors that had not."""
-        end = monotonic() + wait
+        gate, end = self._gates[receiver], monotonic() + wait
         deliveries = self.transport.receive(receiver, 0.0)
         while True:
             done = {delivery.sender for delivery in deliveries if delivery.step >= step}
             missing = tuple(author for author in expected if author not in done)
-            awaited = set(missing) - (self._absent[receiver] if self.defences.deadline else set())
+            awaited = set(missing) - (gate.absent if self.defences.deadline else set())
             left = end - monotonic()
             if not awaited or left <= 0:
-                self._absent[receiver] = (self._absent[receiver] | set(missing)) - done
+                gate.absent = (gate.absent | set(missing)) - done
                 return deliveries, missing
             deliveries += self.transport.receive(receiver, left)
 

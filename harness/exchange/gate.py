@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from harness.errors import ExchangeError
 from harness.exchange.codec import MAX_MESSAGE_BYTES, decode
@@ -52,6 +54,21 @@ class Defences:
     residual: bool = True
 
 
+class StepMemory(msgspec.Struct):
+    """What a gate remembers of one step: its prompts' positions, the records let in, and each author's policy version."""
+
+    prompts: dict[str, int] = {}
+    seen: set[tuple[str, str, str, int]] = set()
+    versions: dict[str, int] = {}
+
+
+class GateState(msgspec.Struct, frozen=True):
+    """What a gate remembers, to checkpoint. absent: authors that missed their last deadline."""
+
+    steps: list[tuple[int, StepMemory]]
+    absent: set[str]
+
+
 class Gate:
     """One receiver's memory: prompts, versions and duplicates of the steps inside the staleness window.
 
@@ -72,20 +89,26 @@ class Gate:
         self.kinds, self.quotas, self.defences = kinds, quotas, defences
         self.window = max_staleness if defences.staleness else max(max_staleness, MEMORY_STEPS)
         self.step = -1
-        self._prompts: dict[int, Mapping[str, int]] = {}
-        self._seen: dict[int, set[tuple[str, type, str, int]]] = {}
-        self._versions: dict[int, dict[str, int]] = {}
+        self._steps: dict[int, StepMemory] = {}
         self._spent: dict[str, tuple[int, int]] = {}
+        self.absent: set[str] = set()
 
     def open(self, step: int, prompts: Sequence[str]) -> None:
         """Begin a step, or go on with it; what lies outside the window is forgotten."""
         if step != self.step:
             self._spent = {}
         self.step = step
-        self._prompts[step] = {prompt: position for position, prompt in enumerate(prompts)}
-        for memory in (self._prompts, self._seen, self._versions):
-            for old in [at for at in memory if not step - self.window <= at <= step]:
-                del memory[old]
+        self._steps = {at: memory for at, memory in self._steps.items() if step - self.window <= at <= step}
+        self._at(step).prompts = {prompt: position for position, prompt in enumerate(prompts)}
+
+    def _at(self, step: int) -> StepMemory:
+        if step not in self._steps:
+            self._steps[step] = StepMemory()
+        return self._steps[step]
+
+    def _position(self, record: AnyRecord) -> int | None:
+        """Of the record's prompt among those of its step. Future records are measured by the present."""
+        return self._at(min(record.step, self.step)).prompts.get(record.prompt_id)
 
     def within_quota(self, sender: str, size: int) -> bool:
         """Count a message of `size` bytes. Without the defence always true."""
@@ -116,14 +139,14 @@ class Gate:
             return Refusal.FUTURE
         if age > self.window:
             return Refusal.STALE
-        if record.prompt_id not in self._prompts.get(min(record.step, self.step), {}):
+        if self._position(record) is None:
             return Refusal.UNKNOWN_PROMPT
         if self.defences.headers:
             if not self._version_fits(record):
                 return Refusal.VERSION
             index = getattr(record, "index", 0)
-            key = record.author, type(record), record.prompt_id, index
-            seen = self._seen.setdefault(record.step, set())
+            key = record.author, type(record).__name__, record.prompt_id, index
+            seen = self._at(record.step).seen
             if key in seen:
                 return Refusal.DUPLICATE
             seen.add(key)
@@ -131,17 +154,26 @@ class Gate:
 
     def _version_fits(self, record: AnyRecord) -> bool:
         """One version per author and step, and never a lower one at a later step."""
-        known = self._versions.setdefault(record.step, {}).setdefault(record.author, record.version)
-        return known == record.version and all(
-            of.get(record.author, known) <= known if at < record.step else of.get(record.author, known) >= known
-            for at, of in self._versions.items()
-        )
+        version = record.version
+        for at, memory in self._steps.items():
+            known = memory.versions.get(record.author, version)
+            if (at <= record.step and known > version) or (at >= record.step and known < version):
+                return False
+        self._at(record.step).versions[record.author] = version
+        return True
 
     def order(self, record: AnyRecord) -> tuple[int, int, int, str]:
         """Sort key within one author: step, prompt order of that step, index, kind."""
-        position = self._prompts[min(record.step, self.step)][record.prompt_id]
-        index = getattr(record, "index", 0)
-        return record.step, position, index, type(record).__name__
+        return record.step, self._position(record) or 0, getattr(record, "index", 0), type(record).__name__
+
+    def state(self) -> GateState:
+        """What matters to the next step."""
+        oldest = self.step + 1 - self.window
+        return GateState([(at, memory) for at, memory in sorted(self._steps.items()) if at >= oldest], self.absent)
+
+    def restore(self, state: GateState) -> None:
+        self._steps, self.absent = dict(state.steps), set(state.absent)
+        self.step = max(self._steps, default=-1)
 
 
 class Unfit(ExchangeError):

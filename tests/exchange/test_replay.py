@@ -1,0 +1,152 @@
+"""A stored exchange, served again without the peer: the same records, or a clear refusal to read it."""
+
+from __future__ import annotations
+
+import resource
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+from exchange_records import PROMPTS, rollout, step_records
+
+from harness.errors import DiskFullError, StoreError
+from harness.exchange.codec import encode
+from harness.exchange.exchange import Collected, Exchange, edges_of
+from harness.exchange.records import AnyRecord
+from harness.exchange.refusal import Refusal
+from harness.exchange.replay import Frame, ReplaySource, ReplayWriter
+
+POLICIES = ("a", "b", "c")
+STEPS = range(1, 6)
+
+
+def record(path: Path, steps: range = STEPS, resume: int = -1) -> tuple[str, list[tuple[AnyRecord, ...]]]:
+    """Run three policies, storing what is accepted; the digest, and what b accepted step by step."""
+    writer = ReplayWriter(path, resume)
+    exchange = Exchange(POLICIES, edges_of(POLICIES, "all"), recorder=writer)
+    heard = []
+    for step in steps:
+        for author in POLICIES:
+            exchange.publish(author, step, step_records(author, step))
+            exchange.post(author, step, [b"junk", encode(rollout(author, step - 1))])
+        got = {receiver: exchange.collect(receiver, step, PROMPTS) for receiver in POLICIES}
+        assert got["a"].refused[Refusal.STALE] == 2
+        heard.append(got["b"].records)
+    return writer.close(), heard
+
+
+def replayed(source: ReplaySource, step: int, receiver: str = "b") -> Collected:
+    authors = tuple(p for p in POLICIES if p != receiver)
+    exchange = Exchange(POLICIES, edges_of(POLICIES, [(author, receiver) for author in authors]))
+    source.serve(exchange, step, authors)
+    return exchange.collect(receiver, step, PROMPTS)
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    digest, heard = record(tmp_path / "exchange.bin")
+    source = ReplaySource(tmp_path / "exchange.bin", digest)
+    assert source.authors == POLICIES
+    assert source.last_step == 5
+    for step, records in zip(STEPS, heard, strict=True):
+        got = replayed(source, step)
+        assert got.records == records
+        assert not got.refused
+    assert not replayed(source, 9).records
+    stored = (tmp_path / "exchange.bin").stat().st_size
+    once = sum(len(encode(r)) for step in STEPS for author in POLICIES for r in step_records(author, step))
+    assert stored < 1.1 * once, "what two receivers accept is stored once"
+
+
+def test_another_learner_hears_the_same_peers(tmp_path: Path) -> None:
+    record(tmp_path / "log")
+    source = ReplaySource(tmp_path / "log")
+    exchange = Exchange(("new", "a"), edges_of(("new", "a"), [("a", "new")]))
+    source.serve(exchange, 2, ["a"])
+    assert list(map(encode, exchange.collect("new", 2, PROMPTS).records)) == list(map(encode, step_records("a", 2)))
+
+
+def test_resuming_drops_what_is_run_again(tmp_path: Path) -> None:
+    digest, _ = record(tmp_path / "whole")
+    record(tmp_path / "cut", range(1, 5))
+    with (tmp_path / "cut").open("ab") as file:
+        file.write(b"\x00\x00\x01\x00torn")
+    assert record(tmp_path / "cut", range(4, 6), resume=3)[0] == digest
+    assert (tmp_path / "cut").read_bytes() == (tmp_path / "whole").read_bytes()
+    assert record(tmp_path / "cut")[0] == digest, "-1 begins anew"
+
+
+def test_every_altered_byte_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    digest, _ = record(path, range(1, 2))
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 97):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(StoreError, match="altered"):
+            ReplaySource(path)
+    for cut in (1, 19, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(StoreError, match="cut off"):
+            ReplaySource(path)
+        with pytest.raises(StoreError, match="cut off"):
+            ReplayWriter(path, resume=1)
+    path.write_bytes(b"")
+    with pytest.raises(StoreError, match="not the exchange that was named"):
+        ReplaySource(path, digest)
+    with pytest.raises(StoreError, match="No such file"):
+        ReplaySource(tmp_path / "absent")
+
+
+def test_frames_cannot_be_left_out_or_moved(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    writer = ReplayWriter(path)
+    ends = [0]
+    for step in range(3):
+        writer.record(step, "a", [bytes([step]) * 50])
+        writer.flush()
+        ends.append(path.stat().st_size)
+    writer.close()
+    whole = path.read_bytes()
+    first, second, third = (whole[a:b] for a, b in pairwise(ends))
+    for forged in (first + third, second + first + third, first + first + second + third):
+        path.write_bytes(forged)
+        with pytest.raises(StoreError, match="altered"):
+            ReplaySource(path)
+
+
+def test_a_huge_length_is_not_believed(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"\xff\xff\xff\xff" + bytes(100))
+    with pytest.raises(StoreError, match="cut off"):
+        ReplaySource(tmp_path / "log")
+
+
+def test_what_is_no_frame_is_named(tmp_path: Path) -> None:
+    from harness.exchange.replay import _chain
+
+    for payload in (b"\x91" * 5000, msgspec.msgpack.encode([1, "a"]), msgspec.msgpack.encode(Frame(1, "a", []))[:-1]):
+        frame = len(payload).to_bytes(4, "big") + _chain(bytes(16), payload) + payload
+        (tmp_path / "log").write_bytes(frame)
+        with pytest.raises(StoreError, match="not a stored exchange"):
+            ReplaySource(tmp_path / "log")
+
+
+def test_replayed_records_are_checked_like_any_other(tmp_path: Path) -> None:
+    writer = ReplayWriter(tmp_path / "log")
+    writer.record(2, "a", [encode(rollout("a", 2)), b"junk", encode(rollout("c", 2)), encode(rollout("a", 2, "p9"))])
+    writer.close()
+    got = replayed(ReplaySource(tmp_path / "log"), 2)
+    assert len(got.records) == 1
+    expected = {Refusal.FORGED: 1, Refusal.UNKNOWN_PROMPT: 1}
+    assert {reason: got.refused[reason] for reason in expected} == expected
+
+
+def test_a_full_disk_says_so(tmp_path: Path) -> None:
+    writer = ReplayWriter(tmp_path / "log")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(DiskFullError, match="File too large"):
+            writer.record(1, "a", [b"x" * 100_000])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    writer.close()
