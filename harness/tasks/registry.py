@@ -1,21 +1,26 @@
-"""The tasks by name. Imports without torch."""
+"""The evaluation tasks by name. Imports without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from harness.errors import PluginError, UsageError
 from harness.learning.experience import Prompt
+from harness.tasks.data import load
 from harness.tasks.micro import evaluation_prompts
+from harness.tasks.rows import Row
+from harness.tasks.sets import SETS
+from harness.tasks.shots import EXAMPLES
 from harness.tasks.task import Task
 
 
 def micro(per_skill: int = 40) -> Task:
     """Held-out procedural arithmetic, `per_skill` questions of each of the six skills."""
 
-    def documents(data_dir: Path | None) -> list[Prompt]:
+    def documents(data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
         return evaluation_prompts(per_skill)
 
     return Task(
@@ -31,7 +36,47 @@ def micro(per_skill: int = 40) -> Task:
     )
 
 
-TASKS: Mapping[str, Callable[..., Task]] = MappingProxyType({"micro": micro})
+def as_prompt(row: Row) -> Prompt:
+    """A problem as a policy's prompt; level and subject become labels."""
+    labels = {"level": str(row.level) if row.level else "", "subject": row.subject or ""}
+    return Prompt(row.id, row.problem, row.answer, {name: value for name, value in labels.items() if value})
+
+
+def benchmark(name: str, k: int, max_new_tokens: int) -> Task:
+    """One of the published sets."""
+    data = SETS[name]
+
+    def documents(data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
+        return [as_prompt(row) for row in load(name, data_dir, fetch)]
+
+    return Task(
+        name=name,
+        title=data.title,
+        documents=documents,
+        max_new_tokens=max_new_tokens,
+        k=k,
+        source=f"{data.remote.repository}@{data.remote.revision[:12]}",
+        licence=data.licence,
+        size=data.rows,
+        checksum=data.sha256,
+        examples=EXAMPLES,
+    )
+
+
+TASKS: Mapping[str, Callable[..., Task]] = MappingProxyType(
+    {
+        "micro": micro,
+        "math500": partial(benchmark, "math500", 4, 3_072),
+        "gsm8k": partial(benchmark, "gsm8k", 4, 1_024),
+        "aime24": partial(benchmark, "aime24", 32, 8_192),
+        "aime25": partial(benchmark, "aime25", 32, 8_192),
+        "amc23": partial(benchmark, "amc23", 16, 4_096),
+        "minerva": partial(benchmark, "minerva", 4, 3_072),
+        "olympiad": partial(benchmark, "olympiad", 4, 4_096),
+        "math": partial(benchmark, "math", 4, 3_072),
+    }
+)
+EVALUATION_SETS = tuple(name for name in TASKS if name != "micro")
 
 
 def get_task(name: str, **parameters: int) -> Task:

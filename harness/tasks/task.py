@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from harness.learning.experience import Prompt
 
 Style = Literal["raw", "chat", "few-shot"]
-Documents = Callable[[Path | None], list[Prompt]]
+
+
+class Documents(Protocol):
+    """Loads a task's prompts from the data folder (None: HARNESS_DATA, else the public source, fetched if `fetch`)."""
+
+    def __call__(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +29,11 @@ class Example:
 class Task:
     """One evaluation set.
 
-    documents: loads the prompts, given the data folder (None: HARNESS_DATA, else the hub); `Prompt.text` is the bare problem.
+    documents: loads the prompts; `Prompt.text` is the bare problem.
     styles: how it can be asked, the default first. `raw` the problem itself; `chat` zero-shot with an instruction, in the
         policy's chat template; `few-shot` worked examples, for base models.
-    stop: strings that end an answer, by style `few-shot` only. k: default number of samples per document for avg@k.
-    size, checksum: expected documents, and SHA-256 of their ids, problems and golds; None where the task is generated.
+    k: default number of samples per document for avg@k. size: expected documents. checksum: SHA-256 of its file in a data
+    folder; None where the task is generated.
     """
 
     name: str

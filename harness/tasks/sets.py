@@ -1,0 +1,206 @@
+"""The sets of problems: where each comes from, under which licence, and what identifies its content.
+
+Revisions are commits, so a set cannot change under a suite. Minerva and OlympiadBench are taken from the repository that
+published them with the Qwen2.5-Math evaluation: today's hub copy of OlympiadBench has 674 rows instead of 675.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+from harness.tasks.rows import (
+    Row,
+    aime_row,
+    amc_row,
+    gsm8k_row,
+    math500_row,
+    math_row,
+    minerva_row,
+    numbered_row,
+    olympiad_row,
+)
+
+Host = Literal["hub", "github"]
+_QWEN = "a45202bd16f1ec06f433442dc1152d0074773465"
+_MATH_SUBJECTS = (
+    "algebra",
+    "counting_and_probability",
+    "geometry",
+    "intermediate_algebra",
+    "number_theory",
+    "prealgebra",
+    "precalculus",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """Pinned files of a public repository. sha256: by file, where it is known; the revision pins the rest."""
+
+    host: Host
+    repository: str
+    revision: str
+    files: tuple[str, ...]
+    sha256: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """One set of problems. file, sha256: its name in a data folder and that file's checksum. convert: a remote file's row
+    (with the file's name and the row's place) to ours, None to leave it out."""
+
+    name: str
+    title: str
+    rows: int
+    file: str
+    sha256: str
+    remote: Remote
+    convert: Callable[[Mapping[str, Any], str, int], Row | None]
+    licence: str
+
+
+def _math_files(split: str) -> tuple[str, ...]:
+    return tuple(f"{subject}/{split}-00000-of-00001.parquet" for subject in _MATH_SUBJECTS)
+
+
+_GSM8K = "740312add88f781978c0658806c59bc2815b9866"
+_MATH = "21a5633873b6a120296cce3e2df9d5550074f4a3"
+
+SETS: Mapping[str, DataSet] = MappingProxyType(
+    {
+        data.name: data
+        for data in (
+            DataSet(
+                "math500",
+                "MATH-500",
+                500,
+                "math500.jsonl",
+                "839211e1e51b634ec0419aac9b08e4077be8c51177406c78f34d37760e2a31f6",
+                Remote(
+                    "hub",
+                    "HuggingFaceH4/MATH-500",
+                    "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be",
+                    ("test.jsonl",),
+                    {"test.jsonl": "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132"},
+                ),
+                math500_row,
+                "MIT",
+            ),
+            DataSet(
+                "gsm8k",
+                "GSM8K test",
+                1_319,
+                "gsm8k_test.jsonl",
+                "442e178f9b2b1d8f01d316813d5f538836e68261c6036ae9463664e8dafed390",
+                Remote("hub", "openai/gsm8k", _GSM8K, ("main/test-00000-of-00001.parquet",)),
+                gsm8k_row,
+                "MIT",
+            ),
+            DataSet(
+                "aime24",
+                "AIME 2024",
+                30,
+                "aime24.jsonl",
+                "2d116055b07d3a71288366af761ab584ec8e31505dbd0245bb0b696a05260438",
+                Remote(
+                    "hub",
+                    "HuggingFaceH4/aime_2024",
+                    "2fe88a2f1091d5048c0f36abc874fb997b3dd99a",
+                    ("data/train-00000-of-00001.parquet",),
+                    {
+                        "data/train-00000-of-00001.parquet": (
+                            "26139847601a5037c237d5928b195e7260ca8074cf4f264b794af42847f79ccf"
+                        )
+                    },
+                ),
+                aime_row,
+                "Apache-2.0 (problems: MAA)",
+            ),
+            DataSet(
+                "aime25",
+                "AIME 2025",
+                30,
+                "aime25.jsonl",
+                "8f628ba070e59f4065550f3ff4df766406110670068042ed2f98aa94372dbde8",
+                Remote(
+                    "hub",
+                    "math-ai/aime25",
+                    "563bb8404243c5f09de6ec262f2db674fe5bce9b",
+                    ("test.jsonl",),
+                    {"test.jsonl": "b4e273c02d3e7fe1b74b59eae768fc8230bfb0f79539890cb56f4361caac0331"},
+                ),
+                numbered_row,
+                "Apache-2.0 (problems: MAA)",
+            ),
+            DataSet(
+                "amc23",
+                "AMC 12 2023",
+                40,
+                "amc23.jsonl",
+                "8af9dfffc5e3fdda50418b11b29491eb389350012ce9b832fb1e21bf988c9437",
+                Remote(
+                    "hub",
+                    "math-ai/amc23",
+                    "80815d37005feb82cd7f8fbc6901d5d3eff43057",
+                    ("test-00000-of-00001.parquet",),
+                    {"test-00000-of-00001.parquet": "b696e87ba47be4e879a60fd4ef1d4aa522ba78c5ae013c6aff5cc9788a397c5e"},
+                ),
+                amc_row,
+                "Apache-2.0 (problems: MAA)",
+            ),
+            DataSet(
+                "minerva",
+                "Minerva OCWCourses",
+                272,
+                "minerva.jsonl",
+                "b4d47bd811812184f09ca03d98e7f5e4697b0a9b8ce930953c1680fbfa5d44ae",
+                Remote("github", "QwenLM/Qwen2.5-Math", _QWEN, ("evaluation/data/minerva_math/test.jsonl",)),
+                minerva_row,
+                "MIT (questions: MIT OpenCourseWare, CC BY-NC-SA)",
+            ),
+            DataSet(
+                "olympiad",
+                "OlympiadBench (maths, English, text only)",
+                675,
+                "olympiad.jsonl",
+                "ddef589a5b82bcc058c7aa467d92056260515aba80256cd4b9f8e620cb418f04",
+                Remote("github", "QwenLM/Qwen2.5-Math", _QWEN, ("evaluation/data/olympiadbench/test.jsonl",)),
+                olympiad_row,
+                "Apache-2.0",
+            ),
+            DataSet(
+                "math",
+                "MATH test",
+                5_000,
+                "math_test.jsonl",
+                "5e46e4bdedfc149cab213055d7e4c4382bd0f24776b91c3935d3a2ed0d381894",
+                Remote("hub", "EleutherAI/hendrycks_math", _MATH, _math_files("test")),
+                math_row,
+                "MIT",
+            ),
+            DataSet(
+                "math_train",
+                "MATH train",
+                7_498,
+                "math_train.jsonl",
+                "4d5103e73b5c5806dd8f20a47401e2d43160075b3c273e5664969d999e87749f",
+                Remote("hub", "EleutherAI/hendrycks_math", _MATH, _math_files("train")),
+                math_row,
+                "MIT",
+            ),
+            DataSet(
+                "gsm8k_train",
+                "GSM8K train",
+                7_473,
+                "gsm8k_train.jsonl",
+                "0e464ed7526b12ea71bcdc2972375e611cc72a92af067f6ff58f329fa608eca3",
+                Remote("hub", "openai/gsm8k", _GSM8K, ("main/train-00000-of-00001.parquet",)),
+                gsm8k_row,
+                "MIT",
+            ),
+        )
+    }
+)
