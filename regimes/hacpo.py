@@ -112,7 +112,7 @@ class HACPO(Regime):
         if a == b:
             return 1.0
         ratio = self._capability(a) / self._capability(b)
-        return min(max(ratio, self.options.omega_min), self.options.omega_max)
+        return float(min(max(ratio, self.options.omega_min), self.options.omega_max))
 
     def state(self) -> Mapping[str, Any]:
         return {"shares": self._shares}

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from harness.exchange.records import Rollout
-from harness.learning.advantages import GRPO, by_author, own_answers, peer_answer, rewards_of, standardise
+from harness.learning.advantages import GRPO, Rewards, by_author, own_answers, peer_answer, rewards_of, standardise
 from harness.learning.experience import Group, Inbox, PeerAnswer
 from harness.learning.regime import Context, Need, Regime
 from harness.learning.terms import Term
@@ -51,22 +51,20 @@ class PRP(Regime):
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """Own term: token ratio to old_k. Peer term: token ratio as `ratio` says; one token normaliser for both."""
-        scale = self.options.normalise == "std"
         mine, theirs = [], []
         for group in own:
             peers = inbox.valid(group.prompt.id)
-            sources = [group.valid, *by_author(peers)]
-            union = rewards_of([a for source in sources for a in source])
-            for i, source in enumerate(sources):
-                rewards = rewards_of(source)
-                if rewards.size == 0:
-                    continue
-                advantages = standardise(rewards, union if self.options.groups == "union" else rewards, scale)
-                if i == 0:
-                    mine += own_answers(group, advantages)
-                else:
-                    theirs += [peer_answer(p, a, self._denominator(p)) for p, a in zip(source, advantages, strict=True)]
+            union = rewards_of([*group.valid, *peers])
+            if group.valid:
+                mine += own_answers(group, self._advantages(rewards_of(group.valid), union))
+            for source in by_author(peers):
+                advantages = self._advantages(rewards_of(source), union)
+                theirs += [peer_answer(p, a, self._denominator(p)) for p, a in zip(source, advantages, strict=True)]
         return [Term("own", "own", GRPO, tuple(mine)), Term("peer", "peer", GRPO, tuple(theirs))]
+
+    def _advantages(self, rewards: Rewards, union: Rewards) -> Rewards:
+        pool = union if self.options.groups == "union" else rewards
+        return standardise(rewards, pool, self.options.normalise == "std")
 
     def _denominator(self, answer: PeerAnswer) -> np.ndarray | None:
         return {"behaviour": answer.aligned, "receiver_old": answer.receiver_old, "none": None}[self.options.ratio]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import typer
-
 from harness.errors import HarnessError
 
 
@@ -14,22 +12,7 @@ def main() -> None:
     from harness.cli.app import app
 
     try:
-        code = app(standalone_mode=False)
-    except typer.Exit as leave:
-        code = leave.exit_code
-    except typer.Abort:
-        code = 130
-    except KeyboardInterrupt:
-        code = 130
+        app()
     except HarnessError as error:
         print(f"harness: {error}", file=sys.stderr)
-        code = error.exit_code
-    except BrokenPipeError:
-        sys.stderr.close()
-        code = 0
-    except Exception as error:
-        if not hasattr(error, "format_message"):
-            raise
-        error.show()  # a usage error of the command line itself
-        code = error.exit_code  # type: ignore[attr-defined]
-    sys.exit(code or 0)
+        sys.exit(error.exit_code)

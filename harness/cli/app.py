@@ -15,12 +15,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (running.run, running.plan, running.status, running.bandit):
-    app.command()(command)
+app.command("run")(running.run)
+app.command("plan")(running.plan)
+app.command("status")(running.status)
+app.command("show")(reading.show)
+app.command("regimes")(listing.regimes)
+app.command("tasks")(listing.tasks)
+app.command("engines")(listing.engines)
+app.command("data")(listing.data)
 app.command("eval")(running.evaluate)
-for command in (reading.show, reading.sql, reading.export, reading.leaderboard, reading.rescore):
-    app.command()(command)
-app.command("import")(reading.import_)
-for command in (listing.regimes, listing.tasks, listing.engines, listing.data, listing.doctor):
-    app.command()(command)
+app.command("rescore")(reading.rescore)
+app.command("sql")(reading.sql)
+app.command("bandit")(running.bandit)
 app.command("new-regime")(listing.new_regime)
+app.command("export")(reading.export)
+app.command("import")(reading.import_)
+app.command("doctor")(listing.doctor)
+app.command("leaderboard")(reading.leaderboard)

@@ -33,7 +33,8 @@ def spread(rewards: Rewards) -> float:
 def standardise(rewards: Rewards, pool: Rewards, scale: bool = True) -> Rewards:
     """(R - mean of the pool) / (unbiased std of the pool + 1e-6); without `scale` only centred."""
     centred = rewards - pool.mean()
-    return centred / (spread(pool) + EPSILON) if scale else centred
+    standardised: Rewards = centred / (spread(pool) + EPSILON) if scale else centred
+    return standardised
 
 
 def own_answers(group: Group, advantages: Sequence[float] | Rewards) -> list[TermAnswer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from harness.exchange.records import GroupValue, Record, Rollout, Success, TextRollout
 from harness.learning.experience import Answer, Group
@@ -21,7 +22,7 @@ def records_of(groups: Sequence[Group], shares: frozenset[type[Record]], pieces:
     ]
 
 
-def _header(group: Group) -> dict[str, str | int]:
+def _header(group: Group) -> dict[str, Any]:
     return {"author": group.policy, "version": group.version, "step": group.step, "prompt_id": group.prompt.id}
 
 

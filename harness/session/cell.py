@@ -17,8 +17,8 @@ from harness.session.models import base_folder, open_engine
 from harness.store.journal import Journal
 from harness.store.manifest import read_manifest
 from harness.suite.cells import Cell
-from harness.tokenization import TokenCodec
-from harness.verification import Verifier
+from harness.tokenization.codec import TokenCodec
+from harness.verification.verifier import Verifier
 
 __all__ = ["Interrupted", "run_cell"]
 

@@ -15,8 +15,8 @@ from harness.store.journal import Journal
 from harness.store.rows import CostRow, SampleRow
 from harness.suite.cells import Cell
 from harness.suite.schema import Evaluation
-from harness.tasks import find_task
-from harness.verification import Verifier
+from harness.tasks.registry import get_task
+from harness.verification.verifier import Verifier
 
 
 def evaluate_policy(
@@ -59,7 +59,7 @@ def sample_rows(
     metrics = (["greedy"] if evaluation.greedy else []) + ([f"avg@{evaluation.k}"] if evaluation.k else [])
     found = evaluate(
         EngineLM(engine, seed),
-        [find_task(name) for name in evaluation.tasks],
+        [get_task(name) for name in evaluation.tasks],
         verifier=verifier,
         metrics=metrics,
         limit=evaluation.limit,

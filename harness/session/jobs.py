@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from harness.suite.cells import Cell
 from harness.suite.schema import Evaluation, Group, Sharing, Suite, Training, Variant
 
 if TYPE_CHECKING:
-    from harness.verification import Verifier
+    from harness.verification.verifier import Verifier
 
 
 def cell_job(cell: Cell, folder: Path) -> CellJob:
@@ -47,6 +48,10 @@ def cell_of(job: CellJob) -> Cell:
     )
 
 
+def _as_steps(progress: Callable[[float, float, str], None], share: float, words: str) -> None:
+    progress(share, 1.0, words)
+
+
 def run_job(
     job: Job, verifier: Verifier, progress: Callable[[float, float, str], None], stopped: Callable[[], bool]
 ) -> None:
@@ -57,7 +62,7 @@ def run_job(
 
         cell = cell_of(job)
         manifest = cell_manifest(cell)
-        work = lambda: run_cell(cell, folder, verifier, progress, stopped)  # noqa: E731
+        work = partial(run_cell, cell, folder, verifier, progress, stopped)
     else:
         from harness.session.evaluate import evaluate_base
 
@@ -65,7 +70,7 @@ def run_job(
         group = suite.groups[job.group]
         base = Base(suite, group, group.policies[job.policy], job.seed, job.sources)
         manifest = base_manifest(base)
-        work = lambda: evaluate_base(base, folder, verifier, lambda share, words: progress(share, 1.0, words))  # noqa: E731
+        work = partial(evaluate_base, base, folder, verifier, partial(_as_steps, progress))
     try:
         work()
     except DiskFullError:

@@ -22,7 +22,7 @@ from harness.store.journal import Journal
 from harness.store.rows import CostRow, CurveRow, StepRow
 from harness.suite.cells import Cell
 from harness.suite.seeds import derive_many, generator
-from harness.verification import Verifier
+from harness.verification.verifier import Verifier
 
 KL = Objective(form="kl", aggregation="token")
 COMMIT_EVERY = 5

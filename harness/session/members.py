@@ -13,9 +13,9 @@ from harness.session.clock import Clock
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy
 from harness.suite.seeds import derive_many
-from harness.tokenization import TokenCodec
-from harness.verification import Verifier
+from harness.tokenization.codec import TokenCodec
 from harness.verification.verdict import Verdict
+from harness.verification.verifier import Verifier
 
 TRUNCATED = Verdict("wrong", "truncated")
 

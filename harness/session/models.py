@@ -58,5 +58,6 @@ def open_engine(engine: str, policy: Policy, folder: Path, temperature: float, o
     if engine == "openrlhf":
         from harness.engines.openrlhf import open_engine as open_openrlhf
 
-        return open_openrlhf(policy.name, folder, temperature=temperature, chat=policy.chat, **options)
+        opened: PolicyEngine = open_openrlhf(policy.name, folder, temperature=temperature, chat=policy.chat, **options)
+        return opened
     raise PluginError(f"unknown engine {engine!r} (installed: embedded, openrlhf)")

@@ -15,10 +15,13 @@ from harness.learning.regime import Need
 from harness.learning.terms import Term
 from harness.session.members import Member, verdicts
 from harness.suite.schema import Sharing
-from harness.tokenization import Budget, Carried, carry_over, carry_text
-from harness.verification import Verifier
+from harness.tokenization.carry import Carried, Refused, carry_over, carry_text
+from harness.tokenization.residuals import Budget
 from harness.verification.verdict import Verdict
+from harness.verification.verifier import Verifier
 
+Text = Rollout | TextRollout | Success
+"""Records that carry an answer."""
 Key = tuple[str, str, int]
 """(author, prompt id, answer index): names one answer of a step."""
 
@@ -81,30 +84,37 @@ def collect(
 
 def _carry(
     pairs: Sequence[tuple[AnyRecord, Entry]], member: Member, sharing: Sharing, longest: int
-) -> list[tuple[AnyRecord, Entry, Carried]]:
+) -> list[tuple[Text, Entry, Carried]]:
     budget = None
     if sharing.defences.residual_budget:
         budget = Budget(text=sharing.max_text_residual, boundary=sharing.max_boundary_residual)
     kept = []
-    for kind, carry in ((Rollout, carry_over), (TextRollout, carry_text), (Success, carry_text)):
-        chosen = [(r, e) for r, e in pairs if isinstance(r, kind)]
-        results = carry([r for r, _ in chosen], member.codec, spread=sharing.spread, budget=budget) if chosen else []
-        for (record, entry), result in zip(chosen, results, strict=True):
-            if not isinstance(result, Carried):
-                entry.refuse(result.reason)
-                continue
-            entry.receiver_tokens = result.tokens.size - result.finished
-            for name in ("text", "boundary", "mass", "length", "canonical"):
-                setattr(entry, f"residual_{name}", getattr(result.residuals, name))
-            if result.tokens.size > longest:
-                entry.refuse(Refusal.TOO_LONG)
-            else:
-                kept.append((record, entry, result))
+    for (record, entry), result in _carried(pairs, member, sharing, budget):
+        if isinstance(result, Refused):
+            entry.refuse(result.reason)
+            continue
+        entry.receiver_tokens = result.tokens.size - result.finished
+        for name in ("text", "boundary", "mass", "length", "canonical"):
+            setattr(entry, f"residual_{name}", getattr(result.residuals, name))
+        if result.tokens.size > longest:
+            entry.refuse(Refusal.TOO_LONG)
+        else:
+            kept.append((record, entry, result))
     return kept
 
 
+def _carried(
+    pairs: Sequence[tuple[AnyRecord, Entry]], member: Member, sharing: Sharing, budget: Budget | None
+) -> list[tuple[tuple[Text, Entry], Carried | Refused]]:
+    tokens = [(r, e) for r, e in pairs if isinstance(r, Rollout)]
+    texts = [(r, e) for r, e in pairs if isinstance(r, TextRollout | Success)]
+    carried = carry_over([r for r, _ in tokens], member.codec, spread=sharing.spread, budget=budget)
+    carried += carry_text([r for r, _ in texts], member.codec, budget=budget)
+    return list(zip([*tokens, *texts], carried, strict=True))
+
+
 def _verified(
-    carried: Sequence[tuple[AnyRecord, Entry, Carried]],
+    carried: Sequence[tuple[Text, Entry, Carried]],
     prompts: Mapping[str, Prompt],
     sharing: Sharing,
     verifier: Verifier,
@@ -130,7 +140,7 @@ def _verified(
     return answers
 
 
-def _peer_answer(record: AnyRecord, carried: Carried, verdict: Verdict) -> PeerAnswer:
+def _peer_answer(record: Text, carried: Carried, verdict: Verdict) -> PeerAnswer:
     return PeerAnswer(
         author=record.author,
         version=record.version,

@@ -37,7 +37,7 @@ class Worker:
 
     def serve(self) -> None:
         """Until told to stop."""
-        from harness.verification import Verifier
+        from harness.verification.verifier import Verifier
 
         verifier = Verifier(workers=1)
         self._say(Ready())

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from harness.errors import SuiteError, UsageError
 from harness.suite import yaml
@@ -75,12 +75,15 @@ def _first(error: ValidationError, source: str) -> SuiteError:
 def _keys(location: tuple[Any, ...]) -> list[str]:
     from harness.suite import schema
 
-    models = {
+    models: dict[str, type[BaseModel]] = {
         "groups": schema.Group, "policies": schema.Policy, "stage0": schema.Stage0, "regimes": schema.Variant,
         "training": schema.Training, "evaluation": schema.Evaluation, "sharing": schema.Sharing, "defences": schema.Defences,
     }  # fmt: skip
+    keys: type[BaseModel] = Suite
     named = [p for p in location[:-1] if isinstance(p, str) and p in models]
-    return list((models[named[-1]] if named else Suite).model_fields)
+    if named:
+        keys = models[named[-1]]
+    return list(keys.model_fields)
 
 
 def _apply(raw: dict[str, Any], override: str) -> None:

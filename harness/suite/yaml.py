@@ -13,13 +13,13 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
 
 
-class _PlainLoader(yaml.SafeLoader):
+class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
     """SafeLoader that refuses aliases, tags, duplicate keys and deep nesting."""
 
     depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
+        event = self.peek_event()
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise yaml.MarkedYAMLError(problem="anchors and aliases are not allowed", problem_mark=event.start_mark)
         if getattr(event, "tag", None):
@@ -28,7 +28,7 @@ class _PlainLoader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH}", problem_mark=event.start_mark)
         self.depth += 1
         try:
-            return super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+            return super().compose_node(parent, index)
         finally:
             self.depth -= 1
 
@@ -45,7 +45,7 @@ def parse(text: str, source: str) -> Any:
     """`text` as plain Python data. Raises SuiteError, naming line and column."""
     loader = _PlainLoader(text)
     try:
-        return loader.get_single_data()  # type: ignore[no-untyped-call]
+        return loader.get_single_data()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -53,7 +53,7 @@ def parse(text: str, source: str) -> Any:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise SuiteError(source, "", f"not readable as YAML: {str(error).splitlines()[0]}") from None
     finally:
-        loader.dispose()  # type: ignore[no-untyped-call]
+        loader.dispose()
 
 
 def read(path: Path) -> Any:

@@ -1,0 +1,138 @@
+"""Suites: what is refused, with which place and words; and what a valid one becomes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.errors import SuiteError
+from harness.session.prepare import prepare
+from harness.suite.load import load, shipped
+
+GOOD = """
+name: x
+groups:
+  - name: pair
+    policies:
+      - {name: a, model: micro/llama, stage0: {preset: trap, strong: add}}
+      - {name: b, model: micro/qwen, stage0: {preset: trap, strong: mul}}
+regimes: [independent, sgt]
+seeds: [1, 2]
+"""
+
+BAD = {
+    "unknown key": ("trainig: {steps: 3}\n" + GOOD, "trainig", "did you mean 'training'"),
+    "nested unknown key": (GOOD + "training: {stesp: 3}\n", "training.stesp", "did you mean 'steps'"),
+    "wrong type": (GOOD + "training: {steps: many}\n", "training.steps", "integer"),
+    "float for int": (GOOD + "training: {prompts: 1.5}\n", "training.prompts", "integer"),
+    "negative": (GOOD + "training: {steps: -1}\n", "training.steps", "greater than or equal to 0"),
+    "zero prompts": (GOOD + "training: {prompts: 0}\n", "training.prompts", "greater than or equal to 1"),
+    "nan": (GOOD + "training: {learning_rate: .nan}\n", "training.learning_rate", ""),
+    "model missing": (GOOD.replace("model: micro/qwen, ", ""), "groups[0].policies[1].model", "required"),
+    "model wrong type": (GOOD.replace("micro/qwen", "[1]"), "groups[0].policies[1].model", "string"),
+    "unknown regime": (GOOD.replace("sgt", "sgtt"), "regimes[1].regime", "did you mean 'sgt'"),
+    "unknown option": (GOOD.replace("sgt", "{regime: sgt, lamda: 1}"), "regimes[1].lamda", "did you mean 'lambda'"),
+    "option out of range": (GOOD.replace("sgt", "{regime: sgt, lambda: -1}"), "regimes[1].lambda", "negative"),
+    "option wrong type": (GOOD.replace("sgt", "{regime: sgt, lambda: x}"), "regimes[1].lambda", "float"),
+    "duplicate seeds": (GOOD.replace("[1, 2]", "[1, 1]"), "seeds", "stands twice"),
+    "duplicate names": (GOOD.replace("[independent, sgt]", "[independent, sgt, sgt]"), "regimes", "stands twice"),
+    "no baseline": (GOOD.replace("[independent, sgt]", "[sgt]"), "", "baseline"),
+    "alone": (GOOD.replace("      - {name: b, model: micro/qwen, stage0: {preset: trap, strong: mul}}\n", ""),
+              "groups[0].policies", "one policy"),
+    "empty": ("", "", "empty"),
+    "comment only": ("# nothing\n", "", "empty"),
+    "list": ("- 1\n", "", "mapping"),
+    "tag": ("name: !!python/object/apply:os.system ['true']\n", "line 1", "tag"),
+    "anchors": ("a: &a [1, 1]\nb: *a\n", "line 1", "anchors"),
+    "bomb": ("a: &a [x,x]\n" + "".join(f"b{i}: &b{i} [*a, *a]\n" for i in range(30)), "line 1", "anchors"),
+    "duplicate key": ("name: a\nname: b\n" + GOOD, "line 2", "twice"),
+    "deep": ("a: " + "[" * 5000, "line 1", ""),
+    "unclosed": ("name: [1\n", "line", ""),
+    "bad edge": (GOOD + "sharing: {direction: edges, edges: [[a, z]]}\n", "sharing.edges", "does not join"),
+    "edges without direction": (GOOD + "sharing: {edges: [[a, b]]}\n", "sharing", "go together"),
+    "path as name": (GOOD.replace("name: x", "name: ../../x"), "name", "pattern"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", sorted(BAD))
+def test_refused_with_place_and_words(tmp_path: Path, case: str) -> None:
+    text, place, words = BAD[case]
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    with pytest.raises(SuiteError) as caught:
+        prepare(str(file), tmp_path / "results")
+    message = str(caught.value)
+    assert message.startswith(f"{file}: ")
+    assert place in message
+    assert words in message
+    assert "\n" not in message
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("content", [b"\x00\x01\xff\xfe", b"\x89PNG\r\n\x1a\n" + bytes(range(256))])
+def test_binary_file_is_no_suite(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.yaml").write_bytes(content)
+    with pytest.raises(SuiteError, match="not a text file"):
+        load(str(tmp_path / "x.yaml"))
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match="no such file"):
+        load(str(tmp_path / "none.yaml"))
+    with pytest.raises(SuiteError, match="is a directory"):
+        load(str(tmp_path))
+
+
+def test_near_name_of_a_shipped_suite() -> None:
+    with pytest.raises(SuiteError, match="did you mean 'quickstart'"):
+        load("quickstrat")
+
+
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_every_shipped_suite_prepares(name: str, tmp_path: Path) -> None:
+    prepared = prepare(name, tmp_path)
+    assert prepared.cells
+    assert len({c.key for c in prepared.cells}) == len(prepared.cells)
+
+
+def test_single_policy_is_allowed_without_sharing(tmp_path: Path) -> None:
+    alone = GOOD.replace("      - {name: b, model: micro/qwen, stage0: {preset: trap, strong: mul}}\n", "")
+    file = tmp_path / "x.yaml"
+    file.write_text(alone + "sharing: {direction: none}\n")
+    assert len(prepare(str(file), tmp_path).cells) == 4
+    file.write_text(alone.replace("[independent, sgt]", "[independent]"))
+    assert len(prepare(str(file), tmp_path).cells) == 2
+
+
+def test_keys_follow_content_only(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(GOOD)
+    first = {c.label: c.key for c in prepare(str(file), tmp_path).cells}
+    file.write_text("# a comment\n" + GOOD + "title: other words\n")
+    assert {c.label: c.key for c in prepare(str(file), tmp_path).cells} == first
+    changed = {c.label: c.key for c in prepare(str(file), tmp_path, overrides=["regimes[1].lambda=0.5"]).cells}
+    assert {label for label in first if first[label] != changed[label]} == {"pair/sgt/1", "pair/sgt/2"}
+    steps = prepare(str(file), tmp_path, overrides=["training.steps=3"]).cells
+    assert not {c.key for c in steps} & set(first.values())
+
+
+def test_only_selects_by_label(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(GOOD)
+    assert [c.label for c in prepare(str(file), tmp_path, only="*/sgt/2").cells] == ["pair/sgt/2"]
+
+
+def test_command_line_says_one_line_and_exits_2(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(GOOD.replace("micro/qwen", "[1]"))
+    done = subprocess.run(
+        [sys.executable, "-c", "from harness.cli import main; main()", "run", str(tmp_path / "x.yaml")],
+        capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"harness: {tmp_path}/x.yaml: groups[0].policies[1].model: ")
+    assert done.stderr.count("\n") == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.yaml"]
