@@ -52,7 +52,7 @@ def test_order_is_that_of_the_suite_whatever_comes_first(seed: int) -> None:
         exchange.publish(author, 0, shuffled(step_records(author, 0), seed))
     got = exchange.collect("a", 0, PROMPTS)
     expected = [(author, p, i) for author in ("b", "c") for p in PROMPTS for i in range(4)]
-    assert [(r.author, r.prompt_id, r.index) for r in got.records] == expected  # type: ignore[union-attr]
+    assert [(r.author, r.prompt_id, r.index) for r in got.records] == expected
     assert [(e.author, e.prompt_id, e.index) for e in got.entries] == expected
     assert not got.missing
     assert not got.refused
@@ -86,6 +86,7 @@ HEADERS: list[tuple[Refusal, list[Record]]] = [
     (Refusal.DUPLICATE, [rollout("a", 3), rollout("a", 3, reward=1.0)]),
     (Refusal.DUPLICATE, [value("a", 3), value("a", 3, right=2)]),
     (Refusal.VERSION, [rollout("a", 3), OTHER_VERSION]),
+    (Refusal.VERSION, [OTHER_VERSION, rollout("a", 3)]),
 ]
 
 
@@ -117,6 +118,12 @@ def test_switched_off_defences_let_through() -> None:
         Refusal.FUTURE: 1,
         Refusal.LATE: 1,
     }, "what a receiver cannot use is refused whatever is switched off"
+
+
+def test_without_header_checks_a_forger_can_only_name_those_who_may_send() -> None:
+    exchange = Exchange(POLICIES, edges_of(POLICIES, [("a", "b")]), defences=Defences(headers=False))
+    exchange.post("a", 0, [encode(rollout("c"))])
+    assert exchange.collect("b", 0, PROMPTS).refused == {Refusal.UNKNOWN_AUTHOR: 1}
 
 
 def test_version_never_goes_back() -> None:
@@ -151,7 +158,7 @@ def test_quotas_count_messages_and_bytes_per_step() -> None:
     for quotas in (Quotas(messages=6), Quotas(bytes=6 * size + size // 2)):
         exchange = pair(quotas=quotas)
         got = heard(exchange, records)
-        assert [r.index for r in got.records] == list(range(6))  # type: ignore[union-attr]
+        assert [r.index for r in got.records] == list(range(6))
         assert got.refused == {Refusal.QUOTA: 4}
         (over,) = [entry for entry in exchange.ledger.entries if not entry.accepted]
         assert (over.messages, over.bytes) == (4, 4 * size), "one entry sums them up"
@@ -251,6 +258,18 @@ def test_mailboxes_are_bounded_and_a_flood_harms_its_sender_only() -> None:
     assert transport.receive("b", 0.0) == []
 
 
+def test_mailboxes_are_bounded_in_bytes() -> None:
+    transport = InProcess(POLICIES, max_bytes=1000)
+    for _ in range(5):
+        transport.send("a", "b", 0, [b"x" * 300] * 2)
+    deliveries = transport.receive("b", 0.0)
+    assert sum(len(d.messages) for d in deliveries) == 3
+    assert sum(d.dropped for d in deliveries) == 7
+    assert sum(d.dropped_bytes for d in deliveries) == 7 * 300
+    transport.send("a", "b", 1, [b"x" * 300] * 2)
+    assert len(transport.receive("b", 0.0)[0].messages) == 2, "an emptied mailbox has room again"
+
+
 def test_ledger_is_filled_in_by_the_receiver() -> None:
     exchange = pair()
     got = heard(exchange, [rollout(index=0), rollout(index=1)])
@@ -321,7 +340,7 @@ def test_whatever_is_sent_is_accounted_for(
             assert entry.author == record.author
             assert now - staleness <= record.step <= now
             assert record.prompt_id in PROMPTS
-            accepted.append((record.author, record.step, record.prompt_id, record.index))  # type: ignore[union-attr]
+            accepted.append((record.author, record.step, record.prompt_id, record.index))
         keys = [(POLICIES.index(r.author), r.step, PROMPTS.index(r.prompt_id)) for r in got.records]
         assert keys == sorted(keys)
     assert len(set(accepted)) == len(accepted)
@@ -332,7 +351,7 @@ def test_a_restored_exchange_goes_on_as_if_nothing_had_happened() -> None:
         exchange, outcomes = pair(max_staleness=2), []
         for step in range(5):
             exchange.post(
-                "a", step, [encode(rollout("a", max(0, step - 1), f"at{max(0, step - 1)}", i)) for i in (0, step)]
+                "a", step, [encode(rollout("a", max(0, step - 2), f"at{max(0, step - 2)}", i)) for i in (0, step)]
             )
             got = exchange.collect("b", step, [f"at{step}"])
             outcomes.append((sorted(got.refused.items()), [(r.step, r.prompt_id) for r in got.records]))
