@@ -32,7 +32,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from harness.errors import EngineError
+from harness.errors import EngineError, UsageError
 from harness.tasks.micro import LEVELS, SKILLS, draw_fact
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _known(family: str) -> FamilyName:
     for name in FAMILIES:
         if name == family:
             return name
-    raise EngineError(f"unknown micro family {family!r}; there are {', '.join(FAMILIES)}")
+    raise UsageError(f"unknown micro family {family!r}; there are {', '.join(FAMILIES)}")
 
 
 def _byte_level_bpe(texts: list[str]) -> Tokenizer:

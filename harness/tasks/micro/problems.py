@@ -138,10 +138,9 @@ SKILLS: Mapping[str, Skill] = MappingProxyType(
 
 
 def draw_fact(rng: Random) -> Problem:
-    """One drill fact: a single step of a random training problem, itself on the training side of the split."""
+    """One drill fact, on the training side of the split: a single step of a random training problem."""
     while True:
-        skill = SKILLS[rng.choice(list(SKILLS))]
-        problem = skill.draw(rng, rng.choice(LEVELS), held_out=False)
+        problem = SKILLS[rng.choice(list(SKILLS))].draw(rng, rng.choice(LEVELS), held_out=False)
         step = rng.choice(problem.steps)
         question, _, answer = step.partition("=")
         fact = Problem("facts", "drill", problem.level, question, (step,), int(answer))

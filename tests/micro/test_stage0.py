@@ -1,0 +1,150 @@
+"""Stage 0 with a few steps: cache, gate, determinism. The trained bases' quality is measured, not tested (docs/micro.md)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import islice, pairwise
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from harness.engines.embedded import mixture
+from harness.engines.embedded.families import FAMILIES, build_model, build_tokenizer
+from harness.engines.embedded.mixture import PRESETS, Mixture, draw_examples
+from harness.engines.embedded.pretraining import Pretrainer, Schedule
+from harness.engines.embedded.stage0 import MicroSpec, base_checkpoint, cache_folder, read_report
+from harness.errors import CellError, UsageError
+
+TINY = MicroSpec("qwen", "mul", steps=3, rounds=0, gate=0.0, probes=1)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_second_call_trains_nothing(cache: Path) -> None:
+    seen: list[tuple[float, str]] = []
+    folder = base_checkpoint(TINY, lambda share, words: seen.append((share, words)))
+    assert [share for share, _ in seen] == [1 / 3, 2 / 3, 1.0]
+    assert cache in folder.parents
+    assert cache_folder() == cache
+    assert base_checkpoint(TINY, lambda share, words: seen.append((share, words))) == folder
+    assert len(seen) == 3
+    assert AutoModelForCausalLM.from_pretrained(folder).config.model_type == "qwen3"
+    assert AutoTokenizer.from_pretrained(folder).eos_token == "<eos>"
+    report = read_report(folder)
+    assert report.steps == 3
+    assert set(report.given_cot.groups) == {"add", "mul"}
+    assert report.cpu_seconds > 0
+    assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_damaged_entry_is_trained_anew_to_the_same_weights(cache: Path) -> None:
+    folder = base_checkpoint(TINY)
+    weights = folder / "model.safetensors"
+    good = weights.read_bytes()
+    for damage in (good[:-100], good[:-4] + b"\x00\x01\x02\x03"):
+        weights.write_bytes(damage)
+        assert base_checkpoint(TINY) == folder
+        assert weights.read_bytes() == good
+
+
+def test_key_covers_what_determines_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = [
+        replace(TINY, family="llama"),
+        replace(TINY, strong="add"),
+        replace(TINY, preset="elicit"),
+        replace(TINY, seed=1),
+        replace(TINY, steps=4),
+        replace(TINY, gate=0.1),
+        replace(TINY, schedule=Schedule(learning_rate=1e-3)),
+    ]
+    assert len({spec.key for spec in [TINY, *changed]}) == len(changed) + 1
+    before = TINY.key
+    monkeypatch.setattr("harness.engines.embedded.stage0.PRESETS", {"trap": Mixture(weak_cot=0.5), "elicit": None})
+    assert TINY.key != before
+
+
+def test_key_covers_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = TINY.key
+    changed = tmp_path / "mixture.py"
+    changed.write_text(Path(str(mixture.__file__)).read_text() + "\n")
+    monkeypatch.setattr(mixture, "__file__", str(changed))
+    assert TINY.key != before
+
+
+def test_two_processes_train_once(cache: Path) -> None:
+    code = (
+        "from harness.engines.embedded.stage0 import MicroSpec, base_checkpoint\n"
+        "seen = []\n"
+        "spec = MicroSpec('qwen', 'mul', steps=3, rounds=0, gate=0.0, probes=1)\n"
+        "folder = base_checkpoint(spec, lambda share, words: seen.append(share))\n"
+        "print(folder, len(seen))"
+    )
+    runs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    lines = [run.communicate(timeout=100)[0].split() for run in runs]
+    assert lines[0][0] == lines[1][0]
+    assert sorted(line[1] for line in lines) == ["0", "3"]
+
+
+def test_waiting_has_a_deadline(cache: Path) -> None:
+    from filelock import FileLock
+
+    (cache / "stage0").mkdir()
+    with FileLock(cache / "stage0" / f"{TINY.key}.lock"), pytest.raises(CellError, match="another process"):
+        base_checkpoint(TINY, deadline=0.2)
+
+
+def test_gate_adds_rounds_and_then_gives_up(cache: Path) -> None:
+    words: list[str] = []
+    with pytest.raises(CellError, match=r"accuracy given chain of thought .* after 6 steps; RL needs 1\.0"):
+        base_checkpoint(replace(TINY, steps=4, rounds=2, gate=1.0), lambda share, text: words.append(text))
+    assert sum("extra round 2 of 2" in text for text in words) == 1
+    assert not any(path.is_dir() for path in (cache / "stage0").iterdir())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_training_lowers_the_loss(family: str) -> None:
+    """Split batches give the whole batch's loss, and thirty steps learn the format."""
+    tokenizer = build_tokenizer(family)
+    model = build_model(family, 0, tokenizer)
+    trainer = Pretrainer(model, tokenizer, draw_examples(PRESETS["trap"], "add", Random(0)), Schedule(warmup=5))
+    held = trainer._encode(list(islice(draw_examples(PRESETS["trap"], "add", Random(9)), 16)))
+    targets = sum(row.size - start for row, start in held)
+    with torch.no_grad():
+        before = trainer._loss(held) / targets
+        parts = sum(trainer._loss([row]) for row in held) / targets
+    torch.testing.assert_close(before, parts, rtol=1e-5, atol=1e-5)
+    labels = torch.tensor([held[0][0]])
+    logits = model(labels).logits.log_softmax(-1)[0]
+    start = held[0][1]
+    by_hand = -sum(logits[t - 1, labels[0, t]] for t in range(start, labels.shape[1]))
+    torch.testing.assert_close(trainer._loss(held[:1]), by_hand, rtol=1e-4, atol=1e-4)
+    trainer.run(30)
+    with torch.no_grad():
+        assert trainer._loss(held) / targets < 0.6 * before
+
+
+def test_schedule() -> None:
+    schedule = Schedule(learning_rate=1.0, warmup=4, floor=0.1)
+    rates = [schedule.rate(step, 20) for step in range(20)]
+    np.testing.assert_allclose(rates[:4], [0.25, 0.5, 0.75, 1.0])
+    assert rates[4] == 1.0
+    assert all(later < earlier for earlier, later in pairwise(rates[4:]))
+    assert rates[-1] == pytest.approx(0.1, abs=0.02)
+
+
+@pytest.mark.parametrize("change", [{"family": "mamba"}, {"strong": "div"}, {"preset": "trapp"}])
+def test_unknown_names_are_refused(change: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=next(iter(change.values()))):
+        replace(TINY, **change)
+    with pytest.raises(UsageError, match="weak_cot"):
+        Mixture(weak_cot=1.5)

@@ -1,0 +1,140 @@
+"""The micro task: every problem is right by an independent evaluation, and training never sees evaluation."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+import subprocess
+import sys
+from itertools import islice
+from random import Random
+from zlib import crc32
+
+import pytest
+
+from harness.engines.embedded.mixture import PRESETS, draw_examples
+from harness.errors import DataError
+from harness.tasks.micro import LEVELS, SKILLS, draw_fact, evaluation_problems, evaluation_prompts, training_prompts
+
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+
+
+def value(expression: str) -> int:
+    """Independent of the task's own arithmetic: walks Python's syntax tree."""
+
+    def walk(node: ast.expr) -> int:
+        if isinstance(node, ast.BinOp):
+            return _OPERATORS[type(node.op)](walk(node.left), walk(node.right))
+        assert isinstance(node, ast.Constant)
+        return int(node.value)
+
+    return walk(ast.parse(expression, mode="eval").body)
+
+
+def question_value(question: str) -> int:
+    numbers = re.findall(r"\d+", question)
+    return sum(map(int, numbers)) if "has" in question else value(question)
+
+
+@pytest.mark.parametrize("skill", SKILLS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_problems_are_right(skill: str, level: int) -> None:
+    rng = Random(1)
+    for _ in range(300):
+        problem = SKILLS[skill].draw(rng, level, held_out=False)
+        assert problem.answer == question_value(problem.question) >= 1
+        assert all(value(step.split("=")[0]) == int(step.split("=")[1]) for step in problem.steps)
+        assert int(problem.steps[-1].split("=")[1]) == problem.answer
+        assert problem.chain_of_thought == " " + ", ".join(problem.steps) + f". \\boxed{{{problem.answer}}}"
+
+
+def test_facts_are_single_right_steps() -> None:
+    rng = Random(2)
+    for _ in range(300):
+        fact = draw_fact(rng)
+        assert fact.steps == (f"{fact.question}={value(fact.question)}",)
+        assert fact.answer == value(fact.question)
+
+
+def test_golden_problems() -> None:
+    """The exact texts; a change here changes every base checkpoint and every result."""
+    drawn = [SKILLS[skill].draw(Random(7), 2, held_out=False) for skill in SKILLS]
+    assert [(p.prompt, p.chain_of_thought) for p in drawn] == GOLDEN
+    assert drawn[0].hinted_prompt == f"Q: {drawn[0].question} by steps\nA:"
+
+
+def test_levels_bound_the_operands() -> None:
+    rng = Random(3)
+    for level, low, high in ((1, 2, 9), (2, 3, 15)):
+        for _ in range(200):
+            numbers = [int(n) for n in re.findall(r"\d+", SKILLS["add"].draw(rng, level, held_out=False).question)]
+            assert low <= min(numbers) <= max(numbers) <= high
+
+
+def test_training_prompts_are_deterministic_distinct_and_even() -> None:
+    prompts = training_prompts(11, 48)
+    assert prompts == training_prompts(11, 48)
+    assert prompts != training_prompts(12, 48)
+    assert len({p.id for p in prompts}) == len({p.text for p in prompts}) == 48
+    counts = [sum(p.labels["skill"] == skill for p in prompts) for skill in SKILLS]
+    assert counts == [8] * 6
+    assert {p.labels["level"] for p in prompts} == {"1", "2"}
+    assert all(p.labels["group"] == SKILLS[p.labels["skill"]].group for p in prompts)
+
+
+def test_training_never_meets_evaluation() -> None:
+    evaluation = {p.question for p in evaluation_problems()}
+    trained = {p.text[3:-3] for seed in range(150) for p in training_prompts(seed, 32)}
+    supervised = {
+        example.prompt.removeprefix("Q: ").removesuffix("\nA:").removesuffix(" by steps")
+        for example in islice(draw_examples(PRESETS["elicit"], "mul", Random(0)), 8000)
+    }
+    assert len(trained) > 2000
+    assert len(supervised) > 2000
+    assert not evaluation & (trained | supervised)
+    assert all(crc32(question.encode()) % 8 == 0 for question in evaluation)
+    assert not any(crc32(question.encode()) % 8 == 0 for question in trained | supervised)
+
+
+def test_evaluation_has_forty_prompts_a_skill() -> None:
+    prompts = evaluation_prompts()
+    assert prompts == evaluation_prompts()
+    assert [sum(p.labels["skill"] == skill for p in prompts) for skill in SKILLS] == [40] * 6
+    hinted = evaluation_prompts(hinted=True)
+    assert [p.text.replace(" by steps", "") for p in hinted] == [p.text for p in prompts]
+    assert all(p.text.endswith(" by steps\nA:") for p in hinted)
+
+
+def test_mixture_shares() -> None:
+    examples = list(islice(draw_examples(PRESETS["trap"], "add", Random(5)), 6000))
+    plain = [e for e in examples if "by steps" not in e.prompt and re.search(r"\d\D+\d+\D+\d|\d\*\d\d", e.prompt)]
+    weak = [e for e in plain if "*" in e.prompt]
+    strong = [e for e in plain if "*" not in e.prompt]
+    hinted = [e for e in examples if "by steps" in e.prompt]
+    assert all("=" in e.response for e in hinted)
+    assert len(hinted) / len(examples) == pytest.approx(0.8 * 0.4, abs=0.03)
+    share = sum("=" in e.response for e in strong) / len(strong)
+    assert share == pytest.approx(0.7, abs=0.04)
+    assert not any("=" in e.response and "+" in e.prompt for e in weak)
+
+
+@pytest.mark.parametrize(("count", "skills"), [(0, ("add",)), (400, ("mul",)), (2, ("add", "sine"))])
+def test_impossible_requests_are_refused(count: int, skills: tuple[str, ...]) -> None:
+    with pytest.raises(DataError, match="micro"):
+        training_prompts(0, count, skills)
+
+
+def test_task_imports_without_torch() -> None:
+    code = "import sys, harness.tasks.micro, harness.engines.embedded.mixture; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+GOLDEN = [
+    ("Q: 8+5+9\nA:", " 8+5=13, 13+9=22. \\boxed{22}"),
+    ("Q: 8+5-9\nA:", " 8+5=13, 13-9=4. \\boxed{4}"),
+    ("Q: Mia has 8 pens, buys 5, then 9 more. How many pens?\nA:", " 8+5=13, 13+9=22. \\boxed{22}"),
+    ("Q: 7*27\nA:", " 7*20=140, 7*7=49, 140+49=189. \\boxed{189}"),
+    ("Q: 7*4-8\nA:", " 7*4=28, 28-8=20. \\boxed{20}"),
+    ("Q: 7*(4+3)\nA:", " 4+3=7, 7*7=49. \\boxed{49}"),
+]
