@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 Scores = Float[np.ndarray, "runs tasks"]
-_CHUNK = 1 << 17
+_CHUNK = 1 << 18
 """Resampled values held at a time."""
 
 
@@ -36,19 +36,24 @@ def iqm(scores: Scores) -> float:
 
 
 def iqm_interval(scores: Scores, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> BootstrapInterval:
-    """IQM with its stratified bootstrap interval. Sorts small integer ranks instead of the scores: several times faster."""
+    """IQM with its stratified bootstrap interval.
+
+    No resample is sorted: how often each score was drawn, added up in the order of the scores, says how much of it lies in
+    the middle half. Arrays have the resamples last, so that every step is one vector instruction over all of them.
+    """
     x = np.asarray(scores, dtype=np.float64)
-    kind = np.uint16 if x.size < 1 << 16 else np.uint32
     order = np.argsort(x, axis=None, kind="stable")
-    rank = np.empty(x.size, dtype=kind)
-    rank[order] = np.arange(x.size, dtype=kind)
-    ranked, ordered = rank.reshape(x.shape), x.ravel()[order]
-    cut, tasks = x.size // 4, np.arange(x.shape[1])
+    run, task = np.unravel_index(order, x.shape)
+    ordered, cut = x.ravel()[order], x.size // 4
+    steps = np.append(-np.diff(ordered), ordered[-1])  # sum of values times differences, by parts
     values = []
     for drawn in _draws(x.shape, resamples, seed):
-        ranks = ranked[drawn, tasks].reshape(len(drawn), x.size)
-        ranks.sort(axis=1)
-        values.append(ordered.take(ranks[:, cut : x.size - cut]).mean(axis=1))
+        counts = np.stack([(drawn == i).sum(axis=1, dtype=drawn.dtype) for i in range(len(x))])
+        below = counts[run, task].astype(np.uint32 if x.size > 0xFFFF else np.uint16)
+        for place in range(1, x.size):
+            np.add(below[place - 1], below[place], out=below[place])
+        np.clip(below, cut, x.size - cut, out=below)
+        values.append((steps @ below.astype(np.float64) - cut * steps.sum()) / (x.size - 2 * cut))
     return _percentiles(iqm(x), np.concatenate(values), level)
 
 
@@ -62,7 +67,7 @@ def bootstrap_interval(
     """Any statistic, vectorised over its first axis."""
     x = np.asarray(scores, dtype=np.float64)
     tasks = np.arange(x.shape[1])
-    values = [statistic(x[drawn, tasks]) for drawn in _draws(x.shape, resamples, seed)]
+    values = [statistic(x[drawn.transpose(2, 1, 0), tasks]) for drawn in _draws(x.shape, resamples, seed)]
     return _percentiles(float(statistic(x[None])[0]), np.concatenate(values), level)
 
 
@@ -84,13 +89,26 @@ def probability_of_improvement(
     return _percentiles(float(beats.mean()), np.concatenate(values), level)
 
 
-def _draws(shape: tuple[int, ...], resamples: int, seed: int) -> Iterator[Int[np.ndarray, "resamples runs tasks"]]:
+def _draws(shape: tuple[int, ...], resamples: int, seed: int) -> Iterator[Int[np.ndarray, "tasks runs resamples"]]:
     """Indices of the drawn runs, in chunks that stay in the cache; the same for the same seed."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.Generator(np.random.SFC64(seed))
     runs, tasks = shape
-    chunk = max(1, _CHUNK // (runs * tasks))
+    chunk = max(64, _CHUNK // (runs * tasks))
     for start in range(0, resamples, chunk):
-        yield generator.integers(0, runs, (min(chunk, resamples - start), runs, tasks), dtype=np.uint16)
+        yield _integers(generator, runs, (tasks, runs, min(chunk, resamples - start)))
+
+
+def _integers(generator: np.random.Generator, below: int, shape: tuple[int, ...]) -> Int[np.ndarray, "..."]:
+    """Uniform integers by multiplication and rejection (Lemire, arXiv 1805.10941), from one random byte each."""
+    if below > 255:
+        return generator.integers(0, below, shape, dtype=np.uint16)
+    size = int(np.prod(shape))
+    bits = generator.integers(0, 1 << 64, size // 8 + 1, dtype=np.uint64).view(np.uint8)[:size]
+    product = bits.astype(np.uint16) * np.uint16(below)
+    drawn = (product >> 8).astype(np.uint8)
+    rejected = np.flatnonzero(product.astype(np.uint8) < 256 % below)
+    drawn[rejected] = generator.integers(0, below, rejected.size)
+    return drawn.reshape(shape)
 
 
 def _percentiles(value: float, values: Float[np.ndarray, "resamples"], level: float) -> BootstrapInterval:
