@@ -53,6 +53,29 @@ def decode(message: bytes, limit: int = MAX_MESSAGE_BYTES) -> AnyRecord:
     return record
 
 
+class StepDecoder:
+    """`decode` for several receivers in one process, which get the very same bytes: each message is decoded once a step.
+
+    room: bytes of messages that are remembered at most.
+    """
+
+    def __init__(self, room: int = 64 << 20) -> None:
+        self._room, self._step = room, -1
+        self._left, self._records = room, dict[bytes, AnyRecord]()
+
+    def decode(self, step: int, message: bytes, limit: int) -> AnyRecord:
+        """As `decode`. A new step forgets the one before."""
+        if step != self._step:
+            self._step, self._left, self._records = step, self._room, {}
+        record = self._records.get(message)
+        if record is None or len(message) > limit:
+            record = decode(message, limit)
+            if len(message) <= self._left:
+                self._records[message] = record
+                self._left -= len(message)
+        return record
+
+
 def check(record: AnyRecord) -> None:
     """What the type cannot say. Raises ExchangeError (`empty`, `inconsistent`, `not_finite`, `not_logprob`, `oversized`)."""
     if isinstance(record, GroupValue):

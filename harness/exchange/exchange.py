@@ -11,7 +11,7 @@ from typing import Literal, Protocol, get_args
 import msgspec
 
 from harness.errors import CheckpointError, ExchangeError
-from harness.exchange.codec import encode
+from harness.exchange.codec import StepDecoder, encode
 from harness.exchange.conditions import Sender
 from harness.exchange.gate import Defences, Gate, GateState, Quotas, Unfit
 from harness.exchange.ledger import Entry, Ledger
@@ -94,6 +94,7 @@ class Exchange:
         self.ledger = Ledger()
         self._recorder = recorder
         self._rank = {policy: rank for rank, policy in enumerate(policies)}
+        decoder = StepDecoder()
         self._gates = {
             receiver: Gate(
                 receiver,
@@ -103,6 +104,7 @@ class Exchange:
                 max_staleness,
                 quotas or Quotas(),
                 self.defences,
+                decoder,
             )
             for receiver in policies
         }

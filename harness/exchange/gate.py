@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from harness.errors import ExchangeError
-from harness.exchange.codec import MAX_MESSAGE_BYTES, decode
+from harness.exchange.codec import MAX_MESSAGE_BYTES, StepDecoder
 from harness.exchange.records import AnyRecord, Record
 from harness.exchange.refusal import Refusal
 
@@ -84,9 +84,10 @@ class Gate:
         max_staleness: int,
         quotas: Quotas,
         defences: Defences,
+        decoder: StepDecoder,
     ) -> None:
         self.receiver, self.authors, self.policies = receiver, frozenset(authors), frozenset(policies)
-        self.kinds, self.quotas, self.defences = kinds, quotas, defences
+        self.kinds, self.quotas, self.defences, self._decoder = kinds, quotas, defences, decoder
         self.window = max_staleness if defences.staleness else max(max_staleness, MEMORY_STEPS)
         self.step = -1
         self._steps: dict[int, StepMemory] = {}
@@ -120,7 +121,9 @@ class Gate:
         """The record, if it is let in. Raises ExchangeError with the reason; `Unfit` once the header is known."""
         if sender not in self.authors:
             raise ExchangeError(Refusal.NOT_SUBSCRIBED if sender in self.policies else Refusal.UNKNOWN_AUTHOR, sender)
-        record = decode(message, self.quotas.message if self.defences.quotas else MAX_MESSAGE_BYTES)
+        record = self._decoder.decode(
+            self.step, message, self.quotas.message if self.defences.quotas else MAX_MESSAGE_BYTES
+        )
         reason = self._unfit(sender, record)
         if reason is not None:
             raise Unfit(reason, record)

@@ -74,6 +74,8 @@ def test_resuming_drops_what_is_run_again(tmp_path: Path) -> None:
     assert record(tmp_path / "cut", range(4, 6), resume=3)[0] == digest
     assert (tmp_path / "cut").read_bytes() == (tmp_path / "whole").read_bytes()
     assert record(tmp_path / "cut")[0] == digest, "-1 begins anew"
+    short, _ = record(tmp_path / "cut", range(1, 3))
+    assert ReplaySource(tmp_path / "cut", short).last_step == 2, "and leaves nothing of the old"
 
 
 def test_every_altered_byte_is_noticed(tmp_path: Path) -> None:
