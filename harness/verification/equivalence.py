@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from harness.verification.normal import compact, normalise
-from harness.verification.numerals import MAX_DIGITS, Numeral, parse_numeral, same_number
+from harness.verification.numerals import MAX_DIGITS, Numeral, parse_numeral, same_number, split_unit
 
 Algebra = Callable[[str, str], bool]
 MAX_ANSWER = 2_000
@@ -24,15 +24,17 @@ _EVALUATE = re.compile(
 _ARITHMETIC = re.compile(
     r"(?:^|(?<=[({\[=+,-]))\s*-?\d+(?:\.\d+)?\s*(?:\+|-|\\times|\\cdot|\*)\s*\d+(?:\.\d+)?(?=\s*(?:$|[)}\],=+-]))"
 )
+_UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _LONG_DIGITS = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 _BIG_EXPONENT = re.compile(r"(?:\^|\*\*)\s*\{?\s*[-+(]*\s*\d{4,}")
-_TOWER = re.compile(
-    r"\d\s*\}*\s*(?:\^|\*\*)\s*[{(]?\s*-?\d+\s*(?:\^|\*\*)|(?:\^|\*\*)[^=,]{0,40}(?:\^|\*\*)[^=,]{0,40}(?:\^|\*\*)\s*\{*\d"
-)
+_TOWER = re.compile(r"(?:\^|\*\*)[{(\s]*-?\d+[)}\s]*(?:\^|\*\*)[{(\s]*-?\d")
 _BIG_FACTORIAL = re.compile(r"\d{4,}\s*\}?\)?\s*!|\)\s*!|!\s*\)?\s*!")
 _BIG_BINOMIAL = re.compile(r"\\[dt]?binom\s*\{[^{}]*\d{4,}|\\(?:sum|prod|int)\b")
-_WORDS = re.compile(r"\(?[A-Za-z][A-Za-z .:'\-\d]*\)?")
+_WORDED = re.compile(r"\\text\s*\{[^{}]*\}|\([A-H]\)|[A-H]")
+_WORD = re.compile(r"[A-Za-z][A-Za-z '\-]{2,}")
 _LEADING_TEXT = re.compile(r"\\text\s*\{[^{}]*\}\s*[:=]?\s*(?=\S)")
+_MATRIX = re.compile(r"\\begin\s*\{[pbB]?matrix\}(.*)\\end\s*\{[pbB]?matrix\}", re.DOTALL)
+_MEMBER = re.compile(r"[A-Za-z]\s*\\in(?![a-zA-Z])\s*")
 _OPENERS = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle"}
 
 
@@ -60,7 +62,7 @@ def compare(gold: str, answer: str, algebra: Algebra | None = None) -> bool:
         return int(answer) == int(gold)
     if len(answer) > max(MAX_ANSWER, 2 * len(gold)):
         raise OverLimit("length")
-    if any(ord(character) < 32 and character not in "\n\r\t" for character in answer):
+    if _UNREADABLE.search(answer):
         return False
     return _equal(_normal_gold(gold), normalise(answer), algebra)
 
@@ -84,10 +86,13 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
     number = _gold_numeral(gold)
     if number is not None:
         return _equals_numeral(gold, number, answer)
-    if (words := _as_words(gold)) is not None:
-        stated = _as_words(answer)
-        return stated is not None and words == stated
-    structured = _compare_items(gold, answer, algebra)
+    if _WORDED.fullmatch(gold):
+        return _letters(gold) == _letters(answer)
+    if _WORD.fullmatch(gold) and _letters(gold) == _letters(answer):
+        return True
+    structured = _compare_matrices(gold, answer, algebra)
+    if structured is None:
+        structured = _compare_items(gold, answer, algebra)
     if structured is not None:
         return structured
     return _algebraic(gold, answer, algebra)
@@ -105,6 +110,8 @@ def _value_side(text: str) -> str:
     """The value of `x = 5`, `f(2) = 5`, `6 \\cdot 7 = 42`, `x \\approx 5`: an equation solved for something without digits of
     its own. `x - 2 = 0` states no value and is returned whole."""
     text = _LEADING_TEXT.sub("", text, count=1) if text.startswith("\\text") else text
+    if member := _MEMBER.match(text):
+        return text[member.end() :]
     left, relation, right = _split_relation(text)
     if not relation:
         return text
@@ -120,15 +127,9 @@ def _split_relation(text: str) -> tuple[str, str, str]:
     return parts[0].strip(), "=", parts[-1].strip()
 
 
-def _as_words(text: str) -> str | None:
-    """Letters of an answer in words (`\\text{east}`, `(B)`, `Friday`); None for anything mathematical."""
-    wrapped = re.fullmatch(r"\\text\s*\{([^{}]*)\}", text)
-    inner = wrapped.group(1).strip() if wrapped else text
-    if not _WORDS.fullmatch(inner) or not (
-        wrapped or re.search(r"[A-Za-z]{3}", inner) or re.fullmatch(r"\([A-H]\)", inner)
-    ):
-        return inner.lower() if re.fullmatch(r"[A-H]", inner) else None
-    return re.sub(r"[\s().:'\-]", "", inner).lower()
+def _letters(text: str) -> str:
+    """An answer in words (`\\text{east}`, `(B)`, `1:03 PM`) without wrappers, spaces, punctuation and case."""
+    return re.sub(r"[\s().:'\-]", "", re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text)).lower()
 
 
 def split_items(text: str) -> tuple[str, list[str]]:
@@ -188,6 +189,25 @@ def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | No
     return all(_equal(g, a, algebra) for g, a in zip(gold_items, answer_items, strict=True))
 
 
+def _compare_matrices(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
+    """Entry by entry; None when the gold is no matrix."""
+    rows, stated = _matrix(_value_side(gold)), _matrix(_value_side(answer))
+    if rows is None:
+        return None
+    if stated is None or [len(row) for row in rows] != [len(row) for row in stated]:
+        return False
+    entries = [(g, a) for left, right in zip(rows, stated, strict=True) for g, a in zip(left, right, strict=True)]
+    return len(entries) <= MAX_ITEMS and all(_equal(g, a, algebra) for g, a in entries)
+
+
+def _matrix(text: str) -> list[list[str]] | None:
+    match = _MATRIX.fullmatch(text)
+    if match is None or "\\begin" in match.group(1):
+        return None
+    rows = [row for row in match.group(1).split("\\\\") if row.strip()]
+    return [[entry.strip() for entry in row.split("&")] for row in rows]
+
+
 def _match_unordered(gold: list[str], answer: list[str], algebra: Algebra | None) -> bool:
     left = list(answer)
     for item in gold:
@@ -227,7 +247,10 @@ def check_limits(gold: str, answer: str) -> None:
 
 
 def _algebraic(gold: str, answer: str, algebra: Algebra | None) -> bool:
-    gold_value, answer_value = _value_side(gold), _value_side(answer)
+    gold_value, gold_unit = split_unit(_value_side(gold))
+    answer_value, answer_unit = split_unit(_value_side(answer))
+    if gold_unit and answer_unit and gold_unit != answer_unit:
+        return False
     if "=" in answer_value and "=" not in gold_value:
         return False
     gold_operators = set(_EVALUATE.findall(gold_value))

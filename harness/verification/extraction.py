@@ -14,8 +14,17 @@ _PHRASE = re.compile(
     r"####|\b(?:final\s+)?answer(?:\s+is)?\s*(?:\*\*)?\s*(?::|=|\bis\b)|\banswer\s+is\b", re.IGNORECASE
 )
 _NUMBER = re.compile(r"(?<![\w.)}])[-−]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?|(?<![\w.,])\.\d+|\d[\d,]*(?:\.\d+)?%?")
-_SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n")
-_MATH = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
+_SENTENCE_END = re.compile(r"(?<!\\)[.!?](?=\s|$)|\n")
+_REASON = re.compile(r",?\s+(?:because|since|which|where|when|as|so|hence)\s")
+_MATH = tuple(
+    (opening, re.compile(closing))
+    for opening, closing in (
+        ("$$", r"\$\$"),
+        ("$", r"(?<!\\)\$"),
+        ("\\(", r"\\\)"),
+        ("\\[", r"\\\]"),
+    )
+)
 _TAIL = 4_096
 
 
@@ -60,7 +69,9 @@ def _statement(rest: str) -> str:
     rest = rest.lstrip(" \t:*=\n")
     for opening, closing in _MATH:
         if rest.startswith(opening):
-            end = rest.find(closing, len(opening))
-            return rest[len(opening) : end].strip() if end > 0 else ""
-    end_match = _SENTENCE_END.search(rest)
-    return (rest[: end_match.start()] if end_match else rest).strip(" *")
+            formula = rest[len(opening) :]
+            close = closing.search(formula)
+            return formula[: close.start()].strip() if close else ""
+    end = _SENTENCE_END.search(rest)
+    stated = rest[: end.start()] if end else rest
+    return _REASON.split(stated, maxsplit=1)[0].strip(" *")

@@ -26,9 +26,11 @@ _REWRITES = tuple(
         (r"\\(?:textdegree|degrees?)(?![a-zA-Z])", r"^\\circ "),
         (r"\^\s*\{\s*\\circ\s*\}", r"^\\circ "),
         (r"\\(?:mbox|textrm|textnormal|mathrm|operatorname|textit|mathit|hbox|mathsf)\s*\{", r"\\text{"),
-        (r"\\(?:textbf|mathbf|boldsymbol|bm)\s*\{\s*(?=\(?[A-Za-z]\)?\s*\})", r"\\text{"),
-        (r"(?<=\d),?\s*\\[,!;: ]\s*(?=\d{3}(?!\d))", ""),
+        (r"\\(?:textbf|mathbf|boldsymbol|bm)\s*\{(?=\s*\(?[A-H]\)?\s*\})", r"\\text{"),
+        (r"\\(?:text|textbf|mathbf|boldsymbol|bm|emph|underline)\s*\{\s*(\(?[-\d.,/ ]+\)?)\s*\}", r"\1"),
         (r"(?<=\d)\{,\}(?=\d{3}(?!\d))(?<!(?<!\d)0\{,\})", ""),
+        (r"(?<=\d),?\s*\\[,!;: ]\s*(?=\d{3}(?!\d))", ""),
+        (r"√\s*(?:\(([^()]*)\)|(\w+))", r"\\sqrt{\1\2}"),
         (r"(?<=\d)\{,\}(?=\d)", "."),
         (r"(?<=\d)\{,\}\s*\\!\s*(?=\d{3})", ""),
         (r"\\[,!;:]|\\ |~|\\q?quad(?![a-zA-Z])", " "),
@@ -40,17 +42,19 @@ _REWRITES = tuple(
         (r"\s+", " "),
     )
 )
+_INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+_ROW = "\x01"  # a matrix row's end, which the rules on single backslashes must not see
 _WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
 
 
 def normalise(answer: str) -> str:
     """The same answer in the one spelling that the comparison rules expect."""
-    text = answer.translate(_CHARACTERS).strip()
-    text = unwrap(text)
+    text = _INVISIBLE.sub("", answer.translate(_CHARACTERS)).strip()
+    text = unwrap(text).replace("\\\\", _ROW)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     text = unwrap(text.strip().rstrip(".,;:").strip())
-    return text.replace("*", "") if text.startswith("**") else text
+    return text.strip("*").replace(_ROW, "\\\\")
 
 
 def unwrap(text: str) -> str:

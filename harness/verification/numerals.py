@@ -40,6 +40,7 @@ _NUMERAL = re.compile(
     rf"\s*(?P<tail>.*)"
 )
 _TEXT_UNIT = re.compile(r"\\text\s*\{([^{}]*)\}\s*(?:\^\s*\{?\s*-?\d\s*\}?)?|/")
+_TRAILING_UNIT = re.compile(r"(.*[^\s{(])\s*\\text\s*\{([^{}]*)\}\s*(?:\^\s*\{?\s*\d\s*\}?)?", re.DOTALL)
 _WORD_UNIT = re.compile(r"[A-Za-z]{2,}(?:\s+[A-Za-z]{2,})*\.?")
 
 
@@ -150,6 +151,12 @@ def _tail(tail: str) -> tuple[bool, str] | None:
             return True, ""
         return (False, _unit(tail)) if known and known != "pi" else None
     return None
+
+
+def split_unit(text: str) -> tuple[str, str]:
+    """An expression without the unit in ``\\text{...}`` behind it, and that unit's canonical name (empty if unknown)."""
+    match = _TRAILING_UNIT.fullmatch(text)
+    return (match[1], _unit(match[2])) if match else (text, "")
 
 
 def _unit(words: str) -> str:
