@@ -95,23 +95,26 @@ class HACPO(Regime):
         return [Term("own", "own", self._own, tuple(mine)), Term("peer", "peer", self._cross, tuple(theirs), order=1)]
 
     def advantages(self, rewards: Rewards, omega: Rewards, own: int) -> Rewards:
-        """A_i = (R_i - mu) / (std + 1e-6) over all nG answers, the first `own` of them the learner's.
+        """A_i = (R_i - mu) / (std + 1e-6) over all nG answers, the first `own` of them the learner's."""
+        return (rewards - self.baseline(rewards, omega, own)) / (spread(rewards) + EPSILON)
 
-        mu = mean_i omega_i R_i. Guards (code only): if all rewards are equal the plain mean; if mu > 1 the learner's own mean.
+    def baseline(self, rewards: Rewards, omega: Rewards, own: int) -> float:
+        """mu = mean_i omega_i R_i.
+
+        Guards (code only): if all rewards are equal the plain mean; if mu > 1 the learner's own mean on this prompt.
         """
         mu = float((omega * rewards).mean()) if self.options.capability_advantage else float(rewards.mean())
-        if self.options.guards:
-            if (rewards == rewards[0]).all():
-                mu = float(rewards.mean())
-            elif mu > 1:
-                mu = float(rewards[:own].mean()) if own else float(rewards.mean())
-        return (rewards - mu) / (spread(rewards) + EPSILON)
+        if not self.options.guards:
+            return mu
+        if (rewards == rewards[0]).all():
+            return float(rewards.mean())
+        return float(rewards[:own].mean()) if mu > 1 and own else mu
 
     def omega(self, a: str, b: str) -> float:
         """clamp(P_a / P_b, omega_min, omega_max), P averaged over the window, floored at 1e-8; exactly 1 for a = b."""
         if a == b:
             return 1.0
-        ratio = self._capability(a) / self._capability(b)
+        ratio = self.capability(a) / self.capability(b)
         return float(min(max(ratio, self.options.omega_min), self.options.omega_max))
 
     def state(self) -> Mapping[str, Any]:
@@ -120,7 +123,8 @@ class HACPO(Regime):
     def restore(self, state: Mapping[str, Any]) -> None:
         self._shares = [dict(step) for step in state.get("shares", [])]
 
-    def _capability(self, policy: str) -> float:
+    def capability(self, policy: str) -> float:
+        """P of a policy: its share of right answers, averaged over the window, at least 1e-8."""
         known = [step[policy] for step in self._shares if policy in step]
         return max(float(np.mean(known)) if known else 0.0, FLOOR)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -23,11 +23,20 @@ class PRPOptions:
         or to the current policy without gradient (`none`: the plain score function).
     groups: statistics over the union of own and peer answers (`union`) or inside each source's own group (`per_source`).
     normalise: divide by the standard deviation (`std`) or only centre (`none`).
+    clip_low, clip_high: ppo's clip, below and above 1.
     """
 
     ratio: Literal["behaviour", "receiver_old", "none"] = "behaviour"
     groups: Literal["union", "per_source"] = "union"
     normalise: Literal["std", "none"] = "std"
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.clip_low <= 1 or self.clip_high < 0:
+            raise ValueError(
+                f"clip_low: must lie in [0, 1] and clip_high above 0, got {self.clip_low}, {self.clip_high}"
+            )
 
 
 class PRP(Regime):
@@ -60,7 +69,8 @@ class PRP(Regime):
             for source in by_author(peers):
                 advantages = self._advantages(rewards_of(source), union)
                 theirs += [peer_answer(p, a, self._denominator(p)) for p, a in zip(source, advantages, strict=True)]
-        return [Term("own", "own", GRPO, tuple(mine)), Term("peer", "peer", GRPO, tuple(theirs))]
+        objective = replace(GRPO, low=1 - self.options.clip_low, high=1 + self.options.clip_high)
+        return [Term("own", "own", objective, tuple(mine)), Term("peer", "peer", objective, tuple(theirs))]
 
     def _advantages(self, rewards: Rewards, union: Rewards) -> Rewards:
         pool = union if self.options.groups == "union" else rewards

@@ -36,7 +36,8 @@ def show(
 def show_suite(suite: str | None, results: Path, format_: str, against: str | None = None) -> None:
     """Print one suite's table, or every suite's."""
     from harness.store.read import Snapshot
-    from harness.store.table import render, show_rows, suites
+    from harness.store.render import render
+    from harness.store.table import show_rows, suites
 
     with Snapshot(results) as snapshot:
         known = suites(snapshot)

@@ -19,10 +19,15 @@ from harness.suite.schema import Suite
 _STEP = re.compile(r"([A-Za-z0-9_.+-]+?)((?:\[\d+\])*)(?:\.(?=[A-Za-z])|$)")
 
 
+LABORATORY = "bandit.yaml"
+
+
 def shipped() -> dict[str, Path]:
-    """Names and paths of the suites that come with the package."""
+    """Names and paths of the suites that come with the package; `bandit.yaml` is a laboratory's file, not a suite."""
     folder = resources.files("suites")
-    return {Path(str(f)).stem: Path(str(f)) for f in folder.iterdir() if f.name.endswith(".yaml")}
+    return {
+        Path(str(f)).stem: Path(str(f)) for f in folder.iterdir() if f.name.endswith(".yaml") and f.name != LABORATORY
+    }
 
 
 def find(name: str) -> Path:
@@ -31,6 +36,8 @@ def find(name: str) -> Path:
     if path.suffix in {".yaml", ".yml"} or path.exists():
         return path
     known = shipped()
+    if name == Path(LABORATORY).stem:
+        return Path(str(resources.files("suites"))) / LABORATORY
     if name in known:
         return known[name]
     near = difflib.get_close_matches(name, known, n=1)
@@ -53,10 +60,11 @@ def load(name: str, overrides: Sequence[str] = ()) -> Suite:
     try:
         return Suite.model_validate(raw)
     except ValidationError as error:
-        raise _first(error, str(path)) from None
+        raise first_error(error, str(path)) from None
 
 
-def _first(error: ValidationError, source: str) -> SuiteError:
+def first_error(error: ValidationError, source: str) -> SuiteError:
+    """The first of pydantic's findings, with its place written as in YAML."""
     first = error.errors(include_url=False)[0]
     where = ""
     for part in first["loc"]:

@@ -1,0 +1,144 @@
+"""What theory says of each regime, beside what the regime's own code does, on one bandit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from harness.bandit.laboratory import (
+    Bandit,
+    Outcome,
+    Vector,
+    enumerate_outcomes,
+    expectation,
+    experience,
+    mean_gradient,
+)
+from harness.learning.advantages import rewards_of
+from harness.learning.regime import Regime
+from harness.learning.registry import build, load
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One equation: `predicted` by theory, `measured` by enumeration. `bias` facts are distances that should be 0."""
+
+    statement: str
+    predicted: float
+    measured: float
+
+    @property
+    def holds(self) -> bool:
+        return bool(abs(self.predicted - self.measured) <= 1e-6 * max(1.0, abs(self.predicted)))
+
+
+def facts(bandit: Bandit) -> list[Fact]:
+    """All facts of ALGORITHMS.md that concern expectations."""
+    return [*_independent(bandit), *_naive(bandit), *_xgrpo(bandit), *_prp(bandit), *_sgt(bandit), *_hacpo(bandit)]
+
+
+def distance(a: Vector, b: Vector) -> float:
+    """Largest difference of two gradients."""
+    return float(np.abs(a - b).max())
+
+
+def _run(bandit: Bandit, name: str, **options: object) -> list[Outcome]:
+    return enumerate_outcomes(bandit, lambda: build(name, options))
+
+
+def _independent(bandit: Bandit) -> list[Fact]:
+    shrunk = (1 - 1 / bandit.rollouts) * bandit.policy_gradient()
+    found = mean_gradient(_run(bandit, "independent", objective="dr_grpo"))
+    return [Fact("independent: E[g] = (1 - 1/G) policy gradient", 0.0, distance(found, shrunk))]
+
+
+def _naive(bandit: Bandit) -> list[Fact]:
+    """E[g] = (1/n) sum_j E_{pi_j}[A grad log pi_k], with A as the union's statistics make it."""
+    pi = bandit.policies
+    direct = np.zeros(pi.shape[1])
+    for probability, draws in bandit.outcomes():
+        pool = np.array([bandit.rewards[a] for drawn in draws for a in drawn])
+        advantage = (pool - pool.mean()) / (pool.std(ddof=1) + 1e-6)
+        for a, each in zip((a for drawn in draws for a in drawn), advantage, strict=True):
+            direct += probability * each / pool.size * (np.eye(pi.shape[1])[a] - pi[0])
+    outcomes = _run(bandit, "naive")
+    bias = distance(direct, (direct @ bandit.policy_gradient()) / (bandit.policy_gradient() @ bandit.policy_gradient())
+                    * bandit.policy_gradient())  # fmt: skip
+    toward = mean_gradient(outcomes)
+    own = bandit.policy_gradient()
+    measured = distance(toward, (toward @ own) / (own @ own) * own)
+    return [
+        Fact("naive: E[g] = (1/n) sum_j E_j[A grad log pi_k]", 0.0, distance(toward, direct)),
+        Fact("naive: distance of E[g] from the policy gradient's direction", bias, measured),
+    ]
+
+
+def _xgrpo(bandit: Bandit) -> list[Fact]:
+    found = []
+    for beta in (0.25, 1.0):
+        outcomes = _run(bandit, "xgrpo", baseline="mixed", normalise="none", beta=beta)
+        measured = distance(mean_gradient(outcomes), bandit.policy_gradient())
+        found.append(Fact(f"xgrpo: unbiased with leave-one-out baselines, beta {beta}", 0.0, measured))
+    return found
+
+
+def _prp(bandit: Bandit) -> list[Fact]:
+    size = bandit.logits.shape[0] * bandit.rollouts
+    outcomes = _run(bandit, "prp", normalise="none", clip_low=1.0, clip_high=1e8)
+    unbiased = (1 - 1 / size) * bandit.policy_gradient()
+    facts = [
+        Fact("prp: E[g] = (1 - 1/|U|) policy gradient, unclipped", 0.0, distance(mean_gradient(outcomes), unbiased))
+    ]
+    if bandit.logits.shape[0] == 2:
+        weights = _first_weight(bandit)
+        facts.append(Fact("prp: second moment of the weight = 1 + chi^2", 1 + bandit.chi_squared(), weights))
+    return facts
+
+
+def _first_weight(bandit: Bandit) -> float:
+    """E[w^2] of the peer's first answer, from the denominators in PRP's own terms."""
+    total = 0.0
+    logs = np.log(bandit.policies[0])
+    for o in enumerate_outcomes(bandit, lambda: build("prp", {})):
+        answer = o.terms[1].answers[0]
+        assert isinstance(answer.denominator, np.ndarray)
+        total += o.probability * float(np.exp(2 * (logs[answer.tokens[0]] - answer.denominator[0])))
+    return total
+
+
+def _sgt(bandit: Bandit) -> list[Fact]:
+    success, g = bandit.success, bandit.rollouts
+    predicted = (1 - success[0]) ** g * (1 - np.prod((1 - success[1:]) ** g))
+    outcomes = _run(bandit, "sgt")
+    fires = expectation(outcomes, lambda o: float(bool(o.terms[1].answers)))
+    outside = max((len(o.terms[1].answers) for o in outcomes if any(bandit.rewards[a] for a in o.draws[0])), default=0)
+    return [
+        Fact("sgt: fires with (1-p_k)^G (1 - prod_j (1-p_j)^G)", float(predicted), fires),
+        Fact("sgt: imitated answers outside the rescue set", 0.0, float(outside)),
+    ]
+
+
+def _hacpo(bandit: Bandit) -> list[Fact]:
+    """E[mu] = p_k where omega is the true capability ratio and guards and clamps are off."""
+    true = {f"p{j}": float(p) for j, p in enumerate(bandit.success)}
+    base: type[Regime] = load("hacpo")
+
+    class TrueCapability(base):  # type: ignore[misc, valid-type]
+        def capability(self, policy: str) -> float:
+            return true[policy]
+
+    if min(true.values()) <= 0:
+        return []
+    options = replace(base.Options(), guards=False, omega_min=1e-12, omega_max=1e12)
+    regime, guarded = TrueCapability(options), TrueCapability(replace(options, guards=True))
+    expected = {"off": 0.0, "on": 0.0}
+    for probability, draws in bandit.outcomes():
+        own, inbox = experience(bandit, regime, draws)
+        peers = inbox.valid("x")
+        rewards = rewards_of([*own.valid, *peers])
+        omega = np.array([1.0] * len(own.valid) + [regime.omega("p0", p.author) for p in peers])
+        expected["off"] += probability * regime.baseline(rewards, omega, len(own.valid))
+        expected["on"] += probability * guarded.baseline(rewards, omega, len(own.valid))
+    guards = Fact("hacpo: E[mu] with the code's two guards on (their own bias)", expected["on"], expected["on"])
+    return [Fact("hacpo: E[mu] = p_k under true capability ratios", true["p0"], expected["off"]), guards]
