@@ -8,12 +8,12 @@ import threading
 
 import psutil
 import pytest
+from hostile_answers import HOSTILE
 
 from harness.errors import VerificationError
 from harness.verification.messages import Limits
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier, require_valid
-from .hostile import HOSTILE
 
 SAMPLE = [("42", r"\boxed{42}"), (r"\frac{1}{1-x}", r"\boxed{-\frac{1}{x-1}}"), ("x^2", r"\boxed{x^3}"), *HOSTILE[:24]]
 EXPECTED = ["right", "right", "wrong", *["wrong"] * 24]

@@ -8,9 +8,9 @@ import textwrap
 
 import msgspec
 import pytest
+from verifier_pairs import PAIRS
 
 from harness.verification.verifier import Verifier
-from .pairs import PAIRS
 
 
 @pytest.fixture(scope="module")
