@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from harness.store.columns import SCHEMAS
+from harness.store.journal import write_columns
 from harness.store.manifest import (
     Manifest,
     PolicyEntry,
@@ -188,7 +188,7 @@ def _write(folder: Path, manifest: Manifest, tables: dict[str, pa.Table]) -> Non
     compact = folder / "journal" / "compact-000001"
     compact.mkdir(parents=True)
     for name, data in tables.items():
-        pq.write_table(data, compact / f"{name}.parquet", compression="zstd", write_page_checksum=True)
+        write_columns(compact, name, data)
     write_manifest(folder, manifest)
 
 

@@ -132,10 +132,10 @@ def test_a_damaged_part_is_reported_and_the_rest_read(tmp_path: Path, damage) ->
         writer.compact()
 
 
-def test_a_damaged_parquet_file_is_reported(tmp_path: Path) -> None:
+def test_a_damaged_table_is_reported(tmp_path: Path) -> None:
     writer = filled(tmp_path)
     writer.compact()
-    victim = next((tmp_path / "journal").glob("compact-*/steps.parquet"))
+    victim = next((tmp_path / "journal").glob("compact-*/steps-*.arrow"))
     data = bytearray(victim.read_bytes())
     data[40:104] = bytes(64)
     victim.write_bytes(bytes(data))

@@ -11,12 +11,10 @@ import json
 import os
 import shutil
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 import duckdb
@@ -33,7 +31,6 @@ from harness.store.schema import DERIVE, DERIVED, SOURCE, create_statements, ver
 STORE = "harness.duckdb"
 _LOCK = ".harness.lock"
 _BATCH_ROWS = 400_000
-_READERS = min(4, os.cpu_count() or 1)
 _SETTLED_NS = 2_000_000_000
 """A folder changed more recently than this is read again next time: its time stamp may not show the next change."""
 
@@ -248,25 +245,28 @@ def _load(source: Source) -> _Cell:
 
 
 def _batches(sources: Sequence[Source], problems: list[Problem]) -> Iterator[list[_Cell]]:
-    """Cells read by a few threads, a bounded number ahead, in batches of about `_BATCH_ROWS` rows."""
-    batch: list[_Cell] = []
-    rows = 0
-    waiting: deque[Future[_Cell]] = deque()
-    rest = iter(sources)
-    with ThreadPoolExecutor(_READERS) as pool:
-        while True:
-            waiting.extend(pool.submit(_load, s) for s in islice(rest, 4 * _READERS - len(waiting)))
-            if not waiting:
-                break
-            cell = waiting.popleft().result()
-            problems.extend((cell.source.suite, cell.source.cell, problem) for problem in cell.problems)
+    """Cells in batches of about `_BATCH_ROWS` rows; the next batch is read while this one is written."""
+
+    def batches() -> Iterator[list[_Cell]]:
+        batch: list[_Cell] = []
+        rows = 0
+        for source in sources:
+            cell = _load(source)
+            problems.extend((source.suite, source.cell, problem) for problem in cell.problems)
             batch.append(cell)
             rows += sum(table.num_rows for table in cell.tables.values())
             if rows >= _BATCH_ROWS:
                 yield batch
                 batch, rows = [], 0
-    if batch:
         yield batch
+
+    with ThreadPoolExecutor(1) as reader:
+        rest = batches()
+        coming = reader.submit(next, rest, None)
+        while (batch := coming.result()) is not None:
+            coming = reader.submit(next, rest, None)
+            if batch:
+                yield batch
 
 
 def _insert(connection: duckdb.DuckDBPyConnection, batch: Sequence[_Cell]) -> int:
@@ -277,7 +277,7 @@ def _insert(connection: duckdb.DuckDBPyConnection, batch: Sequence[_Cell]) -> in
         if not holders:
             continue
         owner = np.repeat(np.arange(len(holders), dtype=np.int32), [cell.tables[name].num_rows for cell in holders])
-        data = pa.concat_tables([cell.tables[name] for cell in holders])
+        data = pa.concat_tables([cell.tables[name] for cell in holders]).combine_chunks()
         for place, labels in enumerate(([c.source.suite for c in holders], [c.source.cell for c in holders])):
             data = data.add_column(place, ("suite", "cell")[place], pa.DictionaryArray.from_arrays(owner, labels))
         connection.register("rows", data)

@@ -1,15 +1,17 @@
-"""A cell's journal: rows appended while it runs, committed in parts, compacted to Parquet when it ends.
+"""A cell's journal: rows appended while it runs, committed in parts, compacted to Arrow files when it ends.
 
     journal/part-000007-000045.rows   all rows of one commit: number 7, highest step 45
-    journal/compact-000012/           one Parquet file per table, made of everything up to number 12
+    journal/compact-000012/           everything up to number 12: per table one Arrow IPC file (Feather), its checksum in
+                                      its name: steps-1a2b3c4d.arrow
 
 A part appears by a rename, so after a crash it is there whole or not at all. A compact folder supersedes every part and
-compact folder of a lower number, so a crash at any moment of compacting leaves no row twice. Small parts are msgpack
-with a checksum: ten times cheaper to write than Parquet files of a few rows.
+compact folder of a lower number, so a crash at any moment of compacting leaves no row twice. Parts are msgpack, ten
+times cheaper to write than columns of a few rows; Arrow files of this size are read eight times faster than Parquet.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
 from collections.abc import Iterable, Sequence
@@ -18,7 +20,6 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from harness.errors import StoreError
 from harness.store.columns import conform, to_arrow, up_to
@@ -27,6 +28,7 @@ from harness.store.rows import TABLE_OF, TABLES, Row
 
 _MAGIC = b"XSJ1"
 _NAME = re.compile(r"part-(\d{6,})-(\d{6,})\.rows|compact-(\d{6,})")
+_COLUMNS = re.compile(r"([a-z]+)-([0-9a-f]{8})\.arrow")
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {name: msgspec.msgpack.Decoder(list[row]) for name, row in TABLES.items()}  # type: ignore[valid-type]
 _raw_decoder = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
@@ -90,7 +92,7 @@ class Journal:
             self._rewrite(step)
 
     def compact(self) -> None:
-        """Rewrite the whole journal as one Parquet file per table: at the end of a cell, after the last commit.
+        """Rewrite the whole journal as one Arrow file per table: at the end of a cell, after the last commit.
 
         Raises DiskFullError or StoreError, and StoreError where a part is corrupt.
         """
@@ -107,8 +109,7 @@ class Journal:
             for table, data in contents.tables.items():
                 kept = data if step is None else up_to(table, data, step)
                 if kept.num_rows:
-                    pq.write_table(kept, temporary / f"{table}.parquet", compression="zstd", write_page_checksum=True)
-                    sync(temporary / f"{table}.parquet")
+                    write_columns(temporary, table, kept)
             sync(temporary)
 
         replace_atomic(self.folder / f"compact-{self._next():06d}", fill)
@@ -130,8 +131,9 @@ def _listing(folder: Path) -> tuple[list[tuple[int, Path]], list[tuple[int, int,
     """Compact folders (number, path), and the parts (number, highest step, path) that none supersedes, in order."""
     compacts: list[tuple[int, Path]] = []
     parts: list[tuple[int, int, Path]] = []
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if match := _NAME.fullmatch(path.name):
+    for name in os.listdir(folder) if folder.is_dir() else ():
+        if match := _NAME.fullmatch(name):
+            path = folder / name
             number, highest, compact = match.groups()
             if compact is not None:
                 compacts.append((int(compact), path))
@@ -157,17 +159,13 @@ def _read_once(folder: Path) -> Contents:
     found: dict[str, list[pa.Table]] = {}
     problems: list[str] = []
     for _, path in compacts[-1:]:
-        for file in sorted(path.glob("*.parquet")):
-            if file.stem not in TABLES:
-                continue
+        for name in sorted(os.listdir(path)):
             try:
-                data = conform(file.stem, pq.read_table(file, page_checksum_verification=True, use_threads=False))
-            except FileNotFoundError:
-                raise
-            except (OSError, pa.ArrowException, ValueError) as error:
-                problems.append(f"{file}: {str(error).splitlines()[0]}")
+                table, data = read_columns(path / name)
+            except StoreError as error:
+                problems.append(str(error))
             else:
-                found.setdefault(file.stem, []).append(data)
+                found.setdefault(table, []).append(data)
     rows: dict[str, list[Row]] = {}
     for *_, path in parts:
         try:
@@ -180,14 +178,45 @@ def _read_once(folder: Path) -> Contents:
     return Contents({table: pa.concat_tables(found[table]) for table in TABLES if table in found}, problems)
 
 
-def read_part(path: Path) -> dict[str, Sequence[Row]]:
-    """The rows of one part by table. Raises StoreError where it is torn or altered, FileNotFoundError."""
+def write_columns(folder: Path, table: str, data: pa.Table) -> None:
+    """Write one table of a compact folder and flush it to the disk."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    with pa.ipc.new_file(sink, data.schema, options=options) as writer:
+        writer.write_table(data.combine_chunks())
+    content = sink.getvalue()
+    path = folder / f"{table}-{zlib.crc32(content):08x}.arrow"
+    path.write_bytes(content)
+    sync(path)
+
+
+def read_columns(path: Path) -> tuple[str, pa.Table]:
+    """Name and rows of one table of a compact folder. Raises StoreError where it is torn or altered, FileNotFoundError."""
+    match = _COLUMNS.fullmatch(path.name)
+    if match is None or match[1] not in TABLES:
+        raise StoreError(f"{path}: not a table of a journal")
+    content = _content(path)
+    if zlib.crc32(content) != int(match[2], 16):
+        raise StoreError(f"{path}: torn or altered (checksum)")
     try:
-        data = path.read_bytes()
+        options = pa.ipc.IpcReadOptions(use_threads=False)
+        return match[1], conform(match[1], pa.ipc.open_file(pa.py_buffer(content), options=options).read_all())
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise StoreError(f"{path}: {str(error).splitlines()[0]}") from error
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
     except FileNotFoundError:
         raise
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def read_part(path: Path) -> dict[str, Sequence[Row]]:
+    """The rows of one part by table. Raises StoreError where it is torn or altered, FileNotFoundError."""
+    data = _content(path)
     payload = data[8:]
     if data[:4] != _MAGIC or zlib.crc32(payload).to_bytes(4, "little") != data[4:8]:
         raise StoreError(f"{path}: torn or altered (checksum)")

@@ -81,7 +81,8 @@ SELECT suite, cell, policy, phase, sum(cpu_seconds), sum(gpu_seconds), sum(wall_
 """,
     "flows": """
 SELECT suite, cell, author, receiver, kind, accepted, reason, sum(messages), sum(bytes), sum(source_tokens),
-    sum(receiver_tokens), sum(messages) FILTER (used), sum(messages) FILTER (verdict = 'right'), avg(residual_text), avg(residual_boundary),
+    sum(receiver_tokens), sum(messages) FILTER (used), sum(messages) FILTER (verdict = 'right'),
+    avg(residual_text), avg(residual_boundary),
     avg(residual_mass), avg(residual_length), avg(residual_canonical)
 FROM {exchanges} GROUP BY ALL
 """,
