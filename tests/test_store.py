@@ -1,0 +1,358 @@
+"""The store: built from journals, rebuilt, guarded; and the numbers of `harness show` against a calculation by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from scipy import stats
+from synthetic_results import REGIMES, write_results
+
+from harness.errors import DiskFullError, StoreError, UsageError
+from harness.store import files
+from harness.store.ingest import STORE, ingest
+from harness.store.journal import Journal, read_journal
+from harness.store.manifest import (
+    Manifest,
+    PolicyEntry,
+    SuiteFile,
+    VariantEntry,
+    read_manifest,
+    write_manifest,
+    write_suite,
+)
+from harness.store.read import Snapshot
+from harness.store.render import render
+from harness.store.rows import CostRow, SampleRow, StepRow
+from harness.store.table import show_rows, status_rows
+
+FIELDS = [
+    "group", "policy", "regime", "task", "metric", "seeds", "base", "accuracy", "interval", "gain", "gain_interval", "baseline",
+    "peer_used", "rollouts", "tokens", "cpu_seconds", "gpu_seconds",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    write_results(folder, steps=6, questions=20)
+    ingest(folder)
+    return folder
+
+
+def cell(
+    results: Path,
+    kind_: str,
+    seed: int,
+    right: dict[str, list[int]],
+    budget: str = "1x",
+    kind: str = "cell",
+    name: str = "",
+    **more: object,
+) -> Path:
+    """A small cell made by hand: `right[policy]` are verdicts on as many questions."""
+    regime = name or (kind_ if budget == "1x" else f"{kind_}-{budget}")
+    folder = results / "hand" / (f"{regime}-{seed}" if kind == "cell" else f"base-{'-'.join(right)}")
+    policies = tuple(PolicyEntry(name, f"micro/{name}") for name in right)
+    manifest = Manifest(
+        suite="hand", key=folder.name, kind=kind, group="pair", regime=regime, regime_type=kind_,  # type: ignore[arg-type]
+        seed=seed if kind == "cell" else None, budget=budget, state="done", policies=policies, attempts=1,
+    )  # fmt: skip
+    write_manifest(folder, msgspec.structs.replace(manifest, **more))
+    journal = Journal(folder)
+    for policy, verdicts in right.items():
+        for doc, verdict in enumerate(verdicts):
+            word = {1: "right", 0: "wrong", -1: "invalid"}[verdict]
+            journal.append(
+                SampleRow(
+                    policy=policy, checkpoint_step=3, task="micro", metric="greedy", doc_id=str(doc), verdict=word
+                )
+            )
+        for step in (1, 2, 3):
+            journal.append(
+                StepRow(policy=policy, step=step, rollouts=8, generated_tokens=80, peer_received=10, peer_used=seed % 3)
+            )
+        journal.append(CostRow(attempt=1, policy=policy, phase="train", cpu_seconds=2.0))
+    journal.append(CostRow(attempt=1, policy="", phase="save", cpu_seconds=1.0))
+    journal.commit(3)
+    return folder
+
+
+def shown(results: Path, suite: str = "hand") -> dict[tuple[str, str], object]:
+    ingest(results)
+    with Snapshot(results) as snapshot:
+        return {(row.regime, row.policy): row for row in show_rows(snapshot, suite)}
+
+
+def test_show_by_hand(tmp_path: Path) -> None:
+    cell(tmp_path, "", 0, {"L": [1, 0, 0, 0]}, kind="base")
+    cell(tmp_path, "", 0, {"Q": [1, 1, 0, 0]}, kind="base")
+    ours = {1: ([1, 1, 1, 0], [1, 1, 1, 1]), 2: ([1, 1, 1, 1], [1, 1, 0, 0]), 3: ([1, 1, 0, 0], [1, -1, 1, 1])}
+    theirs = {1: ([1, 0, 0, 0], [1, 0, 0, 0]), 2: ([1, 1, 0, 0], [1, 0, 0, 0])}
+    for seed, (left, right) in ours.items():
+        cell(tmp_path, "sgt", seed, {"L": left, "Q": right})
+    for seed, (left, right) in theirs.items():
+        cell(tmp_path, "independent", seed, {"L": left, "Q": right})
+    rows = shown(tmp_path)
+    mean = rows["sgt", "*"]
+    accuracies = np.array([7 / 8, 6 / 8, (0.5 + 1.0) / 2])  # the invalid verdict is left out
+    assert (mean.seeds, mean.base, mean.baseline) == (3, 0.375, "independent")
+    assert mean.accuracy == pytest.approx(accuracies.mean())
+    low, high = stats.t.interval(0.95, 2, accuracies.mean(), stats.sem(accuracies))
+    assert mean.interval == pytest.approx((low, high))
+    gains = accuracies[:2] - np.array([0.25, 0.375])
+    assert mean.gain == pytest.approx(gains.mean())
+    assert mean.gain_interval == pytest.approx(stats.t.interval(0.95, 1, gains.mean(), stats.sem(gains)))
+    assert mean.peer_used == pytest.approx((1 + 2 + 0) / 30)
+    assert (mean.rollouts, mean.tokens, mean.cpu_seconds) == (48, 480, 5)
+    one = rows["sgt", "L"]
+    assert (one.rollouts, one.tokens, one.cpu_seconds, one.base) == (24, 240, 2, 0.25)
+    itself = rows["independent", "*"]
+    assert (itself.gain, itself.gain_interval, itself.baseline) == (None, None, None)
+
+
+def test_the_baseline_has_the_same_budget(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        cell(tmp_path, "independent", seed, {"L": [1, 0, 0, 0]})
+        cell(tmp_path, "sgt", seed, {"L": [1, 1, 0, 0]})
+        cell(tmp_path, "sgt", seed, {"L": [1, 1, 1, 0]}, "2x")
+        cell(tmp_path, "sgt", seed, {"L": [1, 1, 1, 1]}, "4x")
+        cell(tmp_path, "independent", seed, {"L": [1, 1, 0, 0]}, "2x")
+    rows = shown(tmp_path)
+    assert (rows["sgt", "L"].gain, rows["sgt", "L"].baseline) == (0.25, "independent")
+    assert (rows["sgt-2x", "L"].gain, rows["sgt-2x", "L"].baseline) == (0.25, "independent-2x")
+    assert (rows["sgt-4x", "L"].gain, rows["sgt-4x", "L"].baseline) == (None, None), "no baseline was run at 4x"
+    assert rows["independent-2x", "L"].gain is None
+
+
+def test_an_aa_variant_is_compared_with_the_baseline_on_common_seeds(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        cell(tmp_path, "independent", seed, {"L": [1, 0, 0, 0]})
+    for seed in (2, 3, 4):
+        cell(tmp_path, "independent", seed, {"L": [1, 1, seed > 3, 0]}, name="again", options={"sampling_stream": 1})
+    row = shown(tmp_path)["again", "L"]
+    assert (row.seeds, row.gain, row.gain_interval) == (3, 0.25, (0.25, 0.25)), "seed 4 has no pair"
+    cell(tmp_path, "sgt", 9, {"L": [1, 1, 1, 1]})
+    row = shown(tmp_path)["sgt", "L"]
+    assert (row.seeds, row.interval, row.gain, row.gain_interval, row.baseline) == (1, None, None, None, None)
+
+
+def test_leftovers_of_older_settings_are_left_out(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        cell(tmp_path, "independent", seed, {"L": [1, 0, 0, 0]})
+    old = cell(tmp_path, "independent", 9, {"L": [1, 1, 1, 1]})
+    suite = SuiteFile(
+        name="hand", variants=(VariantEntry(name="independent", regime_type="independent"),), groups=("pair",)
+    )
+    write_suite(tmp_path / "hand", msgspec.structs.replace(suite, cells=("independent-1", "independent-2")))
+    assert shown(tmp_path)["independent", "L"].seeds == 2
+    write_manifest(old, msgspec.structs.replace(read_manifest(old), seed=1, provenance=read_manifest(old).provenance))
+    write_suite(tmp_path / "hand", suite)
+    assert shown(tmp_path)["independent", "L"].seeds == 2, "the same place in the matrix counts once"
+
+
+def test_unfinished_and_failed_cells_do_not_count(tmp_path: Path) -> None:
+    cell(tmp_path, "independent", 1, {"L": [1, 0, 0, 0]})
+    cell(tmp_path, "independent", 2, {"L": [1, 1, 1, 1]}, state="failed", reason="the engine died")
+    assert shown(tmp_path)["independent", "L"].accuracy == 0.25
+    with Snapshot(tmp_path) as snapshot:
+        states = {row.seed: (row.state, row.reason) for row in status_rows(snapshot, "hand")}
+    assert states == {1: ("done", ""), 2: ("failed", "the engine died")}
+
+
+def test_json_has_the_agreed_fields_and_all_formats_agree(results: Path) -> None:
+    with Snapshot(results) as snapshot:
+        rows = show_rows(snapshot, "synthetic-small")
+    document = json.loads(render("synthetic-small", rows, "json"))
+    assert document["suite"] == "synthetic-small"
+    assert all(list(row)[: len(FIELDS)] == FIELDS for row in document["rows"])
+    first = document["rows"][2 * 3]
+    assert first["regime"] == "prp"
+    table = list(csv.DictReader(io.StringIO(render("synthetic-small", rows, "csv"))))
+    assert len(table) == len(rows) == 2 * 2 * 7 * 3
+    assert float(table[6]["gain_interval_low"]) == first["gain_interval"][0]
+    number = f"{100 * first['accuracy']:.1f}"
+    for form in ("table", "markdown", "latex"):
+        text = render("synthetic-small", rows, form)
+        assert number in text
+        assert "prp" in text
+    with pytest.raises(UsageError, match="yaml"):
+        render("synthetic-small", rows, "yaml")
+
+
+def test_latex_bolds_the_best_tie_group_and_escapes(results: Path) -> None:
+    with Snapshot(results) as snapshot:
+        row = show_rows(snapshot, "synthetic-small")[0]
+    rows = [
+        msgspec.structs.replace(row, regime="50%_&", tie_group=1, accuracy=0.615),
+        msgspec.structs.replace(row, regime="b", tie_group=2, accuracy=0.5),
+    ]
+    text = render("s_1", rows, "latex")
+    assert "50\\%\\_\\&" in text
+    assert "\\textbf{61.5}" in text
+    assert "\\textbf{50.0}" not in text
+    assert "s\\_1" in text
+
+
+def test_terminal_escapes_do_not_reach_the_terminal(results: Path) -> None:
+    with Snapshot(results) as snapshot:
+        row = show_rows(snapshot, "synthetic-small")[0]
+    evil = msgspec.structs.replace(row, regime="\x1b[31mred\x07", group="a\u202eb [bold]x[/bold]")
+    for form in ("table", "markdown", "latex"):
+        text = render("s", [evil], form)
+        assert "\x1b" not in text
+        assert "\x07" not in text
+        assert "\u202e" not in text
+    assert "[bold]x[/bold]" in render("s", [evil], "table")
+
+
+def test_ingest_reads_only_what_changed_and_equals_a_rebuild(tmp_path: Path) -> None:
+    write_results(tmp_path, steps=4, questions=6, regimes=REGIMES[:2])
+    first = ingest(tmp_path)
+    assert (first.cells, first.problems) == (2 * 3 * 2 + 4, [])
+    for path in sorted(tmp_path.rglob("*"), reverse=True):
+        os.utime(path, (1, 1))  # long settled
+    ingest(tmp_path)
+    assert ingest(tmp_path).cells == 0
+    victim = next(tmp_path.glob("synthetic-small/[!b]*/manifest.json")).parent
+    journal = Journal(victim)
+    journal.append(StepRow(policy="llama", step=99, rollouts=7))
+    journal.commit(99)
+    gone = sorted(p for p in tmp_path.glob("synthetic-small/[!b]*/") if p != victim)[0]
+    files.remove(gone)
+    second = ingest(tmp_path)
+    assert (second.cells, second.removed) == (1, 1)
+    tables = {"steps": "entropy", "totals": "entropy", "scores": "error", "cells": "fingerprint", "samples": "labels"}
+    queries = [f"SELECT * EXCLUDE ({left_out}) FROM {table} ORDER BY ALL" for table, left_out in tables.items()]
+    with Snapshot(tmp_path) as snapshot:
+        incremental = [snapshot.query(query).to_pydict() for query in queries]
+    ingest(tmp_path, rebuild=True)
+    with Snapshot(tmp_path) as snapshot:
+        rebuilt = [snapshot.query(query).to_pydict() for query in queries]
+    np.testing.assert_equal(incremental, rebuilt)
+
+
+def test_corrupt_journals_and_manifests_are_reported_and_the_rest_is_there(tmp_path: Path) -> None:
+    write_results(tmp_path, steps=4, questions=6, regimes=REGIMES[:2], seeds=(1,))
+    cells = sorted(p.parent for p in tmp_path.glob("synthetic-small/[!b]*/manifest.json"))
+    table = next(cells[0].glob("journal/*/steps-*"))
+    table.write_bytes(table.read_bytes()[:-9])
+    (cells[1] / "manifest.json").write_text('{"suite": 3')
+    report = ingest(tmp_path)
+    assert len(report.problems) == 2
+    assert any(table.name in problem for problem in report.problems)
+    with Snapshot(tmp_path) as snapshot:
+        assert snapshot.query("SELECT count(*) AS n FROM problems").to_pylist() == [{"n": 2}]
+        assert (
+            snapshot.query("SELECT count(*) AS n FROM samples WHERE cell = ?", [cells[0].name]).to_pylist()[0]["n"] > 0
+        )
+        states = {row.key: row for row in status_rows(snapshot)}
+        assert states[cells[1].name].state == "failed"
+
+
+@pytest.mark.parametrize("garbage", [b"", b"not a database", b"\0" * 10_000])
+def test_a_torn_store_is_rebuilt(tmp_path: Path, garbage: bytes) -> None:
+    write_results(tmp_path, steps=2, questions=4, regimes=REGIMES[:1], seeds=(1,))
+    (tmp_path / STORE).write_bytes(garbage)
+    ingest(tmp_path)
+    with Snapshot(tmp_path) as snapshot:
+        assert show_rows(snapshot, "synthetic-small")
+
+
+def test_a_snapshot_stays_readable_while_a_newer_one_takes_its_place(tmp_path: Path) -> None:
+    write_results(tmp_path, steps=2, questions=4, regimes=REGIMES[:1], seeds=(1,))
+    ingest(tmp_path)
+    with Snapshot(tmp_path) as old:
+        write_results(tmp_path, "synthetic-more", steps=2, questions=4, regimes=REGIMES[:1], seeds=(1,))
+        ingest(tmp_path)
+        with Snapshot(tmp_path) as new:
+            count = "SELECT count(DISTINCT suite) AS n FROM cells"
+            assert old.query(count).to_pylist() == [{"n": 1}]
+            assert new.query(count).to_pylist() == [{"n": 2}]
+
+
+def test_a_full_disk_leaves_the_old_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_results(tmp_path, steps=2, questions=4, regimes=REGIMES[:1], seeds=(1,))
+    ingest(tmp_path)
+    before = (tmp_path / STORE).read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("harness.store.ingest.sync", full)
+    with pytest.raises(DiskFullError):
+        ingest(tmp_path, rebuild=True)
+    assert (tmp_path / STORE).read_bytes() == before
+    assert not list(tmp_path.glob("*.tmp*"))
+
+
+def _hold(results: Path, ready: multiprocessing.synchronize.Event) -> None:
+    from harness.store.ingest import writer_lock
+
+    with writer_lock(results, 1):
+        ready.set()
+        time.sleep(60)
+
+
+def test_one_writer_and_a_dead_one_does_not_block(results: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    holder = context.Process(target=_hold, args=(results, ready))
+    holder.start()
+    try:
+        assert ready.wait(30)
+        with pytest.raises(StoreError, match="another process"):
+            ingest(results, deadline=0.1)
+    finally:
+        holder.kill()
+        holder.join(10)
+    ingest(results, deadline=5)
+
+
+HOSTILE = [
+    "SELECT * FROM read_csv('/etc/passwd')", "SELECT * FROM '/etc/passwd'", "COPY cells TO '/tmp/x.csv'", "SELECT 1; SELECT 2",
+    "ATTACH '/tmp/y.duckdb'", "SET enable_external_access = true", "INSERT INTO cells SELECT * FROM cells", "DROP TABLE cells",
+    "INSTALL httpfs", "SELECT * FROM glob('/*')", "CREATE TABLE memory.x AS SELECT 1", "SELEC 1", "", "PRAGMA database_list",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("statement", HOSTILE)
+def test_sql_reads_and_nothing_else(results: Path, statement: str) -> None:
+    with Snapshot(results) as snapshot, pytest.raises(UsageError):
+        snapshot.sql(statement)
+
+
+def test_sql_answers_and_has_a_deadline(results: Path) -> None:
+    with Snapshot(results) as snapshot:
+        rows = snapshot.sql(
+            "WITH x AS (SELECT labels['skill'] AS skill FROM samples) SELECT skill, count(*) AS n FROM x GROUP BY 1"
+        )
+        assert {row["skill"] for row in rows.to_pylist()} == {"add", "mul"}
+        with pytest.raises(UsageError, match="longer than"):
+            snapshot.sql("SELECT count(*) FROM range(100000000) a, range(100000000) b", seconds=0.3)
+
+
+def test_missing_results_say_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="harness run"):
+        Snapshot(tmp_path)
+    with pytest.raises(StoreError, match="no such"):
+        ingest(tmp_path / "absent")
+
+
+def test_journal_of_a_synthetic_cell_equals_what_the_store_holds(results: Path) -> None:
+    folder = next(p.parent for p in results.glob("synthetic-small/[!b]*/manifest.json"))
+    journal = read_journal(folder).tables
+    with Snapshot(results) as snapshot:
+        for table, data in journal.items():
+            stored = snapshot.query(f"SELECT * EXCLUDE (suite, cell) FROM {table} WHERE cell = ?", [folder.name])
+            assert stored.num_rows == data.num_rows
+            if table != "samples":
+                np.testing.assert_equal(stored.to_pydict(), data.to_pydict())
