@@ -92,7 +92,7 @@ class EmbeddedEngine:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        return self._policy.tokenizer
+        return self._policy.vocabulary.tokenizer
 
     @property
     def model(self) -> PreTrainedModel:
@@ -103,7 +103,7 @@ class EmbeddedEngine:
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
         """G answers per prompt, see `PolicyEngine.sample`. Prompts of similar length are batched together."""
-        ids = [self._encode(prompt) for prompt in prompts]
+        ids = [self._policy.vocabulary.encode(prompt) for prompt in prompts]
         samples: list[list[Sample]] = [[] for _ in prompts]
         for chunk in self._chunks(ids, seeds.shape[1], sampling.max_new_tokens):
             drawn = draw(
@@ -182,7 +182,10 @@ class EmbeddedEngine:
         """Continue from a folder of `save`. Raises CheckpointError, and then leaves the engine as it was."""
         seal = checkpoint.check(folder, self.name)
         policy = open_policy(folder, self._device, self._chat)
-        if _shapes(policy.model) != _shapes(self.model) or policy.tokenizer.get_vocab() != self.tokenizer.get_vocab():
+        if (
+            _shapes(policy.model) != _shapes(self.model)
+            or policy.vocabulary.tokenizer.get_vocab() != self.tokenizer.get_vocab()
+        ):
             raise CheckpointError(f"{folder}: another model or tokenizer than that of policy {self.name!r}")
         optimiser = _optimiser(policy.model)
         checkpoint.load_moments(folder / checkpoint.OPTIMISER, optimiser, policy.model)
@@ -245,20 +248,16 @@ class EmbeddedEngine:
         )
 
     def _request(self, prompt: int, tokens: Int32[np.ndarray, "T"]) -> Request:
-        if not self._policy.is_content(tokens):
+        if not self._policy.vocabulary.is_content(tokens):
             raise EngineError(f"policy {self.name}: an answer holds ids that are no content of its vocabulary")
         return Request(prompt, tokens.tolist())
-
-    def _encode(self, prompt: Prompt) -> list[int]:
-        ids = self._policy.encode(prompt.text, self._chat)
-        if not ids:
-            raise EngineError(f"policy {self.name}: prompt {prompt.id!r} has no tokens")
-        return ids
 
     def _distinct(self, prompts: Sequence[Prompt]) -> tuple[list[list[int]], dict[str, int]]:
         """Token ids of the distinct prompts, and the place of each by prompt id."""
         distinct = {prompt.id: prompt for prompt in prompts}
-        return [self._encode(p) for p in distinct.values()], {key: place for place, key in enumerate(distinct)}
+        return [self._policy.vocabulary.encode(p) for p in distinct.values()], {
+            key: place for place, key in enumerate(distinct)
+        }
 
     def _chunks(self, ids: Sequence[list[int]], group: int, max_new_tokens: int) -> Iterator[list[int]]:
         """Prompts in batches whose keys and values fit `CACHE_BYTES`, longest first."""

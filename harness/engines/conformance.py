@@ -1,0 +1,297 @@
+"""What every engine must do, as checks that a test of any engine can run.
+
+    @pytest.mark.parametrize("check", CHECKS, ids=name_of)
+    def test_conformance(check, case): check(case)
+
+A check raises AssertionError. It needs no reference to how an engine works inside; `Case.make` returns a fresh engine, at
+version 0, always with the same weights.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32, UInt64
+
+from harness.engines.protocol import Optimisation, PolicyEngine, Sample, Sampling
+from harness.errors import CheckpointError
+from harness.learning.experience import Prompt
+from harness.learning.terms import Objective, Term, TermAnswer
+
+TOLERANCE = 1e-4
+"""Nats per token between sampled and teacher-forced log-probabilities (float32)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An engine under test. make: called with the policy's name. prompts: at least 6, of different lengths. folder: empty."""
+
+    make: Callable[[str], PolicyEngine]
+    prompts: tuple[Prompt, ...]
+    folder: Path
+    max_tokens: int = 24
+    group: int = 4
+
+    @property
+    def seeds(self) -> UInt64[np.ndarray, "P G"]:
+        return np.random.default_rng(7).integers(0, 2**64, (len(self.prompts), self.group), dtype=np.uint64)
+
+    def sample(self, engine: PolicyEngine, temperature: float = 1.0) -> list[list[Sample]]:
+        return engine.sample(self.prompts, self.seeds, Sampling(temperature, self.max_tokens))
+
+    def score(self, engine: PolicyEngine, samples: Sequence[Sequence[Sample]]) -> list[Float32[np.ndarray, "T"]]:
+        prompts = [p for p, group in zip(self.prompts, samples, strict=True) for _ in group]
+        return engine.score(prompts, [s.tokens for group in samples for s in group])
+
+    def optimisation(self, **changes: object) -> Optimisation:
+        return replace(Optimisation(learning_rate=1e-3, max_tokens=self.max_tokens), **changes)  # type: ignore[arg-type]
+
+    def term(self, samples: Sequence[Sequence[Sample]], advantages: Sequence[float], source: str = "own") -> Term:
+        """A GRPO term over the samples; the advantages are repeated in turn."""
+        answers = [
+            TermAnswer(prompt.id, sample.tokens, advantages[index % len(advantages)], sample.logprobs)
+            for prompt, group in zip(self.prompts, samples, strict=True)
+            for index, sample in enumerate(group)
+        ]
+        return Term(
+            source, "peer" if source == "peer" else "own", Objective(), tuple(answers), order=int(source == "peer")
+        )
+
+
+def samples_are_well_formed(case: Case) -> None:
+    """Shapes, dtypes, EOS at the end of finished answers and nowhere else, text without EOS."""
+    engine = case.make("a")
+    samples = case.sample(engine)
+    assert [len(group) for group in samples] == [case.group] * len(case.prompts)
+    eos = engine.tokenizer.eos_token_id
+    for sample in (s for group in samples for s in group):
+        assert sample.tokens.dtype == np.int32
+        assert sample.logprobs.dtype == np.float32
+        assert 1 <= len(sample.tokens) == len(sample.logprobs) <= case.max_tokens
+        assert (sample.logprobs <= 0).all()
+        assert np.isfinite(sample.logprobs).all()
+        assert eos not in sample.tokens[:-1]
+        assert sample.finished == (sample.tokens[-1] == eos)
+        assert sample.finished or len(sample.tokens) == case.max_tokens
+        content = sample.tokens[:-1] if sample.finished else sample.tokens
+        assert sample.text == engine.tokenizer.decode(content, skip_special_tokens=True)
+    assert any(s.finished for group in samples for s in group), "no answer finished: nothing was tested"
+    engine.close()
+
+
+def answers_depend_on_seed_and_weights_only(case: Case) -> None:
+    """The same answer alone, in another order, beside other answers; another seed gives another answer."""
+    engine = case.make("a")
+    whole, settings = case.sample(engine), Sampling(1.0, case.max_tokens)
+    _same(whole, case.sample(engine), exact=True)
+    backwards = engine.sample(case.prompts[::-1], case.seeds[::-1], settings)[::-1]
+    alone = [engine.sample([p], case.seeds[i : i + 1], settings)[0] for i, p in enumerate(case.prompts)]
+    fewer = engine.sample(case.prompts, case.seeds[:, :1], settings)
+    _same(whole, backwards)
+    _same(whole, alone)
+    _same([group[:1] for group in whole], fewer)
+    other = engine.sample(case.prompts, case.seeds + np.uint64(1), settings)
+    assert sum(a.text != b.text for g, h in zip(whole, other, strict=True) for a, b in zip(g, h, strict=True)) > 0
+    engine.close()
+
+
+def greedy_ignores_the_seed(case: Case) -> None:
+    """Temperature 0: all answers of a group are alike, whatever the seeds."""
+    engine = case.make("a")
+    for group in case.sample(engine, temperature=0.0):
+        assert all(np.array_equal(sample.tokens, group[0].tokens) for sample in group)
+    engine.close()
+
+
+def scores_equal_sampled_logprobs(case: Case) -> None:
+    """Teacher-forced log-probabilities are those that came with the samples, in any batch."""
+    engine = case.make("a")
+    samples = case.sample(engine)
+    flat = [s for group in samples for s in group]
+    together = case.score(engine, samples)
+    for sample, score in zip(flat, together, strict=True):
+        assert np.abs(score - sample.logprobs).max() < TOLERANCE
+    for index in (0, len(flat) - 1):
+        alone = engine.score([case.prompts[index // case.group]], [flat[index].tokens])[0]
+        assert np.abs(alone - together[index]).max() < TOLERANCE
+    empty = engine.score(case.prompts[:2], [np.zeros(0, np.int32), flat[0].tokens])
+    assert [len(s) for s in empty] == [0, len(flat[0].tokens)]
+    engine.close()
+
+
+def updates_move_probability_towards_advantage(case: Case) -> None:
+    """Answers of positive advantage become likelier, the others less likely; the report counts them."""
+    engine = case.make("a")
+    samples = case.sample(engine)
+    before = case.score(engine, samples)
+    report = engine.update(case.prompts, [case.term(samples, [1.0, -1.0, 0.0, 1.0])], case.optimisation())
+    after = case.score(engine, samples)
+    gain = [(b - a).sum() for a, b in zip(before, after, strict=True)]
+    sign = np.array([1.0, -1.0, 0.0, 1.0] * len(case.prompts))[: len(gain)]
+    assert np.dot(gain, sign) > 0
+    term = report.terms[0]
+    answers = sum(map(len, samples))
+    assert (term.answers, term.active) == (answers, int((sign != 0).sum()))
+    assert term.tokens == sum(len(s.tokens) for group in samples for s in group)
+    assert abs(term.ratio_mean - 1) < TOLERANCE
+    assert abs(term.loss - report.loss) < 1e-7
+    assert report.gradient_norm > 0
+    assert engine.version == report.updates == 1
+    engine.close()
+
+
+def updates_without_gradient_change_nothing(case: Case) -> None:
+    """Advantages of 0, and no terms at all: the weights stay, the version moves on."""
+    engine = case.make("a")
+    samples = case.sample(engine)
+    before = case.score(engine, samples)
+    report = engine.update(case.prompts, [case.term(samples, [0.0])], case.optimisation(updates=2))
+    assert (report.terms[0].active, report.trained_tokens, report.gradient_norm) == (0, 0, 0.0)
+    engine.update(case.prompts, [], case.optimisation())
+    assert engine.version == 3
+    assert all(np.array_equal(a, b) for a, b in zip(before, case.score(engine, samples), strict=True))
+    engine.close()
+
+
+def measuring_changes_nothing(case: Case) -> None:
+    """Gradient norms of own and peer terms alone and their cosine are consistent, and free of side effects."""
+    scores, reports = [], []
+    for measure in (False, True):
+        engine = case.make("a")
+        samples = case.sample(engine)
+        terms = [case.term(samples, [1.0, -1.0]), case.term(samples, [0.5, -2.0], source="peer")]
+        reports.append(engine.update(case.prompts, terms, case.optimisation(measure=measure)))
+        scores.append(case.score(engine, samples))
+        engine.close()
+    assert all(np.array_equal(a, b) for a, b in zip(*scores, strict=True))
+    silent, measured = reports
+    assert np.isnan(silent.own_peer_cosine)
+    own, peer, cosine = measured.own_gradient_norm, measured.peer_gradient_norm, measured.own_peer_cosine
+    assert own > 0
+    assert peer > 0
+    assert -1 <= cosine <= 1
+    together = (own**2 + peer**2 + 2 * cosine * own * peer) ** 0.5
+    assert abs(together - measured.gradient_norm) < 1e-3 * measured.gradient_norm
+
+
+def restored_engine_continues_exactly(case: Case) -> None:
+    """save, restore into a fresh engine, train on: the same numbers, bit for bit."""
+    engine = case.make("a")
+    samples = case.sample(engine)
+    terms = [case.term(samples, [1.0, -1.0])]
+    engine.update(case.prompts, terms, case.optimisation(updates=2))
+    engine.save(case.folder / "checkpoint")
+    engine.save(case.folder / "checkpoint")
+    fresh = case.make("a")
+    fresh.restore(case.folder / "checkpoint")
+    assert fresh.version == engine.version == 2
+    for repetition in range(2):
+        reports = [e.update(case.prompts, terms, case.optimisation(updates=2)) for e in (engine, fresh)]
+        assert repr(reports[0]) == repr(reports[1]), f"round {repetition}"
+    _same(case.sample(engine), case.sample(fresh), exact=True)
+    engine.close()
+    fresh.close()
+
+
+def broken_checkpoints_are_refused(case: Case) -> None:
+    """Truncated, altered, incomplete, foreign and absent checkpoints: one clear line, and the engine is as before."""
+    engine = case.make("a")
+    samples = case.sample(engine)
+    before = case.score(engine, samples)
+    good = case.folder / "good"
+    engine.save(good)
+
+    def refused(folder: Path, by: PolicyEngine = engine) -> None:
+        message = ""
+        try:
+            by.restore(folder)
+        except CheckpointError as error:
+            message = str(error)
+        assert folder.name in message, f"{folder} was accepted"
+        assert "\n" not in message
+
+    refused(case.folder / "absent")
+    for index, file in enumerate(sorted(path for path in good.iterdir() if path.is_file())):
+        content = file.read_bytes()
+        for kind, change in (
+            ("truncated", content[: len(content) // 2]),
+            ("altered", b"\x00" + content[1:]),
+            ("gone", None),
+        ):
+            folder = case.folder / f"bad-{index}-{kind}"
+            shutil.copytree(good, folder)
+            if change is None:
+                (folder / file.name).unlink()
+            else:
+                (folder / file.name).write_bytes(change)
+            refused(folder)
+    other = case.make("b")
+    refused(good, by=other)
+    other.close()
+    engine.restore(good)
+    assert all(np.array_equal(a, b) for a, b in zip(before, case.score(engine, samples), strict=True))
+    engine.close()
+
+
+def checkpoints_are_ordinary_folders(case: Case) -> None:
+    """`AutoModelForCausalLM` and `AutoTokenizer` open a checkpoint, and the model gives the engine's own scores."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    engine = case.make("a")
+    samples = case.sample(engine)
+    engine.update(case.prompts, [case.term(samples, [1.0, -1.0])], case.optimisation())
+    engine.save(case.folder / "checkpoint")
+    model = AutoModelForCausalLM.from_pretrained(case.folder / "checkpoint", dtype=torch.float32).train(False)
+    tokenizer = AutoTokenizer.from_pretrained(case.folder / "checkpoint")
+    assert tokenizer.get_vocab() == engine.tokenizer.get_vocab()
+    scores = case.score(engine, samples)[:: case.group]
+    for prompt, group, score in zip(case.prompts, samples, scores, strict=True):
+        start = tokenizer.encode(prompt.text, add_special_tokens=False)
+        ids = torch.tensor([[*start, *group[0].tokens.tolist()]])
+        with torch.no_grad():
+            logits = model(ids).logits[0, len(start) - 1 : -1]
+        if tokenizer.pad_token_id != tokenizer.eos_token_id:
+            logits[:, tokenizer.pad_token_id] = float("-inf")
+        logp = logits.log_softmax(-1).gather(1, ids[0, len(start) :, None]).squeeze(1).numpy()
+        assert np.abs(logp - score).max() < TOLERANCE
+    engine.close()
+
+
+def closing_twice_is_fine(case: Case) -> None:
+    """`close` is idempotent."""
+    engine = case.make("a")
+    engine.close()
+    engine.close()
+
+
+CHECKS: tuple[Callable[[Case], None], ...] = (
+    samples_are_well_formed,
+    answers_depend_on_seed_and_weights_only,
+    greedy_ignores_the_seed,
+    scores_equal_sampled_logprobs,
+    updates_move_probability_towards_advantage,
+    updates_without_gradient_change_nothing,
+    measuring_changes_nothing,
+    restored_engine_continues_exactly,
+    broken_checkpoints_are_refused,
+    checkpoints_are_ordinary_folders,
+    closing_twice_is_fine,
+)
+
+
+def name_of(check: Callable[[Case], None]) -> str:
+    """Test id of a check."""
+    return check.__name__
+
+
+def _same(left: Sequence[Sequence[Sample]], right: Sequence[Sequence[Sample]], exact: bool = False) -> None:
+    for group, other in zip(left, right, strict=True):
+        for a, b in zip(group, other, strict=True):
+            assert np.array_equal(a.tokens, b.tokens), f"{a.text!r} != {b.text!r}"
+            assert (a.text, a.finished) == (b.text, b.finished)
+            assert np.abs(a.logprobs - b.logprobs).max() <= (0.0 if exact else TOLERANCE)

@@ -1,0 +1,210 @@
+"""The embedded engine: conformance, and agreement with transformers' own generation and plain forward passes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from harness.engines.conformance import CHECKS, Case, name_of
+from harness.engines.embedded.engine import EmbeddedEngine
+from harness.engines.embedded.sampling import uniforms
+from harness.engines.embedded.scoring import buckets, microbatches
+from harness.engines.protocol import Optimisation, Sampling
+from harness.errors import EngineError
+from harness.learning.experience import Prompt
+from harness.learning.minibatches import MiniBatch
+from harness.learning.packing import pack
+from harness.learning.surrogate import surrogate
+from harness.learning.terms import Objective, Term, TermAnswer
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("check", CHECKS, ids=name_of)
+def test_conformance(check, device, folder, prompts, tmp_path):
+    def make(name):
+        return EmbeddedEngine(name, folder, device=device)
+
+    check(Case(make, prompts[:7], tmp_path))
+
+
+def test_greedy_equals_transformers_generate(folder, prompts):
+    """All 200 prompts, in batches of mixed lengths that finish at different times."""
+    engine = EmbeddedEngine("a", folder, device="cpu")
+    ours = engine.sample(prompts, np.zeros((len(prompts), 1), np.uint64), Sampling(0.0, 32))
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    batch = tokenizer([p.text for p in prompts], return_tensors="pt", padding=True, add_special_tokens=False)
+    theirs = model.generate(
+        **{key: batch[key] for key in ("input_ids", "attention_mask")},
+        do_sample=False,
+        max_new_tokens=32,
+        suppress_tokens=[tokenizer.pad_token_id],
+    )[:, batch["input_ids"].shape[1] :].numpy()
+    lengths = [len(group[0].tokens) for group in ours]
+    equal = [np.array_equal(g[0].tokens, t[:n]) for g, t, n in zip(ours, theirs, lengths, strict=True)]
+    assert sum(equal) == len(prompts) == 200
+    early = np.mean(np.array(lengths) < max(lengths))
+    assert early > 0.25, "too few answers ended early: compaction was not exercised"
+
+
+def test_gradient_is_that_of_plain_forward_passes(folder, prompts):
+    """Shared prompts, buckets and micro-batches against one answer at a time without any cache."""
+    prompts = prompts[:5]
+    engine = EmbeddedEngine("a", folder, device="cpu", micro_tokens=200)
+    samples = engine.sample(prompts, np.arange(20, dtype=np.uint64).reshape(5, 4), Sampling(1.0, 24))
+    rng = np.random.default_rng(0)
+    own, peer = (
+        tuple(
+            TermAnswer(p.id, s.tokens, float(rng.normal()), s.logprobs + rng.normal(0, 0.1), mask=mask)
+            for p, group in zip(prompts, samples, strict=True)
+            for s in group
+            for mask in [None if rng.random() < 0.5 else np.arange(len(s.tokens)) < max(1, len(s.tokens) - 1)]
+        )
+        for _ in range(2)
+    )
+    sequence = Objective("sequence", low=0.9, high=1.1, aggregation="answer")
+    terms = (Term("own", "own", Objective(), own), Term("peer", "peer", sequence, peer, weight=0.5))
+    # A clip norm above the gradient's and a learning rate of 0: the update leaves the gradient to be read.
+    engine.update(prompts, terms, Optimisation(learning_rate=0.0, clip_norm=1e9, max_tokens=24))
+    found = {name: p.grad.clone() for name, p in engine.model.named_parameters()}
+
+    engine.model.zero_grad()
+    texts = {p.id: p.text for p in prompts}
+    batch = MiniBatch(0, terms, 24)
+    live, logps = list(batch.live()), []
+    for _, answer in live:
+        start = engine.tokenizer.encode(texts[answer.prompt_id])
+        ids = torch.tensor([[*start, *answer.tokens.tolist()]])
+        logits = engine.model(ids).logits[0, len(start) - 1 : -1]
+        logits[:, engine.tokenizer.pad_token_id] = -1e9
+        logp = logits.log_softmax(-1).gather(1, ids[0, len(start) :, None]).squeeze(1)
+        logps.append(logp if answer.mask is None else logp[torch.as_tensor(answer.mask)])
+    surrogate(torch.cat(logps), pack(batch, live))[0].backward()
+    for name, parameter in engine.model.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=2e-6, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_sampling_follows_the_distribution(folder, prompts):
+    """First tokens of 4,000 answers against the model's own probabilities, chi-square below its 1e-4 quantile."""
+    engine = EmbeddedEngine("a", folder, device="cpu")
+    seeds = np.random.default_rng(3).integers(0, 2**64, (1, 4_000), dtype=np.uint64)
+    for temperature in (1.0, 0.7):
+        (group,) = engine.sample(prompts[:1], seeds, Sampling(temperature, 1))
+        with torch.no_grad():
+            logits = engine.model(torch.tensor([engine.tokenizer.encode(prompts[0].text)])).logits[0, -1]
+        logits[engine.tokenizer.pad_token_id] = float("-inf")
+        expected = (logits / temperature).softmax(-1).double().numpy() * seeds.size
+        counts = np.bincount([s.tokens[0] for s in group], minlength=len(expected))
+        common = expected > 5
+        rest = [counts[~common].sum()], [expected[~common].sum()]
+        seen, wanted = np.append(counts[common], rest[0]), np.append(expected[common], rest[1])
+        wanted, seen = wanted[wanted > 0], seen[wanted > 0]
+        freedom = len(wanted) - 1
+        chi_square = ((seen - wanted) ** 2 / wanted).sum()
+        assert freedom >= 1
+        assert chi_square < freedom + 4 * np.sqrt(2 * freedom) + 10
+        assert counts[engine.tokenizer.pad_token_id] == 0
+        entropy = -(expected / seeds.size * np.log(np.maximum(expected / seeds.size, 1e-30))).sum()
+        assert group[0].entropy == pytest.approx(entropy, abs=1e-4)
+
+
+def test_uniforms_are_uniform_and_distinct():
+    """Against splitmix64's published first output for seed state 0, and by moments, rows and columns apart."""
+    table = uniforms(np.arange(2_000, dtype=np.uint64), 50)
+    assert table.min() > 0
+    assert table.max() <= 1
+    assert abs(table.mean() - 0.5) < 4 / np.sqrt(12 * table.size)
+    assert abs(table.var() - 1 / 12) < 0.001
+    assert abs(np.corrcoef(table[:-1].ravel(), table[1:].ravel())[0, 1]) < 0.015
+    assert abs(np.corrcoef(table[:, :-1].ravel(), table[:, 1:].ravel())[0, 1]) < 0.015
+    assert len(np.unique(table)) == table.size
+    # mix(0) = 0, so seed 0 starts splitmix64 from state 0, whose first output is 0xE220A8397B1DCDAF.
+    assert uniforms(np.zeros(1, np.uint64), 1)[0, 0] == ((0xE220A8397B1DCDAF >> 11) + 1) * 2.0**-53
+
+
+def test_hard_clipped_peers_are_not_active(folder, prompts):
+    """HACPO's term: answers outside the window count as not used."""
+    engine = EmbeddedEngine("a", folder, device="cpu")
+    samples = engine.sample(prompts[:4], np.arange(8, dtype=np.uint64).reshape(4, 2), Sampling(1.0, 24))
+    shift = [0.1, -0.1, 0.5, 0.05]
+    peers = tuple(
+        TermAnswer(p.id, s.tokens, 1.0, float(s.logprobs.mean()) + shift[i])
+        for i, (p, group) in enumerate(zip(prompts[:4], samples, strict=True))
+        for s in group
+    )
+    window = Objective("cross", "hard", low=0.8, high=1.0, exponent=1.0, log_bound=10.0, aggregation="answer")
+    report = engine.update(prompts[:4], [Term("peer", "peer", window, peers)], Optimisation(measure=True))
+    assert (report.terms[0].answers, report.terms[0].active) == (8, 4)
+    ratios = np.repeat(np.exp(-np.array(shift)), 2)
+    assert report.terms[0].ratio_mean == pytest.approx(ratios.mean(), abs=1e-4)
+    assert report.terms[0].ratio_second == pytest.approx((ratios**2).mean(), abs=1e-4)
+    assert report.terms[0].gradient_norm == pytest.approx(report.gradient_norm, rel=1e-4)
+
+
+def test_micro_batches_and_buckets_keep_every_answer():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 60, 100).tolist()
+    cut = buckets(lengths)
+    assert sorted(i for bucket in cut for i in bucket) == list(range(100))
+    assert all(sum(lengths[b[0]] - lengths[i] for i in b) <= 128 for b in cut)
+    assert buckets([5] * 10) == [list(range(10))]
+    prompts = [[0] * 10, [0] * 20]
+    requests = [type("R", (), {"prompt": i % 2, "tokens": [1] * 15})() for i in range(9)]
+    pieces = list(microbatches(prompts, requests, 60))
+    assert [i for piece in pieces for i in piece] == list(range(9))
+    assert [len(piece) for piece in pieces] == [2, 2, 2, 2, 1]
+
+
+def test_small_cache_budget_gives_the_same_answers(folder, prompts, monkeypatch):
+    engine = EmbeddedEngine("a", folder, device="cpu")
+    seeds = np.arange(18, dtype=np.uint64).reshape(9, 2)
+    whole = engine.sample(prompts[:9], seeds, Sampling(1.0, 16))
+    monkeypatch.setattr("harness.engines.embedded.engine.CACHE_BYTES", 400_000)
+    pieces = engine.sample(prompts[:9], seeds, Sampling(1.0, 16))
+    assert [[s.text for s in g] for g in whole] == [[s.text for s in g] for g in pieces]
+
+
+def test_refusals_are_one_clear_line(folder, prompts, tmp_path):
+    engine = EmbeddedEngine("a", folder, device="cpu")
+    pad = np.array([5, engine.tokenizer.pad_token_id], np.int32)
+    with pytest.raises(EngineError, match="no content of its vocabulary"):
+        engine.score(prompts[:1], [pad])
+    with pytest.raises(EngineError, match="no content of its vocabulary"):
+        engine.score(prompts[:1], [np.array([10**6], np.int32)])
+    with pytest.raises(EngineError, match="'empty' has no tokens"):
+        engine.sample([Prompt("empty", "", "0")], np.zeros((1, 1), np.uint64), Sampling())
+    with pytest.raises(EngineError, match="does not open"):
+        EmbeddedEngine("a", tmp_path / "nothing")
+    with pytest.raises(EngineError, match="no chat template"):
+        EmbeddedEngine("a", folder, chat=True)
+    samples = engine.sample(prompts[:1], np.zeros((1, 1), np.uint64), Sampling(1.0, 8))
+    poison = TermAnswer(prompts[0].id, samples[0][0].tokens, float("nan"), samples[0][0].logprobs)
+    with pytest.raises(EngineError, match="gradient of update 0 is not finite"):
+        engine.update(prompts[:1], [Term("own", "own", Objective(), (poison,))], Optimisation())
+
+
+def test_chat_template_and_sliding_windows(folder, prompts, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = (
+        "{% for m in messages %}Q: {{ m.content }}{% endfor %}{% if add_generation_prompt %}{{ '\\nA:' }}{% endif %}"
+    )
+    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    bare = [replace(p, text=p.text.removeprefix("Q: ").removesuffix("\nA:")) for p in prompts[:3]]
+    seeds = np.arange(3, dtype=np.uint64).reshape(3, 1)
+    raw = EmbeddedEngine("a", folder, device="cpu").sample(prompts[:3], seeds, Sampling(1.0, 8))
+    chat = EmbeddedEngine("a", tmp_path, device="cpu", chat=True).sample(bare, seeds, Sampling(1.0, 8))
+    assert [g[0].text for g in raw] == [g[0].text for g in chat]
+    config = json.loads((tmp_path / "config.json").read_text())
+    if "layer_types" in config:
+        config["layer_types"][0] = "sliding_attention"
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(EngineError, match="needs full attention"):
+            EmbeddedEngine("a", tmp_path, device="cpu")

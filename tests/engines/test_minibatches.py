@@ -1,0 +1,89 @@
+"""How a step's terms are cut into mini-batches, and what each of them divides by."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.learning.minibatches import minibatches
+from harness.learning.terms import Objective, Term, TermAnswer
+
+
+def answers(prompt, count, size=3, advantage=1.0, weight=1.0):
+    tokens = np.arange(size, dtype=np.int32)
+    return tuple(TermAnswer(prompt, tokens, advantage, weight=weight) for _ in range(count))
+
+
+def own_and_peer(order, prompts=8, group=4):
+    ids = [f"p{i}" for i in range(prompts)]
+    own = Term("own", "own", Objective(), sum((answers(i, group) for i in ids), ()))
+    peer = Term("peer", "peer", Objective(), sum((answers(i, group) for i in ids), ()), order=order)
+    return own, peer
+
+
+def test_own_comes_before_peer_where_ordered():
+    batches = minibatches(own_and_peer(order=1), 4, 48)
+    assert [[len(t.answers) for t in b.terms] for b in batches] == [[16, 0], [16, 0], [0, 16], [0, 16]]
+    assert [b.update for b in batches] == [0, 1, 2, 3]
+
+
+def test_own_and_peer_of_a_prompt_share_a_minibatch_where_not_ordered():
+    batches = minibatches(own_and_peer(order=0), 4, 48)
+    for index, batch in enumerate(batches):
+        prompts = [{a.prompt_id for a in t.answers} for t in batch.terms]
+        assert prompts[0] == prompts[1] == {f"p{2 * index}", f"p{2 * index + 1}"}
+
+
+def test_one_update_takes_everything_in_the_terms_order():
+    own, peer = own_and_peer(order=1)
+    (batch,) = minibatches((own, peer), 1, 48)
+    assert [t.answers for t in batch.terms] == [own.answers, peer.answers]
+
+
+@given(sizes=st.lists(st.integers(1, 20), max_size=30), updates=st.integers(1, 8))
+def test_every_answer_once_units_whole_and_nothing_empty_without_need(sizes, updates):
+    term = Term("own", "own", Objective(), sum((answers(f"p{i}", n) for i, n in enumerate(sizes)), ()))
+    batches = minibatches([term], updates, 48)
+    held = [[a.prompt_id for a in b.terms[0].answers] for b in batches]
+    assert len(batches) == updates
+    assert [p for part in held for p in part] == [a.prompt_id for a in term.answers]
+    assert all(not set(a) & set(b) for i, a in enumerate(held) for b in held[:i])
+    assert sum(bool(part) for part in held) == min(updates, len(sizes))
+    if sizes and updates == 2:
+        assert abs(len(held[0]) - len(held[1])) <= max(sizes)
+
+
+def test_normalisers_count_own_and_peer_together_and_the_silent_ones_too():
+    token, answer = Objective(), Objective(ratio="sequence", aggregation="answer")
+    constant, prompt = Objective(aggregation="constant"), Objective(form="nll", aggregation="prompt")
+    kl = Objective(form="kl")
+    terms = (
+        Term("own", "own", token, answers("a", 4, size=5) + answers("b", 4, size=5, advantage=0.0)),
+        Term("peer", "peer", token, answers("a", 2, size=7, weight=0.0)),
+        Term("sequence", "own", answer, answers("a", 3)),
+        Term("drgrpo", "own", constant, answers("b", 6)),
+        Term("rescue", "peer", prompt, answers("c", 1)),
+        Term("kl", "own", kl, answers("a", 4, size=5)),
+    )
+    (batch,) = minibatches(terms, 1, max_tokens=48)
+    assert batch.normaliser(token) == 8 * 5 + 2 * 7
+    assert batch.normaliser(answer) == 3
+    assert batch.normaliser(constant) == 6 * 48
+    assert batch.normaliser(prompt) == 3
+    assert batch.normaliser(kl) == 4 * 5
+    assert [index for index, _ in batch.live()] == [0] * 4 + [2] * 3 + [3] * 6 + [4] + [5] * 4
+
+
+def test_zero_updates_are_refused():
+    with pytest.raises(ValueError, match="at least 1"):
+        minibatches([], 0, 48)
+
+
+def test_terms_can_be_cut_and_packed_without_torch():
+    code = "import sys, harness.learning.packing, harness.learning.minibatches; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
