@@ -31,14 +31,15 @@ class Generation(str):
 
 
 class EngineLM(LM):  # type: ignore[misc]  # lm-eval is untyped
-    """Generates by `engine.sample`, at most `rows` answers a call. The engine applies its own chat template.
+    """Generates by `engine.sample`, at most `rows` answers a call. chat: whether the engine puts prompts through its template.
 
+    An answer gets at most three quarters of the model's context, and a prompt longer than the rest loses its beginning.
     A sample's seed derives from (seed, task, document, repeat) alone: neither order, limit nor batching changes a sample.
     """
 
-    def __init__(self, engine: PolicyEngine, seed: int = 0, rows: int = 1_024) -> None:
+    def __init__(self, engine: PolicyEngine, seed: int = 0, *, chat: bool = False, rows: int = 1_024) -> None:
         super().__init__()
-        self.engine, self.seed, self.rows = engine, seed, rows
+        self.engine, self.seed, self.chat, self.rows = engine, seed, chat, rows
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """One text per request, in order. A request that appears k times gets repeats 0 .. k-1."""
@@ -52,10 +53,11 @@ class EngineLM(LM):  # type: ignore[misc]  # lm-eval is untyped
         repeats = Counter(id(request) for request in requests)
         unique = list({id(request): request for request in requests}.values())
         width = max(repeats.values())
-        sampling = Sampling(temperature=float(settings["temperature"]), max_new_tokens=int(settings["max_gen_toks"]))
+        length = min(int(settings["max_gen_toks"]), 3 * self._context // 4)
+        sampling = Sampling(temperature=float(settings["temperature"]), max_new_tokens=length)
         generated: dict[int, list[str]] = {}
         for chunk in _chunks(unique, max(1, self.rows // width)):
-            prompts = [Prompt(r.doc.id, r.args[0], r.doc.gold, r.doc.labels) for r in chunk]
+            prompts = [Prompt(r.doc.id, self._fit(r.args[0], length), r.doc.gold, r.doc.labels) for r in chunk]
             seeds: UInt64[np.ndarray, "P G"] = np.stack(
                 [derive_many(width, "evaluation", self.seed, task, prompt.id) for prompt in prompts]
             )
@@ -68,6 +70,21 @@ class EngineLM(LM):  # type: ignore[misc]  # lm-eval is untyped
             texts.append(generated[id(request)][taken[id(request)]])
             taken[id(request)] += 1
         return texts
+
+    @property
+    def _context(self) -> int:
+        """The model's context in tokens, as far as its tokenizer tells."""
+        return min(int(self.engine.tokenizer.model_max_length), 1 << 20)
+
+    def _fit(self, text: str, answer: int) -> str:
+        """The end of a prompt that leaves room for `answer` tokens, as lm-eval's own back ends cut it."""
+        room = self._context - answer
+        if len(text.encode()) <= room:
+            return text  # a token is at least one byte long
+        offsets = self.engine.tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        ).offset_mapping
+        return text if len(offsets) <= room else text[offsets[-room][0] :]
 
     def loglikelihood(self, requests: Any) -> NoReturn:
         raise NotImplementedError("the harness's tasks are generative")

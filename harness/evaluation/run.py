@@ -36,8 +36,8 @@ def evaluate(
     """Run `tasks` on `lm` and verify every answer.
 
     metrics: any of greedy, avg@K, best@K, maj@K; default greedy and avg@k with each task's own k (`metric_names` makes the list
-    from a suite's settings). limit: documents per task, the first ones. max_new_tokens, style: None for each task's own
-    (`few-shot` instead of `chat` where the model has no chat template).
+    from a suite's settings). limit: documents per task, the first ones. max_new_tokens, style: None for each task's own: for
+    the benchmark sets `chat` where prompts go through a chat template, else `few-shot`.
 
     Raises
     ------
@@ -113,9 +113,10 @@ def _style(task: Task, style: Style | None, lm: LM) -> Style:
         if style not in task.styles:
             raise UsageError(f"{task.name} has no prompt style {style!r}; it offers {', '.join(task.styles)}")
         return style
-    if task.styles[0] == "chat" and "few-shot" in task.styles and not _tokenizer_of(lm).chat_template:
-        return "few-shot"
-    return task.styles[0]
+    if "chat" not in task.styles:
+        return task.styles[0]
+    chat = lm.chat if isinstance(lm, EngineLM) else bool(_tokenizer_of(lm).chat_template)
+    return "chat" if chat else "few-shot"
 
 
 def _tokenizer_of(lm: LM) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-_BOX = re.compile(r"\\f?boxed\s*")
+_BOX = re.compile(r"(?:(?<=\\)boxed|(?<=\\f)box(?:ed)?)(?![a-zA-Z])\s*")
 _BARE_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
 _PHRASE = re.compile(
     r"####|\b(?:final\s+)?answer(?:\s+is)?\s*(?:\*\*)?\s*(?::|=|\bis\b)|\banswer\s+is\b", re.IGNORECASE
@@ -33,11 +33,12 @@ def extract(text: str) -> str:
 
     An unbalanced last box, and a box left empty with nothing in an earlier one, give an empty string.
     """
-    boxes = [match.end() for match in _BOX.finditer(text)] if "boxed" in text else []
-    for start in reversed(boxes):
-        content = _boxed(text, start)
-        if content is None or content.strip():
-            return (content or "").strip()
+    end = len(text)
+    while (end := text.rfind("box", 0, end)) >= 0:
+        if command := _BOX.match(text, end):
+            content = _boxed(text, command.end())
+            if content is None or content.strip():
+                return (content or "").strip()
     tail = text[-_TAIL:]
     phrases = list(_PHRASE.finditer(tail))
     for phrase in reversed(phrases):
@@ -52,15 +53,20 @@ def _boxed(text: str, start: int) -> str | None:
     if text[start : start + 1] != "{":
         number = _BARE_NUMBER.match(text, start)
         return number.group().rstrip(",") if number else ""
-    depth, position = 0, start
+    close = text.find("}", start)
+    if close < 0:
+        return None
+    simple = text[start + 1 : close]
+    if "{" not in simple and "\\" not in simple:
+        return simple
+    depth = 0
     for brace in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
         if brace.group() == "{":
             depth += 1
         elif brace.group() == "}":
             depth -= 1
         if depth == 0:
-            position = start + brace.start()
-            return text[start + 1 : position]
+            return text[start + 1 : start + brace.start()]
     return None
 
 

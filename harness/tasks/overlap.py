@@ -1,0 +1,72 @@
+"""Which training problems are also evaluation problems: equal once normalised, or near-duplicates."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+SHINGLE = 4
+NEAR = 0.7
+_TOKEN = re.compile(r"\\?[a-z]+|\d+(?:\.\d+)?|[^\sa-z\d.,;:?!'\"]")
+_COSMETIC = re.compile(r"\\(?:left|right|displaystyle|[dt]frac|!|,|;|:|quad|text|mathrm)|[${}~]|\\(?=\s)")
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """A training problem and the evaluation problem it repeats. similarity: 1.0 when equal after normalisation."""
+
+    training: str
+    evaluation_set: str
+    evaluation: str
+    kind: Literal["exact", "near"]
+    similarity: float
+
+
+def tokens(problem: str) -> list[str]:
+    """Words, numbers and signs of a problem without punctuation and LaTeX cosmetics, in lower case."""
+    return _TOKEN.findall(_COSMETIC.sub(" ", problem).lower())
+
+
+def shingles(words: Sequence[str]) -> frozenset[tuple[str, ...]]:
+    """All runs of four tokens; the whole of a shorter problem."""
+    last = max(1, len(words) - SHINGLE + 1)
+    return frozenset(tuple(words[start : start + SHINGLE]) for start in range(last))
+
+
+def find_overlaps(
+    training: Iterable[tuple[str, str]], evaluation: Iterable[tuple[str, str, str]], near: float = NEAR
+) -> list[Overlap]:
+    """Training problems (id, text) that repeat one of the evaluation problems (set, id, text).
+
+    Exact: the same characters once white space, punctuation and LaTeX cosmetics are gone. Near: Jaccard similarity of the two sets of token 4-grams at least `near`. One overlap per training
+    problem, the most similar. Cost: linear in the number of shared 4-grams.
+    """
+    names: list[tuple[str, str]] = []
+    sizes: list[int] = []
+    exact: dict[str, int] = {}
+    index: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    for name, identifier, text in evaluation:
+        words = tokens(text)
+        exact.setdefault("".join(words), len(names))
+        grams = shingles(words)
+        for gram in grams:
+            index[gram].append(len(names))
+        names.append((name, identifier))
+        sizes.append(len(grams))
+    found = []
+    for identifier, text in training:
+        words = tokens(text)
+        if (place := exact.get("".join(words))) is not None:
+            found.append(Overlap(identifier, *names[place], "exact", 1.0))
+            continue
+        grams = shingles(words)
+        shared = Counter(place for gram in grams for place in index.get(gram, ()))
+        best, place = max(
+            ((count / (len(grams) + sizes[place] - count), -place) for place, count in shared.items()), default=(0.0, 1)
+        )
+        if best >= near:
+            found.append(Overlap(identifier, *names[-place], "near", round(best, 4)))
+    return found

@@ -1,0 +1,103 @@
+"""Training prompts: MATH train and GSM8K train without what the evaluation sets repeat; micro arithmetic without limit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+
+from harness.errors import DataError, PluginError
+from harness.learning.experience import Prompt
+from harness.tasks import micro
+from harness.tasks.data import folder_in_use, load
+from harness.tasks.overlap import Overlap, find_overlaps
+from harness.tasks.registry import EVALUATION_SETS, as_prompt
+
+SOURCES = {"math": "math_train", "gsm8k": "gsm8k_train"}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPool:
+    """The prompts of one training set after all filters, in the set's order, and what was left out and why.
+
+    overlaps: dropped because an evaluation set repeats them. ambiguous: dropped because the solution boxes several answers.
+    unchecked: evaluation sets that were not at hand, so that overlap with them is unknown.
+    """
+
+    name: str
+    prompts: tuple[Prompt, ...]
+    overlaps: tuple[Overlap, ...]
+    ambiguous: tuple[str, ...]
+    below_level: int
+    unchecked: tuple[str, ...]
+
+    def draw(self, step_seed: int, count: int) -> list[Prompt]:
+        """`count` distinct prompts, the same for the same `step_seed`. Raises DataError if the pool is smaller."""
+        if not 1 <= count <= len(self.prompts):
+            raise DataError(f"{self.name}: {count} prompts a step asked for; the pool holds {len(self.prompts)}")
+        return Random(step_seed).sample(self.prompts, count)
+
+    def summary(self) -> str:
+        """One line for a log."""
+        dropped = Counter(overlap.evaluation_set for overlap in self.overlaps)
+        by_set = ", ".join(f"{count} of {name}" for name, count in sorted(dropped.items())) or "none"
+        unchecked = f"; overlap not checked with {', '.join(self.unchecked)}" if self.unchecked else ""
+        return (
+            f"{self.name}: {len(self.prompts)} training prompts; dropped: overlaps {by_set}, "
+            f"{len(self.ambiguous)} with several boxed answers, {self.below_level} below the level{unchecked}"
+        )
+
+
+def training_pool(name: str, *, min_level: int | None = None, data_dir: Path | None = None) -> TrainingPool:
+    """MATH train (`math`) or GSM8K train (`gsm8k`), checked against every evaluation set at hand.
+
+    min_level: MATH problems below it, and those without a level, are left out.
+
+    Raises
+    ------
+    PluginError
+        Unknown name.
+    DataError
+        The set is absent or altered, or `min_level` is given for a set without levels.
+    """
+    if name not in SOURCES:
+        raise PluginError(f"unknown training task {name!r}; there are micro, {', '.join(SOURCES)}")
+    return _pool(name, min_level, folder_in_use(data_dir))
+
+
+@lru_cache(maxsize=4)
+def _pool(name: str, min_level: int | None, data_dir: Path | None) -> TrainingPool:
+    rows = load(SOURCES[name], data_dir)
+    if min_level is not None and not any(row.level for row in rows):
+        raise DataError(f"{name} has no levels; leave min_level out")
+    evaluation, unchecked = [], []
+    for other in EVALUATION_SETS:
+        try:
+            evaluation += [(other, row.id, row.problem) for row in load(other, data_dir, fetch=False)]
+        except DataError:
+            unchecked.append(other)
+    overlaps = find_overlaps(((row.id, row.problem) for row in rows), evaluation)
+    repeated = {overlap.training for overlap in overlaps}
+    ambiguous = tuple(row.id for row in rows if row.multi_boxed and row.id not in repeated)
+    dropped = repeated | set(ambiguous)
+    kept = [row for row in rows if row.id not in dropped]
+    chosen = [row for row in kept if min_level is None or (row.level or 0) >= min_level]
+    return TrainingPool(
+        name=name,
+        prompts=tuple(as_prompt(row) for row in chosen),
+        overlaps=tuple(overlaps),
+        ambiguous=ambiguous,
+        below_level=len(kept) - len(chosen),
+        unchecked=tuple(unchecked),
+    )
+
+
+def training_prompts(
+    task: str, step_seed: int, count: int, *, min_level: int | None = None, data_dir: Path | None = None
+) -> list[Prompt]:
+    """One step's training prompts of any training task: `micro`, `math` or `gsm8k`. Raises as `training_pool` does."""
+    if task == "micro":
+        return micro.training_prompts(step_seed, count)
+    return training_pool(task, min_level=min_level, data_dir=data_dir).draw(step_seed, count)
