@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from harness.errors import PluginError, SuiteError
+from harness.exchange.conditions import condition_of
 from harness.learning.regime import Regime
 from harness.suite.schema import Suite, Variant
 
@@ -107,6 +108,7 @@ def validate(suite: Suite, source: str) -> Suite:
 
     `source` is the file's path, for messages. Raises SuiteError naming the place for an unknown regime or option, and for a sharing regime where nobody could share.
     """
+    _conditions(suite, source)
     variants = []
     for i, variant in enumerate(suite.regimes):
         at = f"regimes[{i}]"
@@ -121,7 +123,7 @@ def validate(suite: Suite, source: str) -> Suite:
         direction = suite.sharing_of(variant).direction
         for g, group in enumerate(suite.groups):
             alone = len(group.policies) < 2
-            if alone and regime.shares and direction != "none":
+            if alone and regime.shares and direction != "none" and variant.replay is None:
                 problem = f"{variant.name!r} shares experience, but the group {group.name!r} has one policy"
                 raise SuiteError(
                     source, f"groups[{g}].policies", f"{problem} (use `independent`, or `direction: none`)"
@@ -133,6 +135,16 @@ def validate(suite: Suite, source: str) -> Suite:
         _edges(suite, variant, at, source)
         variants.append(variant.model_copy(update={"options": resolved(regime.options)}))
     return suite.model_copy(update={"regimes": variants})
+
+
+def _conditions(suite: Suite, source: str) -> None:
+    for g, group in enumerate(suite.groups):
+        for p, policy in enumerate(group.policies):
+            if policy.condition is not None:
+                try:
+                    condition_of(policy.condition)
+                except ValueError as error:
+                    raise SuiteError(source, f"groups[{g}].policies[{p}].condition", str(error)) from None
 
 
 def _edges(suite: Suite, variant: Variant, at: str, source: str) -> None:

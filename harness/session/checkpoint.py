@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from harness.errors import CheckpointError
+from harness.session.exchanges import ExchangeState
 from harness.session.members import Member
 from harness.store.files import disk_errors, replace_atomic, write_atomic
 
@@ -20,14 +21,15 @@ _STEP = re.compile(r"step-(\d{8})")
 
 
 class SessionState(msgspec.Struct, frozen=True):
-    """What a resumed cell needs besides weights. `peers` is the state of conditions and of the exchange, if any."""
+    """What a resumed cell needs besides weights."""
 
     key: str
     step: int
     regimes: dict[str, dict[str, Any]]
+    exchange: ExchangeState
 
 
-def save(folder: Path, key: str, step: int, members: Sequence[Member]) -> Path:
+def save(folder: Path, key: str, step: int, members: Sequence[Member], exchange: ExchangeState) -> Path:
     """Write a checkpoint of `step` finished steps and drop older ones. Raises DiskFullError, StoreError."""
     target = folder / _RESUME / f"step-{step:08d}"
 
@@ -36,7 +38,7 @@ def save(folder: Path, key: str, step: int, members: Sequence[Member]) -> Path:
         for member in members:
             member.engine.save(temporary / member.name)
         regimes = {m.name: dict(m.regime.state()) for m in members}
-        write_atomic(temporary / "session.json", msgspec.json.encode(SessionState(key, step, regimes)))
+        write_atomic(temporary / "session.json", msgspec.json.encode(SessionState(key, step, regimes, exchange)))
 
     with disk_errors(folder):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -62,8 +64,8 @@ def latest(folder: Path) -> tuple[int, Path] | None:
     return max(found) if found else None
 
 
-def restore(path: Path, key: str, members: Sequence[Member]) -> None:
-    """Continue from `path`. Raises CheckpointError."""
+def restore(path: Path, key: str, members: Sequence[Member]) -> ExchangeState:
+    """Continue from `path`; the exchange's state is for the caller. Raises CheckpointError."""
     try:
         state = msgspec.json.decode((path / "session.json").read_bytes(), type=SessionState)
     except (OSError, msgspec.MsgspecError) as error:
@@ -73,6 +75,7 @@ def restore(path: Path, key: str, members: Sequence[Member]) -> None:
     for member in members:
         member.engine.restore(path / member.name)
         member.regime.restore(state.regimes.get(member.name, {}))
+    return state.exchange
 
 
 def _found(folder: Path) -> list[tuple[int, Path]]:

@@ -1,34 +1,116 @@
-"""A cell's exchange, from its sharing settings: who sends to whom, limits and defences, bad peers, replay."""
+"""A cell's exchange, from its sharing settings: who sends to whom, limits and defences, bad peers, recording and replay."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
+import msgspec
+
+from harness.errors import CellError, StoreError
+from harness.exchange.conditions import Sender, condition_of
 from harness.exchange.exchange import Edge, Exchange
 from harness.exchange.gate import Defences, Quotas
+from harness.exchange.replay import ReplaySource, ReplayWriter
+from harness.learning.experience import Group, Prompt
 from harness.session.members import Member
+from harness.store.manifest import read_manifest
 from harness.suite.cells import Cell
+from harness.suite.schema import Replay
+from harness.suite.seeds import derive
+
+RECORDING = "exchange.replay"
 
 
-def open_exchange(cell: Cell, members: Sequence[Member], strengths: Callable[[], Mapping[str, float]]) -> Exchange:
-    """The exchange of one cell. `strengths` is asked only where the direction depends on it."""
-    s = cell.sharing
-    names = [m.name for m in members]
-    shares = frozenset(kind for m in members for kind in m.regime.shares)
-    answers = max(m.rollouts for m in members)
-    return Exchange(
-        names,
-        edges(cell, names, strengths) if shares else (),
-        kinds=shares,
-        max_staleness=s.max_staleness,
-        quotas=Quotas.fitting(cell.training.prompts, answers, cell.training.max_new_tokens, s.max_staleness + 1),
-        defences=Defences(
-            quotas=s.defences.quotas,
-            headers=s.defences.header_checks,
-            reverify=s.defences.reverify,
-            residual=s.defences.residual_budget,
-        ),
-    )
+class ExchangeState(msgspec.Struct, frozen=True):
+    """What a checkpoint keeps: the receivers' memory, and messages that bad peers hold back."""
+
+    exchange: bytes
+    senders: dict[str, bytes]
+
+
+class CellExchange:
+    """The exchange of one running cell and everything at its sending side."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        folder: Path,
+        members: Sequence[Member],
+        strengths: Callable[[], Mapping[str, float]],
+        done: int,
+    ) -> None:
+        """`strengths` is asked only where the direction depends on it; `done` steps are already in the recording."""
+        s = cell.sharing
+        self._source = _replay_source(cell.variant.replay, cell, folder) if cell.variant.replay else None
+        names = [m.name for m in members]
+        self._replayed = [a for a in self._source.authors if a not in names] if self._source else []
+        shares = frozenset(kind for m in members for kind in m.regime.shares)
+        answers = max(m.rollouts for m in members)
+        self._writer = ReplayWriter(folder / RECORDING, done if done else -1) if s.record and shares else None
+        self._senders = {
+            m.name: Sender(condition_of(m.policy.condition), derive(cell.seed, "condition", cell.group.name, m.name))
+            for m in members
+            if m.policy.condition is not None
+        }
+        joined = edges(cell, names, strengths) + [(a, r) for a in self._replayed for r in names]
+        self.exchange = Exchange(
+            [*names, *self._replayed],
+            joined if shares else (),
+            kinds=shares,
+            max_staleness=s.max_staleness,
+            quotas=Quotas.fitting(cell.training.prompts, answers, cell.training.max_new_tokens, s.max_staleness + 1),
+            defences=Defences(
+                quotas=s.defences.quotas,
+                headers=s.defences.header_checks,
+                staleness=s.defences.staleness,
+                reverify=s.defences.reverify,
+                residual=s.defences.residual_budget,
+            ),
+            recorder=self._writer,
+        )
+        self._kept = s.max_staleness if s.defences.staleness else max(s.max_staleness, _MEMORY)
+        self._prompts: dict[int, Sequence[Prompt]] = {}
+
+    def begin(self, step: int, prompts: Sequence[Prompt]) -> list[Prompt]:
+        """Start a step: replayed peers speak. Returns prompts of earlier steps on which stale answers may still arrive."""
+        self._prompts = {at: p for at, p in self._prompts.items() if at >= step - self._kept}
+        current = {p.id for p in prompts}
+        earlier = {p.id: p for kept in self._prompts.values() for p in kept if p.id not in current}
+        self._prompts[step] = prompts
+        if self._source is not None:
+            self._source.serve(self.exchange, step, self._replayed)
+        return list(earlier.values())
+
+    def publish(self, member: Member, groups: Sequence[Group], step: int) -> None:
+        """Send what the member's regime shares; a bad peer sends what its condition makes of it."""
+        if not self.exchange.receivers(member.name):
+            return
+        sender = self._senders.get(member.name)
+        with member.clock.phase("exchange"):
+            claimed = groups if sender is None else sender.claimed(step, groups)
+            self.exchange.publish(member.name, step, member.regime.publish(claimed, member.pieces), sender)
+
+    def state(self) -> ExchangeState:
+        """To checkpoint between steps; the recording is brought to the disk first."""
+        if self._writer is not None:
+            self._writer.flush()
+        return ExchangeState(self.exchange.state(), {name: s.state() for name, s in self._senders.items()})
+
+    def restore(self, state: ExchangeState) -> None:
+        """Take up `state` again. Raises CheckpointError."""
+        self.exchange.restore(state.exchange)
+        for name, sender in self._senders.items():
+            if name in state.senders:
+                sender.restore(state.senders[name])
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+_MEMORY = 8
+"""Steps whose prompts are remembered where the staleness limit is switched off."""
 
 
 def edges(cell: Cell, names: Sequence[str], strengths: Callable[[], Mapping[str, float]]) -> list[Edge]:
@@ -47,3 +129,25 @@ def edges(cell: Cell, names: Sequence[str], strengths: Callable[[], Mapping[str,
         case "weak_to_strong":
             strength = strengths()
             return [(a, r) for a, r in pairs if strength[a] < strength[r]]
+
+
+def _replay_source(replay: Replay, cell: Cell, folder: Path) -> ReplaySource:
+    """The recording of the finished cell with the same group name and seed. Raises CellError."""
+    results = folder.parent.parent
+    for manifest_file in sorted((results / replay.suite).glob("*/manifest.json")):
+        manifest = read_manifest(manifest_file.parent)
+        same = (manifest.group, manifest.regime, manifest.seed) == (cell.group.name, replay.regime, cell.seed)
+        if (
+            same
+            and manifest.kind == "cell"
+            and manifest.state == "done"
+            and (manifest_file.parent / RECORDING).exists()
+        ):
+            try:
+                return ReplaySource(manifest_file.parent / RECORDING)
+            except StoreError as error:
+                raise CellError(str(error)) from None
+    wanted = f"{cell.group.name}/{replay.regime}/{cell.seed}"
+    raise CellError(
+        f"no finished recording of {wanted} in suite {replay.suite!r} (run it with `sharing: {{record: true}}`)"
+    )

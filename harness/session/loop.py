@@ -10,12 +10,11 @@ import numpy as np
 
 from harness.engines.protocol import Optimisation, PolicyEngine, Sampling
 from harness.errors import EngineError, VerificationError
-from harness.exchange.exchange import Exchange
 from harness.learning.experience import Group, Prompt
 from harness.learning.regime import Context
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.session import checkpoint, metrics, sharing
-from harness.session.exchanges import open_exchange
+from harness.session.exchanges import CellExchange
 from harness.session.members import Member, roll_out, verdicts
 from harness.session.prompts import curve_prompts, training_prompts
 from harness.store.journal import Journal
@@ -48,22 +47,21 @@ class Run:
     stopped: Callable[[], bool]
     references: dict[str, PolicyEngine]
     """Each policy's base weights, for KL terms and measurements."""
-    exchange: Exchange = field(init=False)
+    exchange: CellExchange = field(init=False)
     _invalid: int = 0
     _answers: int = 0
 
     def train(self) -> None:
         """Take up the newest checkpoint and train to the last step. Raises CellError, DiskFullError, Interrupted."""
         cell, steps = self.cell, self.cell.training.steps
-        done = 0
-        if (found := checkpoint.latest(self.folder)) is None:
-            self.journal.rewind(-1)
+        found = checkpoint.latest(self.folder)
+        done = 0 if found is None else found[0]
+        self.journal.rewind(-1 if found is None else done)
+        self.exchange = CellExchange(cell, self.folder, self.members, self._strengths, done)
+        if found is None:
             self._curve(0)
         else:
-            done, path = found
-            checkpoint.restore(path, cell.key, self.members)
-            self.journal.rewind(done)
-        self.exchange = open_exchange(cell, self.members, self._strengths)
+            self.exchange.restore(checkpoint.restore(found[1], cell.key, self.members))
         for step in range(done + 1, steps + 1):
             row_words = self._step(step)
             if cell.evaluation.curve_every and (step % cell.evaluation.curve_every == 0 or step == steps):
@@ -78,25 +76,37 @@ class Run:
                 raise Interrupted
         if steps == done == 0:
             self._checkpoint(0)
+        self.exchange.close()
 
     def _step(self, step: int) -> str:
         prompts = training_prompts(self.cell, step)
         for member in self.members:
             member.clock.next_step()
+        earlier = self.exchange.begin(step, prompts)
         groups = {m.name: roll_out(m, self.cell, step, prompts, self.verifier) for m in self.members}
         self._count_invalid([g for own in groups.values() for g in own])
         for member in self.members:
-            sharing.publish(self.exchange, member, groups[member.name], step)
-        rows = [self._learn(member, step, prompts, groups) for member in self.members]
+            self.exchange.publish(member, groups[member.name], step)
+        rows = [self._learn(member, step, prompts, earlier, groups) for member in self.members]
         self.journal.append(rows)
-        self.journal.append(metrics.exchange_rows(self.exchange.ledger.take()))
+        self.journal.append(metrics.exchange_rows(self.exchange.exchange.ledger.take()))
         return "  ".join(f"{r.policy} {r.reward_mean:.2f}" for r in rows)
 
-    def _learn(self, member: Member, step: int, prompts: Sequence[Prompt], groups: dict[str, list[Group]]) -> StepRow:
+    def _learn(
+        self,
+        member: Member,
+        step: int,
+        prompts: Sequence[Prompt],
+        earlier: Sequence[Prompt],
+        groups: dict[str, list[Group]],
+    ) -> StepRow:
+        """One member's update. On earlier prompts only stale peer answers exist: they stand as groups without own answers."""
         training = self.cell.training
         own = groups[member.name]
         longest = 2 * training.max_new_tokens
-        received = sharing.collect(self.exchange, member, prompts, step, self.cell.sharing, self.verifier, longest)
+        received = sharing.collect(
+            self.exchange.exchange, member, prompts, earlier, step, self.cell.sharing, self.verifier, longest
+        )
         context = Context(
             learner=member.name,
             policies=tuple(m.name for m in self.members),
@@ -108,12 +118,13 @@ class Run:
             updates=training.updates,
         )
         with member.clock.phase("exchange"):
-            terms = member.regime.learn(own, received.inbox, context)
+            late = [Group(p, member.name, member.engine.version, step, ()) for p in earlier if p.id in received.prompts]
+            terms = member.regime.learn([*own, *late], received.inbox, context)
         if training.kl:
             terms = [*terms, self._kl_term(member, own)]
         measure = bool(training.measure_every) and step % training.measure_every == 0
         with member.clock.phase("train"):
-            report = member.engine.update(prompts, terms, self._optimisation(measure))
+            report = member.engine.update([*prompts, *earlier], terms, self._optimisation(measure))
         if not np.isfinite(report.loss):
             raise EngineError(f"{member.name}: the loss is {report.loss} at step {step}")
         sharing.mark_used(received, terms)
@@ -188,7 +199,7 @@ class Run:
 
     def _checkpoint(self, step: int) -> None:
         with self.members[0].clock.phase("save"):
-            checkpoint.save(self.folder, self.cell.key, step, self.members)
+            checkpoint.save(self.folder, self.cell.key, step, self.members, self.exchange.state())
         self.costs()
         self.journal.commit(step)
 

@@ -46,7 +46,11 @@ class Base:
 def variant_options(variant: Variant) -> dict[str, Any]:
     """Every setting of a variant besides its name and budget: what must agree for a budget-matched baseline."""
     sharing = variant.sharing.model_dump(mode="json") if variant.sharing else None
-    own = {"sampling_stream": variant.sampling_stream, "sharing": sharing, "replay": variant.replay}
+    own = {
+        "sampling_stream": variant.sampling_stream,
+        "sharing": sharing,
+        "replay": variant.replay.model_dump() if variant.replay else None,
+    }
     return {**variant.options, **{k: v for k, v in own.items() if v}}
 
 

@@ -10,7 +10,7 @@ from harness.exchange.exchange import Exchange
 from harness.exchange.ledger import Entry
 from harness.exchange.records import AnyRecord, GroupValue, Rollout, Success, TextRollout
 from harness.exchange.refusal import Refusal
-from harness.learning.experience import Group, Inbox, PeerAnswer, PeerValue, Prompt
+from harness.learning.experience import Inbox, PeerAnswer, PeerValue, Prompt
 from harness.learning.regime import Need
 from harness.learning.terms import Term
 from harness.session.members import Member, verdicts
@@ -32,6 +32,7 @@ class Received:
 
     inbox: Inbox
     entries: Mapping[Key, Entry]
+    prompts: frozenset[str]
     answers: int
     accepted: int
     tokens: int
@@ -40,25 +41,25 @@ class Received:
     refused: int
 
 
-NOTHING = Received(Inbox(), {}, 0, 0, 0, 0, 0, 0)
-
-
-def publish(exchange: Exchange, member: Member, groups: Sequence[Group], step: int) -> None:
-    """Send what the member's regime shares."""
-    with member.clock.phase("exchange"):
-        exchange.publish(member.name, step, member.regime.publish(groups, member.pieces))
+NOTHING = Received(Inbox(), {}, frozenset(), 0, 0, 0, 0, 0, 0)
 
 
 def collect(
-    exchange: Exchange, member: Member, prompts: Sequence[Prompt], step: int, sharing: Sharing, verifier: Verifier,
+    exchange: Exchange,
+    member: Member,
+    prompts: Sequence[Prompt],
+    earlier: Sequence[Prompt],
+    step: int,
+    sharing: Sharing,
+    verifier: Verifier,
     longest: int,
-) -> Received:  # fmt: skip
+) -> Received:
     """Receive, retokenise, verify and score. Refusals by THL and by the verifier go into the same ledger."""
     if not exchange.authors(member.name):
         return NOTHING
     with member.clock.phase("exchange"):
         collected = exchange.collect(member.name, step, [p.id for p in prompts])
-        by_id = {p.id: p for p in prompts}
+        by_id = {p.id: p for p in (*earlier, *prompts)}
         pairs = list(zip(collected.records, collected.entries, strict=True))
         carried = _carry(pairs, member, sharing, longest)
         values = _values(pairs)
@@ -73,6 +74,7 @@ def collect(
     return Received(
         Inbox(rollouts, successes, values),
         {(a.author, a.prompt_id, a.index): e for a, e in answers},
+        frozenset(r.prompt_id for r in collected.records),
         answers=len(sent),
         accepted=len(answers),
         tokens=sum(a.tokens.size for a, _ in answers),

@@ -70,6 +70,7 @@ class Defences(_Model):
 
     reverify: bool = True
     quotas: bool = True
+    staleness: bool = True
     header_checks: bool = True
     residual_budget: bool = True
 
@@ -80,7 +81,10 @@ class Sharing(_Model):
     direction: Literal["all", "none", "strong_to_weak", "weak_to_strong", "edges"] = "all"
     edges: list[Annotated[list[Name], Field(min_length=2, max_length=2)]] | None = None
     """[author, receiver] pairs, for `direction: edges`."""
-    max_staleness: Annotated[int, Field(ge=0, le=1000)] = 0
+    max_staleness: Annotated[int, Field(ge=0, le=64)] = 0
+    """Steps that a record may be old; 0 is lockstep."""
+    record: bool = False
+    """Keep the accepted messages, for a `replay` of the cell's peers."""
     deadline_seconds: Annotated[float, Field(gt=0, le=3600)] = 60.0
     max_text_residual: Fraction = 0.05
     max_boundary_residual: Fraction = 1.0
@@ -94,6 +98,13 @@ class Sharing(_Model):
         return self
 
 
+class Replay(_Model):
+    """The finished cells whose recordings are served: those of this suite and variant, same group name and seed."""
+
+    suite: Name
+    regime: Name
+
+
 class Variant(_Model):
     """One regime with its options, under a name of its own. Keys that are not listed here are the regime's options."""
 
@@ -103,8 +114,8 @@ class Variant(_Model):
     sampling_stream: Seed = 0
     """Another stream draws other samples from the same seed: the A/A control."""
     sharing: Sharing | None = None
-    replay: Annotated[str, Field(max_length=512)] | None = None
-    """A finished cell's folder whose stored exchange is served instead of live peers."""
+    replay: Replay | None = None
+    """Peers that are not in the group speak from a recording."""
     options: dict[str, Any] = {}
 
     @model_validator(mode="before")
