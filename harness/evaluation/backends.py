@@ -53,7 +53,7 @@ def _embedded(checkpoint: Path, seed: int, chat: bool | None, device: str | None
 
     if chat is None:
         chat = _has_template(checkpoint)
-    return EngineLM(EmbeddedEngine(checkpoint.name, checkpoint, device=device, chat=chat), seed, chat=chat)
+    return EngineLM(EmbeddedEngine(checkpoint.name, checkpoint, device=device, chat=chat), seed)
 
 
 def _has_template(checkpoint: Path) -> bool:

@@ -31,15 +31,15 @@ class Generation(str):
 
 
 class EngineLM(LM):  # type: ignore[misc]  # lm-eval is untyped
-    """Generates by `engine.sample`, at most `rows` answers a call. chat: whether the engine puts prompts through its template.
+    """Generates by `engine.sample`, at most `rows` answers a call. The engine applies its own chat template.
 
     An answer gets at most three quarters of the model's context, and a prompt longer than the rest loses its beginning.
     A sample's seed derives from (seed, task, document, repeat) alone: neither order, limit nor batching changes a sample.
     """
 
-    def __init__(self, engine: PolicyEngine, seed: int = 0, *, chat: bool = False, rows: int = 1_024) -> None:
+    def __init__(self, engine: PolicyEngine, seed: int = 0, rows: int = 1_024) -> None:
         super().__init__()
-        self.engine, self.seed, self.chat, self.rows = engine, seed, chat, rows
+        self.engine, self.seed, self.rows = engine, seed, rows
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """One text per request, in order. A request that appears k times gets repeats 0 .. k-1."""

@@ -90,7 +90,7 @@ class VerifiedTask(LmEvalTask):  # type: ignore[misc]  # lm-eval is untyped
         self._instances = []
         for index, doc in self.doc_iterator(rank=rank, limit=limit, world_size=world_size):
             text = self.doc_to_text(doc)
-            if chat_template is not None and self.style == "chat":
+            if chat_template is not None and self.style == "zero-shot":
                 text = chat_template([{"role": "user", "content": text}], add_generation_prompt=True)
             metadata = (self.config.task, index, self.config.repeats)
             self._instances.append(self.construct_requests(doc, text, metadata=metadata))

@@ -36,8 +36,8 @@ def evaluate(
     """Run `tasks` on `lm` and verify every answer.
 
     metrics: any of greedy, avg@K, best@K, maj@K; default greedy and avg@k with each task's own k (`metric_names` makes the list
-    from a suite's settings). limit: documents per task, the first ones. max_new_tokens, style: None for each task's own: for
-    the benchmark sets `chat` where prompts go through a chat template, else `few-shot`.
+    from a suite's settings). limit: documents per task, the first ones. max_new_tokens, style: None for each task's own:
+    the first that it offers, as in training.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def evaluate(
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     if max_new_tokens is not None:
         tasks = [replace(task, max_new_tokens=max_new_tokens) for task in tasks]
-    plans = [(task, _specs(metrics, task), _style(task, style, lm)) for task in tasks]
+    plans = [(task, _specs(metrics, task), _style(task, style)) for task in tasks]
     built: list[VerifiedTask] = []
     for task, specs, chosen in plans:
         documents = task.documents(data_dir)
@@ -97,7 +97,7 @@ def _run(lm: LM, tasks: list[VerifiedTask], limit: int | None) -> None:
         limit=limit,
         bootstrap_iters=0,
         log_samples=False,
-        apply_chat_template=not isinstance(lm, EngineLM) and any(task.style == "chat" for task in tasks),
+        apply_chat_template=not isinstance(lm, EngineLM) and bool(_tokenizer_of(lm).chat_template),
     )
 
 
@@ -108,15 +108,12 @@ def _specs(metrics: Sequence[str] | None, task: Task) -> list[MetricSpec]:
     return [MetricSpec.parse(name) for name in dict.fromkeys(names)]
 
 
-def _style(task: Task, style: Style | None, lm: LM) -> Style:
-    if style is not None:
-        if style not in task.styles:
-            raise UsageError(f"{task.name} has no prompt style {style!r}; it offers {', '.join(task.styles)}")
-        return style
-    if "chat" not in task.styles:
+def _style(task: Task, style: Style | None) -> Style:
+    if style is None:
         return task.styles[0]
-    chat = lm.chat if isinstance(lm, EngineLM) else bool(_tokenizer_of(lm).chat_template)
-    return "chat" if chat else "few-shot"
+    if style not in task.styles:
+        raise UsageError(f"{task.name} has no prompt style {style!r}; it offers {', '.join(task.styles)}")
+    return style
 
 
 def _tokenizer_of(lm: LM) -> Any:

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from harness.learning.experience import Prompt
 
-Style = Literal["raw", "chat", "few-shot"]
+Style = Literal["raw", "zero-shot", "few-shot"]
 
 
 class Documents(Protocol):
@@ -30,8 +30,8 @@ class Task:
     """One evaluation set.
 
     documents: loads the prompts; `Prompt.text` is the bare problem.
-    styles: how it can be asked, the default first. `raw` the problem itself; `chat` zero-shot with an instruction, in the
-        policy's chat template; `few-shot` worked examples, for base models.
+    styles: how it can be asked, the default first. `raw` the problem itself; `zero-shot` with an instruction, as in
+        training, in the chat template of a policy that has one; `few-shot` worked examples, for base models.
     k: default number of samples per document for avg@k. size: expected documents. checksum: SHA-256 of its file in a data
     folder; None where the task is generated.
     """
@@ -39,7 +39,7 @@ class Task:
     name: str
     title: str
     documents: Documents
-    styles: tuple[Style, ...] = ("chat", "few-shot")
+    styles: tuple[Style, ...] = ("zero-shot", "few-shot")
     max_new_tokens: int = 2_048
     k: int = 4
     source: str = ""
@@ -53,7 +53,7 @@ class Task:
         """What a policy reads, before its chat template."""
         if style == "raw":
             return prompt.text
-        if style == "chat":
+        if style == "zero-shot":
             return f"{prompt.text}\n\n{self.instruction}"
         shots = "".join(f"Problem: {shot.problem}\nSolution: {shot.solution}\n\n" for shot in self.examples)
         return f"{shots}Problem: {prompt.text}\nSolution:"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -13,14 +13,15 @@ from harness.learning.experience import Prompt
 from harness.tasks import micro
 from harness.tasks.data import folder_in_use, load
 from harness.tasks.overlap import Overlap, find_overlaps
-from harness.tasks.registry import EVALUATION_SETS, as_prompt
+from harness.tasks.registry import EVALUATION_SETS, as_prompt, get_task
 
 SOURCES = {"math": "math_train", "gsm8k": "gsm8k_train"}
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPool:
-    """The prompts of one training set after all filters, in the set's order, and what was left out and why.
+    """The prompts of one training set after all filters, in the set's order, and what was left out and why. Prompts carry the
+    instruction with which the evaluation task of the same name asks.
 
     overlaps: dropped because an evaluation set repeats them. ambiguous: dropped because the solution boxes several answers.
     unchecked: evaluation sets that were not at hand, so that overlap with them is unknown.
@@ -84,9 +85,10 @@ def _pool(name: str, min_level: int | None, data_dir: Path | None) -> TrainingPo
     dropped = repeated | set(ambiguous)
     kept = [row for row in rows if row.id not in dropped]
     chosen = [row for row in kept if min_level is None or (row.level or 0) >= min_level]
+    task = get_task(name)
     return TrainingPool(
         name=name,
-        prompts=tuple(as_prompt(row) for row in chosen),
+        prompts=tuple(replace(prompt, text=task.render(prompt, "zero-shot")) for prompt in map(as_prompt, chosen)),
         overlaps=tuple(overlaps),
         ambiguous=ambiguous,
         below_level=len(kept) - len(chosen),
@@ -94,7 +96,7 @@ def _pool(name: str, min_level: int | None, data_dir: Path | None) -> TrainingPo
     )
 
 
-def training_prompts(
+def draw(
     task: str, step_seed: int, count: int, *, min_level: int | None = None, data_dir: Path | None = None
 ) -> list[Prompt]:
     """One step's training prompts of any training task: `micro`, `math` or `gsm8k`. Raises as `training_pool` does."""
