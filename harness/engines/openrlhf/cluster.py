@@ -1,0 +1,128 @@
+"""Ray itself, and the one reservation that holds all of a cell's resources.
+
+A cell's bundles form one placement group, which Ray grants whole or not at all: two cells that each hold a part of what
+they need cannot happen.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from types import TracebackType
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+
+from harness.engines.openrlhf import cpu
+from harness.engines.openrlhf.settings import Settings
+from harness.errors import EngineError, InfeasibleError
+
+_connecting = threading.Lock()
+
+
+def connect(devices: int | None = None) -> None:
+    """Join the cluster that `RAY_ADDRESS` names, or start Ray on this machine. Idempotent.
+
+    Parameters
+    ----------
+    devices
+        Without CUDA a local Ray gets so many logical GPUs, each with a CPU of its own; the default is one per core.
+    """
+    with _connecting:
+        if ray.is_initialized():
+            return
+        # Workers must be able to import this package from wherever it was imported here.
+        roots = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(roots)}}
+        if os.environ.get("RAY_ADDRESS"):
+            ray.init(runtime_env=environment, log_to_driver=False)
+            return
+        count = devices or len(os.sched_getaffinity(0))
+        logical = {"num_gpus": count, "num_cpus": count} if cpu.needed() else {}
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        ray.init(
+            runtime_env=environment,
+            include_dashboard=False,
+            log_to_driver=False,
+            _system_config={"prestart_worker_first_driver": False} if cpu.needed() else None,
+            **logical,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One policy's part of a reservation: bundle of each trainer rank and of each rollout engine's first device."""
+
+    group: PlacementGroup
+    trainers: tuple[int, ...]
+    rollouts: tuple[int, ...]
+
+
+class Reservation:
+    """All bundles of a cell, in one placement group. A bundle is one GPU and one CPU."""
+
+    def __init__(self, policies: Mapping[str, Settings], deadline: float) -> None:
+        """
+        Raises
+        ------
+        InfeasibleError
+            The cluster has too few devices even when idle.
+        EngineError
+            Others did not free enough within `deadline` seconds.
+        """
+        connect()
+        count = sum(settings.devices for settings in policies.values())
+        _check_capacity(count)
+        self.group = placement_group([{"GPU": 1, "CPU": 1}] * count, strategy="PACK")
+        if not self.group.wait(timeout_seconds=deadline):
+            remove_placement_group(self.group)
+            free = ray.available_resources()
+            raise EngineError(
+                f"no room on the cluster within {deadline:g} s: {count} devices needed, "
+                f"{free.get('GPU', 0):g} GPUs and {free.get('CPU', 0):g} CPUs free"
+            )
+        self.slots = _assign(self.group, policies)
+
+    def release(self, deadline: float = 30.0) -> None:
+        """Give everything back and wait until Ray has it. Idempotent; raises EngineError after `deadline` seconds."""
+        if not ray.is_initialized():
+            return
+        remove_placement_group(self.group)
+        end = monotonic() + deadline
+        prefix = f"_group_{self.group.id.hex()}"
+        while any(name.endswith(prefix[1:]) for name in ray.available_resources()):
+            if monotonic() > end:
+                raise EngineError(f"Ray did not take a placement group back within {deadline:g} s")
+            sleep(0.1)
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+
+def _check_capacity(count: int) -> None:
+    total = ray.cluster_resources()
+    for resource in ("GPU", "CPU"):
+        short = count - total.get(resource, 0)
+        if short > 0:
+            raise InfeasibleError(
+                f"the cell needs {count} {resource}s, the cluster has {total.get(resource, 0):g}: {short:g} short"
+            )
+
+
+def _assign(group: PlacementGroup, policies: Mapping[str, Settings]) -> dict[str, Slot]:
+    slots: dict[str, Slot] = {}
+    first = 0
+    for name, settings in policies.items():
+        trainers = tuple(range(first, first + settings.trainers))
+        shift = first if settings.colocate else first + settings.trainers
+        rollouts = tuple(shift + engine * settings.tensor_parallel for engine in range(settings.rollout_engines))
+        slots[name] = Slot(group, trainers, rollouts)
+        first += settings.devices
+    return slots

@@ -1,0 +1,291 @@
+"""The OpenRLHF engine: one policy on a Ray cluster, trained by DeepSpeed actors and sampled by vLLM.
+
+What is learnt is decided where the embedded engine decides it: mini-batches and surrogate are the same code, run inside
+OpenRLHF's actors. Calls of different policies may run at the same time in different threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Int32, UInt64
+from transformers import PreTrainedTokenizerFast
+from vllm import SamplingParams
+
+from harness.engines.embedded import checkpoint
+from harness.engines.openrlhf import cpu
+from harness.engines.openrlhf.batches import MicroBatch, Row, Split, learning_split, scoring_split
+from harness.engines.openrlhf.cluster import Reservation
+from harness.engines.openrlhf.remote import Call, Member, Process, end, gather
+from harness.engines.openrlhf.rollout import open_rollouts
+from harness.engines.openrlhf.settings import Settings
+from harness.engines.openrlhf.strategy import Strategy
+from harness.engines.openrlhf.trainer import Learnt, PolicyWorker, WorkerGroup, worker_type
+from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
+from harness.engines.tally import Tally
+from harness.engines.vocabulary import open_vocabulary
+from harness.errors import CheckpointError, EngineError
+from harness.learning.experience import Prompt
+from harness.learning.minibatches import MiniBatch, minibatches
+from harness.learning.packing import pack
+from harness.learning.terms import Term
+
+PROBES = 4
+"""Answers on which trainer and rollout engine are compared after a weight sync."""
+STEPS = 1 << 30
+"""Length of OpenRLHF's learning-rate schedule, which is constant here."""
+
+
+class OpenRLHFEngine:
+    """A PolicyEngine over a Hugging Face folder that every node of the cluster can read.
+
+    Parameters
+    ----------
+    name
+        The policy's name.
+    reservation
+        The cell's resources, in which this policy has a slot; by default the engine reserves its own, and releases them.
+
+    Raises
+    ------
+    EngineError
+        The folder does not open, or a part of the engine does not come up within its deadline.
+    InfeasibleError
+        The cluster is too small.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        settings: Settings,
+        temperature: float = 1.0,
+        chat: bool = False,
+        reservation: Reservation | None = None,
+    ) -> None:
+        self.name = name
+        self._settings = settings
+        self._vocabulary = open_vocabulary(folder, chat)
+        self._version = 0
+        self._closed = False
+        self._processes: list[Process] = []
+        self._trainers: list[Member] = []
+        self._rollouts: list[Member] = []
+        self._strategy = Strategy(settings, temperature)
+        self._own = None if reservation else Reservation({name: settings}, settings.start_seconds)
+        slot = (reservation or self._own).slots[name]  # type: ignore[union-attr]
+        try:
+            self._start(str(folder.resolve()), slot)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        return self._vocabulary.tokenizer
+
+    def sample(
+        self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
+    ) -> list[list[Sample]]:
+        """G answers per prompt, see `PolicyEngine.sample`. The same seed gives another answer than in the embedded engine:
+        vLLM draws its own random numbers from it."""
+        ids = [self._vocabulary.encode(prompt) for prompt in prompts]
+        asked = [(row, int(seed)) for row, group in enumerate(seeds) for seed in group]
+        calls, places = [], []
+        for index, member in enumerate(self._rollouts):
+            mine = list(range(index, len(asked), len(self._rollouts)))
+            if not mine:
+                continue
+            requests = [self._request(asked[i][1], sampling) for i in mine]
+            places.append(mine)
+            calls.append(Call(member, member.handle.sample.remote([ids[asked[i][0]] for i in mine], requests)))
+        answers = self._gather(calls, "sampling")
+        samples: list[Sample | None] = [None] * len(asked)
+        for mine, generated in zip(places, answers, strict=True):
+            for i, one in zip(mine, generated, strict=True):
+                text = self._vocabulary.text(one.tokens, one.finished)
+                samples[i] = Sample(one.tokens, one.logprobs, text, one.finished)
+        group = seeds.shape[1]
+        return [[s for s in samples[p * group : (p + 1) * group] if s is not None] for p in range(len(prompts))]
+
+    def score(
+        self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
+    ) -> list[Float32[np.ndarray, "T"]]:
+        """Log-probabilities of `answers[i]` after `prompts[i]`, by the trainer, at the engine's temperature."""
+        ids = {prompt.id: self._vocabulary.encode(prompt) for prompt in prompts}
+        rows = [self._row(ids[p.id], tokens) for p, tokens in zip(prompts, answers, strict=True) if len(tokens)]
+        scores = iter(self._scores(rows, raw=False) if rows else [])
+        return [next(scores) if len(tokens) else np.zeros(0, np.float32) for tokens in answers]
+
+    def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
+        """`optimisation.updates` AdamW steps, then the rollout engines take the new weights and are checked to have them."""
+        ids = {prompt.id: self._vocabulary.encode(prompt) for prompt in prompts}
+        batches = minibatches(terms, optimisation.updates, optimisation.max_tokens)
+        rows = [[self._row(ids[a.prompt_id], a.tokens, a.mask) for _, a in batch.live()] for batch in batches]
+        splits = [self._learning_split(batch, own) for batch, own in zip(batches, rows, strict=True)]
+        learnt: list[list[Learnt]] = self._gather(
+            [
+                Call(member, member.handle.learn.remote([split.batches[rank] for split in splits], optimisation))
+                for rank, member in enumerate(self._trainers)
+            ],
+            "updating",
+        )
+        self._version += optimisation.updates
+        self.sync()
+        self.check_sync([row for own in rows for row in own])
+        tally = Tally(terms, optimisation.updates)
+        for index, (batch, split) in enumerate(zip(batches, splits, strict=True)):
+            live = list(batch.live())
+            for rank, places in enumerate(split.places):
+                for group, statistics in zip(places, learnt[rank][index].statistics, strict=True):
+                    tally.add(pack(batch, [live[i] for i in group]), statistics)
+        return UpdateReport(
+            terms=tally.reports(),
+            loss=tally.loss,
+            gradient_norm=float(np.mean([one.gradient_norm for one in learnt[0]])),
+            updates=optimisation.updates,
+            trained_tokens=sum(row.length for own in rows for row in own),
+        )
+
+    def sync(self) -> None:
+        """Send the trainer's weights to the rollout engines."""
+        self._gather(self._on_trainers("broadcast_to_vllm"), "syncing weights")
+
+    def check_sync(self, rows: Sequence[Row]) -> float:
+        """Largest mean difference per token (nats) between rollout engines and trainer on a few of the rows.
+
+        Raises
+        ------
+        EngineError
+            It is over `settings.tolerance`.
+        """
+        probes = [row for row in rows if row.length > 1][: PROBES * len(self._rollouts) : len(self._rollouts)]
+        if not probes:
+            return 0.0
+        # The whole sequence, so that one call of the rollout engine gives all there is to compare.
+        sequences = [[*row.prompt, *row.answer.tolist()] for row in probes]
+        mine = self._scores([Row(ids[:1], np.array(ids[1:], np.int32)) for ids in sequences], raw=True)
+        theirs = self._gather(
+            [Call(member, member.handle.prompt_logprobs.remote(sequences)) for member in self._rollouts],
+            "checking the weight sync",
+        )
+        for member, scores in zip(self._rollouts, theirs, strict=True):
+            worst = max(float(np.abs(a - b).mean()) for a, b in zip(mine, scores, strict=True))
+            if not worst <= self._settings.tolerance:
+                raise EngineError(
+                    f"{member.name}: after the weight sync its log-probabilities are {worst:.3g} nats per token from the "
+                    f"trainer's, at most {self._settings.tolerance:g} is allowed"
+                )
+        return max(float(np.abs(a - b).mean()) for scores in theirs for a, b in zip(mine, scores, strict=True))
+
+    def save(self, folder: Path) -> None:
+        """A Hugging Face folder with the optimiser's state, in the embedded engine's format; whole or not at all."""
+
+        def fill(new: Path) -> None:
+            target = str(new.resolve())
+            self._gather(self._on_trainers("save", target, checkpoint.OPTIMISER), "saving")
+            self.tokenizer.save_pretrained(new)
+
+        checkpoint.write(folder, self.name, self._version, fill)
+
+    def restore(self, folder: Path) -> None:
+        """Continue from a folder of `save`, by whichever engine. Raises CheckpointError."""
+        seal = checkpoint.check(folder, self.name)
+        if open_vocabulary(folder, self._vocabulary.chat).tokenizer.get_vocab() != self.tokenizer.get_vocab():
+            raise CheckpointError(f"{folder}: another tokenizer than that of policy {self.name!r}")
+        path = str(folder.resolve())
+        self._load(path)
+        self._gather(self._on_trainers("load_moments", f"{path}/{checkpoint.OPTIMISER}"), "restoring")
+        self._version = seal.version
+        self.sync()
+
+    def close(self) -> None:
+        """End all processes and give the resources back. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        end([*self._trainers, *self._rollouts], self._processes)
+        if self._own:
+            self._own.release()
+
+    def _start(self, folder: str, slot: Any) -> None:
+        settings, environment = self._settings, cpu.environment()
+        share = 0.6 if settings.colocate else 0.8
+        worker = worker_type(PolicyWorker, environment)
+        self._group = WorkerGroup(worker, slot.group, slot.trainers, share, settings.start_seconds)
+        self._trainers = self._members("trainer rank", self._group.handles)
+        self._rollouts = self._members("rollout engine", open_rollouts(folder, settings, slot, environment))
+        everyone = [*self._trainers, *self._rollouts]
+        up = [Call(member, member.handle.processes.remote()) for member in everyone]
+        self._processes = [p for found in self._gather(up, "starting", settings.start_seconds) for p in found]
+        self._load(folder)
+
+    def _load(self, folder: str) -> None:
+        deadline = self._settings.start_seconds
+        refs = self._group.async_init_model_from_pretrained(self._strategy, folder, STEPS, None)
+        self._gather([Call(m, ref) for m, ref in zip(self._trainers, refs, strict=True)], "loading weights", deadline)
+        engines = [member.handle for member in self._rollouts]
+        self._gather(self._on_trainers("join", engines, self._vocabulary.forbidden), "joining the engines", deadline)
+
+    def _request(self, seed: int, sampling: Sampling) -> SamplingParams:
+        return SamplingParams(
+            temperature=sampling.temperature,
+            max_tokens=sampling.max_new_tokens,
+            seed=seed & (2**63 - 1),
+            logprobs=0,
+            ignore_eos=True,
+            stop_token_ids=list(self._vocabulary.stop),
+            logit_bias={token: -100.0 for token in self._vocabulary.forbidden} or None,
+            detokenize=False,
+        )
+
+    def _row(self, prompt: Sequence[int], tokens: Int32[np.ndarray, "T"], mask: np.ndarray | None = None) -> Row:
+        if not self._vocabulary.is_content(tokens):
+            raise EngineError(f"policy {self.name}: an answer holds ids that are no content of its vocabulary")
+        return Row(prompt, tokens, mask)
+
+    def _learning_split(self, batch: MiniBatch, rows: Sequence[Row]) -> Split[MicroBatch]:
+        return learning_split(batch, rows, len(self._trainers), self._settings.micro_batch_tokens)
+
+    def _scores(self, rows: Sequence[Row], raw: bool) -> list[Float32[np.ndarray, "T"]]:
+        split = scoring_split(rows, len(self._trainers), self._settings.micro_batch_tokens)
+        found = self._gather(
+            [
+                Call(member, member.handle.logprobs.remote(split.batches[rank], raw))
+                for rank, member in enumerate(self._trainers)
+            ],
+            "scoring",
+        )
+        scores: list[Float32[np.ndarray, "T"]] = [np.zeros(0, np.float32)] * len(rows)
+        for groups, flats in zip(split.places, found, strict=True):
+            for group, flat in zip(groups, flats, strict=False):
+                ends = np.cumsum([len(rows[i].answer) for i in group])
+                for i, values in zip(group, np.split(flat, ends[:-1]), strict=True):
+                    scores[i] = values
+        return scores
+
+    def _members(self, kind: str, handles: Sequence[Any]) -> list[Member]:
+        return [Member(f"policy {self.name!r}: {kind} {index}", handle) for index, handle in enumerate(handles)]
+
+    def _on_trainers(self, method: str, *arguments: Any) -> list[Call]:
+        refs = self._group.async_run_method(method, *arguments)
+        return [Call(member, ref) for member, ref in zip(self._trainers, refs, strict=True)]
+
+    def _gather(self, calls: Sequence[Call], doing: str, deadline: float | None = None) -> list[Any]:
+        if self._closed:
+            raise EngineError(f"policy {self.name!r}: the engine is closed")
+        return gather(
+            calls,
+            doing=doing,
+            deadline=deadline or self._settings.call_seconds,
+            silence=self._settings.silence_seconds,
+            watch=[*self._trainers, *self._rollouts] if self._processes else [],
+        )

@@ -1,0 +1,136 @@
+"""The vLLM side: OpenRLHF's rollout actor, asked for whole batches, in given bundles of a cell's placement group."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import ray
+from jaxtyping import Float32, Int32
+from openrlhf.trainer.ray import vllm_engine
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from vllm import SamplingParams
+
+from harness.engines.openrlhf import cpu
+from harness.engines.openrlhf.cluster import Slot
+from harness.engines.openrlhf.remote import Process, processes
+from harness.engines.openrlhf.settings import Settings
+
+_creating = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Generated:
+    """tokens, logprobs: (T,), with the stop token when `finished`; of the distribution that was sampled."""
+
+    tokens: Int32[np.ndarray, "T"]
+    logprobs: Float32[np.ndarray, "T"]
+    finished: bool
+
+
+class RolloutWorker(vllm_engine.RolloutRayActor.__ray_metadata__.modified_class):  # type: ignore[misc]
+    """One vLLM engine."""
+
+    async def sample(self, prompts: Sequence[list[int]], settings: Sequence[SamplingParams]) -> list[Generated]:
+        """An answer to each prompt, all at once."""
+        outputs = await asyncio.gather(*map(self.generate, prompts, settings))
+        return [_generated(output.outputs[0]) for output in outputs]
+
+    async def prompt_logprobs(self, sequences: Sequence[list[int]]) -> list[Float32[np.ndarray, "T-1"]]:
+        """Log-probability of every token but the first, at temperature 1, from a fresh forward pass."""
+        asked = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
+        outputs = await asyncio.gather(*(self.generate(sequence, asked) for sequence in sequences))
+        return [
+            np.array([position[token].logprob for token, position in pairs], dtype=np.float32)
+            for pairs in (
+                list(zip(sequence[1:], output.prompt_logprobs[1:], strict=True))
+                for sequence, output in zip(sequences, outputs, strict=True)
+            )
+        ]
+
+    async def pulse(self) -> int:
+        """A sign of life of this process."""
+        return os.getpid()
+
+    async def core_pulse(self) -> int:
+        """A sign of life of the engine's own process too."""
+        await self.llm.is_sleeping()
+        return os.getpid()
+
+    async def processes(self) -> list[Process]:
+        """This process and all it started."""
+        return processes()
+
+    async def shutdown(self) -> None:
+        """Stop the engine's own process."""
+        self.llm.shutdown()
+
+
+def _generated(output: Any) -> Generated:
+    tokens = np.array(output.token_ids, dtype=np.int32)
+    chosen = [position[token].logprob for token, position in zip(output.token_ids, output.logprobs, strict=True)]
+    return Generated(tokens, np.array(chosen, dtype=np.float32), output.finish_reason == "stop")
+
+
+def open_rollouts(folder: str, settings: Settings, slot: Slot, environment: dict[str, str]) -> list[Any]:
+    """Handles of the policy's rollout engines, still starting.
+
+    OpenRLHF's `create_vllm_engines` makes them; the actor class it uses is exchanged for the time of the call, as it
+    takes none, chooses bundles from the group's first on, and always runs in bf16.
+    """
+    placed = _Placed(settings, slot, environment)
+    with _creating, patch.object(vllm_engine, "RolloutRayActor", placed):
+        handles: list[Any] = vllm_engine.create_vllm_engines(
+            num_engines=settings.rollout_engines,
+            tensor_parallel_size=settings.tensor_parallel,
+            pretrain=folder,
+            seed=0,
+            full_determinism=False,
+            enable_prefix_caching=True,
+            enforce_eager=True,
+            max_model_len=settings.max_length,
+            shared_pg=slot.group,
+            gpu_memory_utilization=settings.rollout_memory,
+            logprobs_mode="processed_logprobs",
+        )
+    return handles
+
+
+class _Placed:
+    """Stands for the actor class inside `create_vllm_engines`."""
+
+    def __init__(self, settings: Settings, slot: Slot, environment: dict[str, str]) -> None:
+        self._settings, self._slot = settings, slot
+        self._type = ray.remote(runtime_env={"env_vars": environment})(RolloutWorker)
+        self._made = 0
+
+    def options(self, **kwargs: Any) -> _Placed:
+        """Called before each `remote`; the bundle is the slot's, not the one asked for."""
+        first = self._slot.rollouts[self._made]
+        self._made += 1
+        self._bundles = list(range(first, first + self._settings.tensor_parallel))
+        strategy = PlacementGroupSchedulingStrategy(
+            self._slot.group, placement_group_bundle_index=first, placement_group_capture_child_tasks=True
+        )
+        self._options = {**kwargs, "scheduling_strategy": strategy}
+        if not self._settings.colocate and self._settings.tensor_parallel == 1:
+            self._options.update(num_cpus=1, num_gpus=1)
+        return self
+
+    def remote(self, **kwargs: Any) -> Any:
+        """Start the actor."""
+        kwargs.update(
+            dtype="float32" if self._settings.dtype == "fp32" else "bfloat16",
+            max_num_seqs=self._settings.rollout_sequences,
+            trust_remote_code=False,
+            worker_extension_cls=cpu.worker_extension() or kwargs["worker_extension_cls"],
+        )
+        if kwargs["bundle_indices"] is not None:
+            kwargs["bundle_indices"] = self._bundles
+        return self._type.options(**self._options).remote(**kwargs)

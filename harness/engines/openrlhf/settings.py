@@ -1,0 +1,69 @@
+"""What a suite may set under `engine_options` when its engine is `openrlhf`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from harness.errors import SuiteError
+
+Count = Annotated[int, Meta(ge=1, le=4096)]
+Seconds = Annotated[float, Meta(gt=0, le=86400)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Layout, precision and patience of one policy.
+
+    dtype: of weights and activations; `fp32` also keeps fp32 gradients (parity, micro models), `bf16` has fp32 masters.
+    trainers: DeepSpeed ranks. rollout_engines: vLLM engines, each on `tensor_parallel` devices.
+    colocate: rollout engines share the trainers' devices; otherwise they have their own.
+    micro_batch_tokens: padded tokens of one forward and backward pass per rank.
+    rollout_memory: share of a device's memory that a vLLM engine may take. rollout_sequences: answers it decodes at once.
+    max_length: longest prompt and answer together, in tokens; None takes the model's own limit.
+    start_seconds, call_seconds: deadlines of starting up and of any later call. silence_seconds: an actor that gives no
+        sign of life for so long counts as hung, whatever the deadline.
+    sync_tolerance: largest difference, in nats per token on average, between the rollout engine's and the trainer's
+        log-probabilities after a weight sync; None takes 1e-4 for fp32 and 0.05 for bf16.
+    """
+
+    dtype: Literal["fp32", "bf16"] = "bf16"
+    zero_stage: Literal[0, 2, 3] = 2
+    trainers: Count = 1
+    rollout_engines: Count = 1
+    tensor_parallel: Count = 1
+    colocate: bool = True
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    gradient_checkpointing: bool = False
+    micro_batch_tokens: Annotated[int, Meta(ge=1)] = 8192
+    rollout_memory: Annotated[float, Meta(gt=0, lt=1)] = 0.4
+    rollout_sequences: Count = 256
+    max_length: Annotated[int, Meta(ge=2)] | None = None
+    start_seconds: Seconds = 300.0
+    call_seconds: Seconds = 1800.0
+    silence_seconds: Seconds = 60.0
+    sync_tolerance: Annotated[float, Meta(gt=0)] | None = None
+
+    @property
+    def devices(self) -> int:
+        """Devices of the layout: one bundle each."""
+        rollouts = self.rollout_engines * self.tensor_parallel
+        return max(self.trainers, rollouts) if self.colocate else self.trainers + rollouts
+
+    @property
+    def tolerance(self) -> float:
+        """`sync_tolerance` or the precision's default."""
+        if self.sync_tolerance is not None:
+            return self.sync_tolerance
+        return 1e-4 if self.dtype == "fp32" else 0.05
+
+
+def settings_of(options: Mapping[str, Any], source: str = "suite") -> Settings:
+    """Validated settings. Raises SuiteError with the place inside `engine_options`."""
+    try:
+        return msgspec.convert(dict(options), Settings)
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).partition(" - at `$")
+        raise SuiteError(source, f"engine_options{path.rstrip('`')}", problem) from None

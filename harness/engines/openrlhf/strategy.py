@@ -1,0 +1,136 @@
+"""DeepSpeed as the engine needs it: OpenRLHF's strategy with deadlines, fp32, and updates of any number of micro-batches."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from harness.engines.openrlhf import cpu, flash
+
+flash.stand_in()
+
+import openrlhf.utils.utils as openrlhf_utils  # noqa: E402
+from openrlhf.utils.deepspeed import DeepspeedStrategy  # noqa: E402
+
+from harness.engines.openrlhf.settings import Settings  # noqa: E402
+
+SEED = 0
+"""Of the trainers' processes; nothing in them is drawn."""
+_half_precision = openrlhf_utils.convert_to_torch_dtype
+
+
+def _any_precision(name: str) -> torch.dtype:
+    return torch.float32 if name == "fp32" else _half_precision(name)
+
+
+openrlhf_utils.convert_to_torch_dtype = _any_precision
+"""OpenRLHF knows bf16 and fp16 only; its DeepSpeed configuration for any other name is plain fp32, which is what is wanted."""
+
+
+class Strategy(DeepspeedStrategy):  # type: ignore[misc]
+    """One policy's strategy. Sent to every trainer rank by value."""
+
+    def __init__(self, settings: Settings, temperature: float) -> None:
+        super().__init__(
+            seed=SEED,
+            micro_train_batch_size=1,
+            train_batch_size=settings.trainers,
+            zero_stage=settings.zero_stage,
+            args=arguments(settings, temperature),
+        )
+        self.deadline = settings.start_seconds
+
+    def setup_distributed(self, timeout: timedelta | None = None) -> None:
+        """Join the ranks' process group; no wait in it is longer than the engine's starting deadline."""
+        super().setup_distributed(timeout or timedelta(seconds=self.deadline))
+
+    def get_ds_train_config(self, optim_dict: dict[str, Any] | None = None, *, max_norm: float | None = None) -> Any:
+        """OpenRLHF's configuration; torch's AdamW, which needs no compiler and is the embedded engine's; the optimiser
+        steps when told to, however many micro-batches went before."""
+        if optim_dict is not None:
+            optim_dict["params"]["torch_adam"] = True
+        return {
+            **super().get_ds_train_config(optim_dict, max_norm=max_norm),
+            "managed_gradient_accumulation": False,
+            "gradient_accumulation_steps": 1,
+            "steps_per_print": 10**9,
+        }
+
+
+def arguments(settings: Settings, temperature: float) -> SimpleNamespace:
+    """OpenRLHF's arguments, as far as the classes in use read them; all else is left out so that a new one is noticed."""
+    name = SimpleNamespace
+    adam = name(lr=0.0, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+    return name(
+        local_rank=-1,
+        actor=name(
+            adam=adam,
+            muon=name(),
+            optim="adam",
+            lr_scheduler="constant",
+            lr_warmup_ratio=0.0,
+            min_lr_ratio=1.0,
+            max_norm=1.0,
+            num_nodes=1,
+            num_gpus_per_node=settings.trainers,
+            gradient_checkpointing_enable=settings.gradient_checkpointing,
+            gradient_checkpointing_reentrant=False,
+            freeze_visual_encoder=False,
+            aux_loss_coef=0.0,
+            entropy_coef=None,
+            # PolicyLoss is constructed, never called: the surrogate takes its place.
+            eps_clip=0.2,
+            eps_clip_low_high=(0.2, 0.2),
+            dual_clip=None,
+            loss_agg_mode="token-mean",
+            policy_loss_type="ppo",
+        ),
+        algo=name(
+            advantage=name(
+                is_correction_level="off",
+                is_correction_mode="mask",
+                is_correction_gating="ratio",
+                is_correction_threshold=(0.5, 5.0),
+            ),
+            kl=name(use_loss=False, init_coef=0.0),
+        ),
+        ckpt=name(save_hf=False, disable_ds=True, load_enable=False, path="", output_dir=""),
+        data=name(disable_fast_tokenizer=False),
+        ds=name(
+            attn_implementation=settings.attention,
+            experts_implementation=None,
+            param_dtype=settings.dtype,
+            load_in_4bit=False,
+            lora=name(rank=0, alpha=0, dropout=0.0, target_modules=None),
+            packing_samples=False,
+            use_liger_kernel=False,
+            zero_stage=settings.zero_stage,
+            tensor_parallel_size=1,
+            ring_attn_size=1,
+            enable_sleep=False,
+            adam_offload=False,
+            zpg=1,
+        ),
+        ref=name(offload=False),
+        rollout=name(temperature=temperature),
+        train=name(
+            batch_size=settings.trainers,
+            micro_batch_size=1,
+            max_epochs=1,
+            dynamic_batch_enable=False,
+            enable_ema=False,
+            ema_beta=0.0,
+            colocate_all=False,
+            async_enable=False,
+        ),
+        vllm=name(
+            num_engines=settings.rollout_engines,
+            tensor_parallel_size=settings.tensor_parallel,
+            enable_prefix_caching=True,
+            sync_backend=cpu.SYNC_BACKEND if cpu.needed() else "nccl",
+            sync_with_ray=False,
+        ),
+    )

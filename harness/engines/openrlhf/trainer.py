@@ -1,0 +1,256 @@
+"""The DeepSpeed side: OpenRLHF's policy and reference actors, learning by the harness's surrogate loss."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from jaxtyping import Float, Float32
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from torch import Tensor
+
+from harness.engines.openrlhf import cpu, flash
+
+flash.stand_in()
+
+from openrlhf.trainer.ray.launcher import RayActorGroup, ReferenceModelActor  # noqa: E402
+from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer, PolicyModelActor  # noqa: E402
+
+from harness.engines.openrlhf import moments  # noqa: E402
+from harness.engines.openrlhf.batches import MicroBatch  # noqa: E402
+from harness.engines.openrlhf.remote import Process, processes  # noqa: E402
+from harness.engines.openrlhf.strategy import Strategy  # noqa: E402
+from harness.engines.protocol import Optimisation  # noqa: E402
+from harness.errors import EngineError  # noqa: E402
+from harness.learning.surrogate import AnswerStatistics, surrogate  # noqa: E402
+
+NEVER = -1e9
+"""Added to the logits of ids that are never content, as in the embedded engine."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learnt:
+    """One update on one rank: statistics of each micro-batch that was not idle, and the global gradient norm before clipping."""
+
+    statistics: list[AnswerStatistics]
+    gradient_norm: float
+
+
+class Trainer(ActorPPOTrainer):  # type: ignore[misc]
+    """OpenRLHF's trainer of one rank, its weight sync included; what it minimises is the surrogate."""
+
+    def learn(self, batches: Sequence[MicroBatch], forbidden: Tensor, optimisation: Optimisation) -> Learnt:
+        """One optimiser update. The loss is the sum over all ranks' micro-batches; DeepSpeed averages over ranks.
+
+        Raises FloatingPointError where the gradient is not finite; the weights are untouched then.
+        """
+        statistics = []
+        for batch in batches:
+            logp = logprobs(self.actor, batch, forbidden)
+            if batch.packed is None:
+                loss = logp.sum() * 0.0
+            else:
+                loss, found = surrogate(logp, batch.packed)
+                statistics.append(found)
+            self.strategy.backward(loss * self.strategy.world_size, self.actor, self.actor_optim)
+        return Learnt(statistics, self._step(optimisation))
+
+    def _step(self, optimisation: Optimisation) -> float:
+        engine = self.actor.model
+        for group in engine.optimizer.param_groups:
+            group["lr"], group["betas"] = optimisation.learning_rate, optimisation.betas
+            group["weight_decay"] = optimisation.weight_decay
+        self.actor_scheduler.base_lrs = [optimisation.learning_rate] * len(self.actor_scheduler.base_lrs)
+        # Each kind of ZeRO optimiser keeps a copy of its own.
+        engine._config.gradient_clipping = optimisation.clip_norm
+        if hasattr(engine.optimizer, "clip_grad"):
+            engine.optimizer.clip_grad = optimisation.clip_norm
+        norm = self._plain_norm() if self.strategy.stage == 0 and self.strategy.param_dtype == "fp32" else None
+        self.strategy.optimizer_step(self.actor_optim, self.actor, self.actor_scheduler)
+        norm = self.strategy.get_grad_norm(self.actor) if norm is None else norm
+        if not math.isfinite(norm):
+            raise FloatingPointError(f"the gradient norm is {norm}")
+        return norm
+
+    def _plain_norm(self) -> float:
+        """Without ZeRO and in fp32 DeepSpeed reports no norm, so the gradients are reduced here, once and for all."""
+        engine = self.actor.model
+        engine.enable_backward_allreduce = False
+        engine.allreduce_gradients()
+        gradients = [p.grad for p in engine.module.parameters() if p.grad is not None]
+        return float(torch.nn.utils.get_total_norm(gradients))
+
+
+class PolicyWorker(PolicyModelActor.__ray_metadata__.modified_class):  # type: ignore[misc]
+    """One rank of a policy's trainer."""
+
+    forbidden: Tensor
+
+    def init_model_from_pretrained(
+        self, strategy: Strategy, pretrain: str, max_steps: int, vllm_engines: None = None
+    ) -> None:
+        """Load the weights, or load them again: everything of an earlier call is dropped."""
+        cpu.adapt_trainer(strategy.deadline)
+        self.trainer = self.actor = self.actor_optim = self.actor_scheduler = None
+        super().init_model_from_pretrained(strategy, pretrain, max_steps, None)
+        _without_dropout(self.actor, training=strategy.args.actor.gradient_checkpointing_enable)
+
+    def join(self, engines: list[Any], forbidden: Sequence[int]) -> None:
+        """Form the weight-sync group with the rollout engines, which must be up."""
+        strategy = self.strategy
+        self.vllm_engines = engines
+        self.trainer = Trainer(
+            strategy,
+            self.actor,
+            ema_model=None,
+            actor_optim=self.actor_optim,
+            actor_scheduler=self.actor_scheduler,
+            micro_train_batch_size=strategy.args.train.micro_batch_size,
+            tokenizer=self.tokenizer,
+            vllm_engines=engines or None,
+        )
+        self.forbidden = _penalty(self.actor, forbidden)
+
+    def learn(self, plan: Sequence[Sequence[MicroBatch]], optimisation: Optimisation) -> list[Learnt]:
+        """This rank's part of a step: for each update its micro-batches."""
+        return [self.trainer.learn(batches, self.forbidden, optimisation) for batches in plan]
+
+    def logprobs(self, batches: Sequence[MicroBatch], raw: bool = False) -> list[Float32[np.ndarray, "N"]]:
+        """Log-probabilities of the tokens asked for, per micro-batch. raw: of the model alone, at temperature 1 and
+        with no id ruled out."""
+        return _scores(self.actor, batches, None if raw else self.forbidden)
+
+    def save(self, folder: str, moments_file: str) -> None:
+        """Weights as a Hugging Face folder and the optimiser's state; rank 0 writes, all take part."""
+        config = self.strategy._unwrap_model(self.actor).config
+        config.use_cache = True
+        self.strategy.save_model(self.actor, self.tokenizer, folder)
+        config.use_cache = False
+        moments.save(Path(folder, moments_file), self.actor.model)
+
+    def load_moments(self, file: str) -> None:
+        """Put the optimiser's state back; the weights are those that `init_model_from_pretrained` has just loaded."""
+        moments.load(Path(file), self.actor.model)
+
+    @ray.method(concurrency_group="pulse")
+    def pulse(self) -> int:
+        """A sign of life, given while other methods run."""
+        return os.getpid()
+
+    @ray.method(concurrency_group="pulse")
+    def processes(self) -> list[Process]:
+        """This process and all it started."""
+        return processes()
+
+
+class ReferenceWorker(ReferenceModelActor.__ray_metadata__.modified_class):  # type: ignore[misc]
+    """One rank of a frozen model."""
+
+    forbidden: Tensor
+
+    def init_model_from_pretrained(self, strategy: Strategy, pretrain: str, forbidden: Sequence[int]) -> None:
+        """Load the weights."""
+        cpu.adapt_trainer(strategy.deadline)
+        super().init_model_from_pretrained(strategy, pretrain)
+        self.forbidden = _penalty(self.model, forbidden)
+
+    def logprobs(self, batches: Sequence[MicroBatch]) -> list[Float32[np.ndarray, "N"]]:
+        """Log-probabilities of the tokens asked for, per micro-batch."""
+        return _scores(self.model, batches, self.forbidden)
+
+    @ray.method(concurrency_group="pulse")
+    def pulse(self) -> int:
+        """A sign of life, given while other methods run."""
+        return os.getpid()
+
+    @ray.method(concurrency_group="pulse")
+    def processes(self) -> list[Process]:
+        """This process and all it started."""
+        return processes()
+
+
+def worker_type(worker: type, environment: dict[str, str]) -> Any:
+    """The Ray actor class of a worker; it answers `pulse` beside its work."""
+    return ray.remote(num_gpus=1, concurrency_groups={"pulse": 1}, runtime_env={"env_vars": environment})(worker)
+
+
+class WorkerGroup(RayActorGroup):  # type: ignore[misc]
+    """OpenRLHF's group of ranks, in given bundles of a cell's placement group.
+
+    share: of each bundle's device. Raises EngineError if the first rank does not come up within `deadline` seconds.
+    """
+
+    def __init__(
+        self, worker: Any, group: PlacementGroup, bundles: Sequence[int], share: float, deadline: float
+    ) -> None:
+        self._bundles, self._deadline = bundles, deadline
+        super().__init__(1, len(bundles), worker, pg=group, num_gpus_per_actor=share)
+
+    @property
+    def handles(self) -> list[Any]:
+        """The actors, by rank."""
+        return list(self._actor_handlers)
+
+    def _initiate_actors(self, pg: PlacementGroup, num_gpus_per_actor: float) -> None:
+        self._actor_handlers = [self._start(pg, num_gpus_per_actor, 0, None, None)]
+        if len(self._bundles) == 1:
+            return
+        first = self._actor_handlers[0]
+        try:
+            address = ray.get(first.get_master_addr_port.remote(), timeout=self._deadline)
+        except RayError as error:
+            ray.kill(first)
+            raise EngineError(f"trainer rank 0 did not start: {type(error).__name__}") from None
+        for rank in range(1, len(self._bundles)):
+            self._actor_handlers.append(self._start(pg, num_gpus_per_actor, rank, *address))
+
+    def _start(self, pg: PlacementGroup, share: float, rank: int, host: str | None, port: int | None) -> Any:
+        place = PlacementGroupSchedulingStrategy(pg, placement_group_bundle_index=self._bundles[rank])
+        options = {"num_cpus": share, "num_gpus": share, "scheduling_strategy": place}
+        return self.ray_actor_type.options(**options).remote(len(self._bundles), rank, host, port)
+
+
+def logprobs(actor: Any, batch: MicroBatch, forbidden: Tensor | None) -> Float[Tensor, "N"]:
+    """Log-probabilities of the tokens asked for, row after row. `forbidden` None: at temperature 1, no id ruled out."""
+    device = torch.cuda.current_device()
+    asked = batch.experience.action_mask.to(device)
+    sequences = batch.experience.sequences.to(device)
+    # OpenRLHF's forward divides by its temperature; only the positions asked for go through the softmax.
+    output = actor(sequences, attention_mask=batch.experience.attention_mask.to(device), return_output=True)
+    logits = output["logits"][:, :-1][asked]
+    logits = logits * actor.temperature if forbidden is None else logits + forbidden
+    if not len(logits):
+        return output["logits"].sum()[None] * 0.0
+    return -torch.nn.functional.cross_entropy(logits, sequences[:, 1:][asked], reduction="none")
+
+
+def _scores(actor: Any, batches: Sequence[MicroBatch], forbidden: Tensor | None) -> list[Float32[np.ndarray, "N"]]:
+    with torch.no_grad():
+        return [logprobs(actor, batch, forbidden).float().cpu().numpy() for batch in batches]
+
+
+def _penalty(actor: Any, forbidden: Sequence[int]) -> Float32[Tensor, "V"]:
+    config = actor.model.module.config.get_text_config()
+    penalty = torch.zeros(config.vocab_size, device=torch.cuda.current_device())
+    penalty[list(forbidden)] = NEVER
+    return penalty
+
+
+def _without_dropout(actor: Any, training: bool) -> None:
+    """Dropout is off, so that a policy's log-probabilities are the same whether scored or trained. `training` is only the
+    switch that gradient checkpointing listens to."""
+    for module in actor.model.module.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
+    actor.train(training)
