@@ -110,7 +110,7 @@ def _carried(
 ) -> list[tuple[tuple[Text, Entry], Carried | Refused]]:
     tokens = [(r, e) for r, e in pairs if isinstance(r, Rollout)]
     texts = [(r, e) for r, e in pairs if isinstance(r, TextRollout | Success)]
-    carried = carry_over([r for r, _ in tokens], member.codec, spread=sharing.spread, budget=budget)
+    carried = carry_over([r for r, _ in tokens], member.codec, how=sharing.spread, budget=budget)
     carried += carry_text([r for r, _ in texts], member.codec, budget=budget)
     return list(zip([*tokens, *texts], carried, strict=True))
 

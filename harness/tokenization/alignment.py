@@ -1,0 +1,122 @@
+"""Chunks of two segmentations of the same bytes, and log-probabilities carried from one to the other.
+
+Chunk edges are the byte positions that are token ends in both segmentations (our reading of the exchange layer of
+arXiv 2605.07244; the same chunks as byte-offset alignment in cross-tokenizer distillation). Several answers are aligned in
+one call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float32, Float64, Int64, Integer
+
+_FINE = 8.0
+"""Below this magnitude a float32's step is under 5e-7, so a value can take up what rounding the others lost."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segmentations:
+    """The same answers in two tokenizers, flat.
+
+    source_ends (S,), receiver_ends (R,): where each token ends, counted from its answer's beginning, not decreasing.
+    source_counts, receiver_counts: (A,) tokens of each answer, none of them 0; the last ends of an answer agree.
+    """
+
+    source_ends: Integer[np.ndarray, "S"]
+    receiver_ends: Integer[np.ndarray, "R"]
+    source_counts: Integer[np.ndarray, "A"]
+    receiver_counts: Integer[np.ndarray, "A"]
+
+    @classmethod
+    def of(cls, source_ends: Integer[np.ndarray, "S"], receiver_ends: Integer[np.ndarray, "R"]) -> Segmentations:
+        """Of a single answer."""
+        return cls(source_ends, receiver_ends, np.array([source_ends.size]), np.array([receiver_ends.size]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunks:
+    """Chunk c is source tokens [source[c], source[c+1]) and receiver tokens [receiver[c], receiver[c+1]).
+
+    source, receiver: (C+1,) indices into the flat tokens. No chunk reaches over two answers.
+    """
+
+    source: Int64[np.ndarray, "C+1"]
+    receiver: Int64[np.ndarray, "C+1"]
+
+    @property
+    def source_sizes(self) -> Int64[np.ndarray, "C"]:
+        return np.diff(self.source)
+
+    @property
+    def receiver_sizes(self) -> Int64[np.ndarray, "C"]:
+        return np.diff(self.receiver)
+
+
+def chunks(pair: Segmentations) -> Chunks:
+    """Smallest chunks whose ends both segmentations share. Tokens without bytes join the chunk before them, or the answer's
+    first chunk where there is none before."""
+    lasts = pair.source_ends[np.cumsum(pair.source_counts) - 1]
+    bases = np.concatenate([[0], np.cumsum(lasts + 1)])
+    source = pair.source_ends + np.repeat(bases[:-1], pair.source_counts)
+    receiver = pair.receiver_ends + np.repeat(bases[:-1], pair.receiver_counts)
+    return Chunks(_edges(source, receiver, bases), _edges(receiver, source, bases))
+
+
+def _edges(
+    ends: Integer[np.ndarray, "S"], others: Integer[np.ndarray, "R"], bases: Int64[np.ndarray, "A+1"]
+) -> Int64[np.ndarray, "C+1"]:
+    """Indices behind the tokens of `ends` that close a chunk, from 0 on."""
+    is_end = np.zeros(bases[-1], dtype=bool)
+    is_end[others] = True
+    is_end[bases[:-1]] = False
+    closes = is_end[ends]
+    closes[:-1] &= ends[:-1] != ends[1:]
+    return np.concatenate([[0], np.flatnonzero(closes) + 1])
+
+
+def spread(
+    pair: Segmentations,
+    parts: Chunks,
+    logprobs: Float64[np.ndarray, "S"],
+    weights: Float64[np.ndarray, "R"] | None = None,
+) -> Float32[np.ndarray, "R"]:
+    """Source log-probabilities (nats) on the receiver's tokens: each chunk's sum, in proportion to bytes or to `weights`.
+
+    weights: (R,) the receiver's own log-probabilities of its tokens; a chunk in which they sum to 0 falls back on bytes.
+    The sum over each answer is conserved to 1e-6 in float32 too, as far as float32 can express it.
+    """
+    mass = np.add.reduceat(logprobs, parts.source[:-1])
+    sizes = parts.receiver_sizes
+    share = _byte_lengths(pair).astype(np.float64)
+    if weights is not None:
+        share = np.where(np.repeat(np.add.reduceat(weights, parts.receiver[:-1]) != 0, sizes), weights, share)
+    aligned = np.repeat(mass / np.add.reduceat(share, parts.receiver[:-1]), sizes) * share
+    return _rounded(aligned, pair.receiver_counts)
+
+
+def _byte_lengths(pair: Segmentations) -> Int64[np.ndarray, "R"]:
+    lengths = np.diff(pair.receiver_ends, prepend=0)
+    firsts = np.cumsum(pair.receiver_counts) - pair.receiver_counts
+    lengths[firsts] = pair.receiver_ends[firsts]
+    return lengths
+
+
+def _rounded(values: Float64[np.ndarray, "R"], counts: Integer[np.ndarray, "A"]) -> Float32[np.ndarray, "R"]:
+    """To float32, each answer's rounding error put on its largest value that is finer than the error."""
+    result = values.astype(np.float32)
+    firsts = np.cumsum(counts) - counts
+    lost = np.add.reduceat(values - result, firsts)
+    for answer in np.flatnonzero(np.abs(lost) > 1e-7):
+        part = result[firsts[answer] : firsts[answer] + counts[answer]]
+        size = np.abs(part)
+        fine = np.where(size < _FINE, size, -1.0)
+        index = int(fine.argmax()) if fine.max() > abs(lost[answer]) else int(size.argmax())
+        part[index] += lost[answer]
+    return result
+
+
+def inexact(parts: Chunks) -> Bool[np.ndarray, "C"]:
+    """Chunks in which the spreading is a guess: those with more than one receiver token."""
+    return parts.receiver_sizes > 1

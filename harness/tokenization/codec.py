@@ -1,0 +1,199 @@
+"""Text to ids with the exact byte span of every token, and sampled ids to text with theirs.
+
+`encode` and `decode` are those of the tokenizer's Rust core, one call per batch; everything else is numpy over the
+concatenated batch. Where a tokenizer inverts exactly, the spans are the lengths of its tokens' own bytes, compared byte by
+byte with the text; where it does not (normalisers, unknown characters), they come from the core's character offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from jaxtyping import Int32
+
+from harness.errors import TokenizationError
+from harness.tokenization.isolation import MARKER, control_tokens, isolated
+from harness.tokenization.spans import Texts, by_bytes, by_offsets
+from harness.tokenization.surfaces import SEPARATOR, Surfaces
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+    from transformers import PreTrainedTokenizerFast
+
+T = TypeVar("T")
+MAX_TEXT_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """One text in a tokenizer's own tokens.
+
+    ids: (T,) without special tokens. ends: (T,) byte position in the text where each token ends; not decreasing, the last
+    is the text's length. Two tokens end at the same place where the second adds no byte of its own.
+    inverse: the tokens' own bytes, joined, are the text exactly.
+    """
+
+    ids: Int32[np.ndarray, "T"]
+    ends: Int32[np.ndarray, "T"]
+    inverse: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoded:
+    """One sampled answer as text. pieces: (T,) bytes that each token contributes; their sum is the text's byte length."""
+
+    text: str
+    pieces: Int32[np.ndarray, "T"]
+
+
+class TokenCodec:
+    """One policy's tokenizer, as the exchange uses it.
+
+    Parameters
+    ----------
+    tokenizer: any fast tokenizer. It is not changed.
+    eos_id: the end token, where it is not the tokenizer's own `eos_token_id`.
+
+    Raises
+    ------
+    TokenizationError
+        `slow`, `eos`, `vocabulary`, `decoder`: no fast tokenizer, no end token, one that cannot be copied faithfully, or one
+        whose decoder has steps in which one token's bytes depend on the others (CTC, regular expressions).
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, eos_id: int | None = None) -> None:
+        if getattr(tokenizer, "backend_tokenizer", None) is None:
+            raise TokenizationError("slow", f"{type(tokenizer).__name__} is not a fast tokenizer")
+        eos = tokenizer.eos_token_id if eos_id is None else eos_id
+        if eos is None:
+            raise TokenizationError("eos", "the tokenizer has no end token")
+        self.eos_id = int(eos)
+        self._own = tokenizer.backend_tokenizer
+        control = control_tokens(tokenizer)
+        self._reader = isolated(self._own, control)
+        unknown = getattr(self._own.model, "unk_token", None)
+        self._surfaces = Surfaces(self._own)
+        self._control = np.zeros(self._surfaces.separator + 1, dtype=bool)
+        self._control[[i for content, i in control.items() if content != unknown]] = True
+
+    def decode(self, ids: Sequence[int] | Int32[np.ndarray, "T"]) -> str:
+        """Text of sampled ids; special tokens and ids outside the vocabulary contribute nothing."""
+        return self.read([ids])[0].text
+
+    def pieces(self, ids: Sequence[int] | Int32[np.ndarray, "T"]) -> Int32[np.ndarray, "T"]:
+        """Byte length of each sampled token (final EOS left out by the caller) in `decode(ids)`."""
+        return self.read([ids])[0].pieces
+
+    def read(self, answers: Sequence[Sequence[int] | Int32[np.ndarray, "T"]]) -> list[Decoded]:
+        """Text and pieces of sampled answers, canonical or not, in one pass.
+
+        Where bytes are no valid UTF-8 the text holds U+FFFD and the tokens that made it share its three bytes.
+
+        Raises
+        ------
+        TokenizationError
+            `decoder`: the tokenizer decodes otherwise than its tokens say. `panic`. `ids`: a negative id.
+        """
+        lists = [np.asarray(answer, dtype=np.int32) for answer in answers]
+        batch = self._surfaces.batch(lists)
+        lengths, joined = self._surfaces.decoded(batch)
+        texts = _guarded(lambda: self._own.decode_batch([ids.tolist() for ids in lists], skip_special_tokens=True))
+        if b"".join(text.encode() + SEPARATOR for text in texts) != joined:
+            raise TokenizationError("decoder", "the tokenizer decodes these ids to other bytes than its tokens'")
+        pieces = lengths.astype(np.int32)
+        bounds = zip(batch.rows, batch.rows[1:] - 1, strict=False)
+        return [Decoded(text, pieces[a:b]) for text, (a, b) in zip(texts, bounds, strict=True)]
+
+    def encode(self, texts: Sequence[str | bytes]) -> list[Encoded]:
+        """Ids and byte spans of texts. Bytes are read as UTF-8 with U+FFFD for what is not.
+
+        Raises
+        ------
+        TokenizationError
+            For the first text that `try_encode` refuses.
+        """
+        results = self.try_encode(texts)
+        for result in results:
+            if isinstance(result, TokenizationError):
+                raise result
+        return [result for result in results if isinstance(result, Encoded)]
+
+    def try_encode(self, texts: Sequence[str | bytes]) -> list[Encoded | TokenizationError]:
+        """As `encode`, with the error in place of the texts that are refused.
+
+        Reasons: `empty`; `too_long` (over 1 MiB); `unicode` (lone surrogates); `control` (a control token, or the marker that
+        stands for one, came out); `panic` (the tokenizer died on it); `untokenized` (not one token came out).
+        """
+        plain = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in texts]
+        results: list[Encoded | TokenizationError | None] = [_refusal(text) for text in plain]
+        accepted = [i for i, result in enumerate(results) if result is None]
+        encodings = self._encodings([plain[i] for i in accepted])
+        good: list[tuple[int, Encoding]] = []
+        for i, encoding in zip(accepted, encodings, strict=True):
+            if isinstance(encoding, TokenizationError):
+                results[i] = encoding
+            else:
+                good.append((i, encoding))
+        for (i, _), encoded in zip(good, self._spans([plain[i] for i, _ in good], [e for _, e in good]), strict=True):
+            results[i] = encoded
+        return [result for result in results if result is not None]
+
+    def _encodings(self, texts: list[str]) -> list[Encoding | TokenizationError]:
+        """The core's encodings; a batch that dies is tried text by text, so that only the culprits are refused."""
+        if not texts:
+            return []
+        try:
+            return list(_guarded(lambda: self._reader.encode_batch(texts, add_special_tokens=False)))
+        except TokenizationError as panic:
+            if len(texts) == 1:
+                return [panic]
+            return [self._encodings([text])[0] for text in texts]
+
+    def _spans(self, texts: list[str], encodings: list[Encoding]) -> list[Encoded | TokenizationError]:
+        if not texts:
+            return []
+        batch, joined = self._surfaces.batch([encoding.ids for encoding in encodings]), Texts.join(texts)
+        ends, right, inverse = by_bytes(self._surfaces, batch, joined)
+        rest = np.flatnonzero(~right).tolist()
+        if rest:
+            offsets = [encodings[row].offsets for row in rest]
+            part = self._surfaces.batch([encodings[row].ids for row in rest])
+            chosen = np.repeat(~right, np.diff(batch.rows))
+            ends[chosen] = by_offsets(self._surfaces, part, Texts.join([texts[row] for row in rest]), offsets)
+        controlled = np.logical_or.reduceat(self._control[batch.ids], batch.rows[:-1])
+        ends = ends.astype(np.int32)
+        results: list[Encoded | TokenizationError] = []
+        for row, (a, b) in enumerate(zip(batch.rows, batch.rows[1:] - 1, strict=False)):
+            if controlled[row]:
+                results.append(TokenizationError("control", "the text became a control token"))
+            elif a == b:
+                results.append(TokenizationError("untokenized", "no token came out"))
+            else:
+                results.append(Encoded(batch.ids[a:b], ends[a:b], bool(inverse[row])))
+        return results
+
+
+def _refusal(text: str) -> TokenizationError | None:
+    """Why a text is not even tried."""
+    if not text:
+        return TokenizationError("empty", "the text is empty")
+    if MARKER in text:
+        return TokenizationError("control", "the text holds the marker of control tokens")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        return TokenizationError("unicode", "the text holds lone surrogates")
+    return TokenizationError("too_long", f"{size} bytes") if size > MAX_TEXT_BYTES else None
+
+
+def _guarded(call: Callable[[], T]) -> T:
+    """Run the tokenizer's core. Its panics are no `Exception`, and their type has no importable name."""
+    try:
+        return call()
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise TokenizationError("panic", str(error)[:200]) from error

@@ -1,0 +1,133 @@
+"""What carrying an answer over to another tokenizer loses, as five numbers, and how much of it is accepted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import inf, nan
+
+import numpy as np
+from jaxtyping import Int32
+
+from harness.errors import TokenizationError
+from harness.tokenization.codec import Encoded, TokenCodec
+
+WINDOW = 2048
+"""Byte edit distance costs the square of the length, so longer texts are compared in windows cut at token ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residuals:
+    """The five residuals of one message. All definitions are our reading (ALGORITHMS, "THL").
+
+    text: byte edit distance between the text and the receiver's decoding of its own tokens / bytes. (Over 2 KiB: the sum
+        over windows, an upper bound.)
+    boundary: share of the receiver's tokens in chunks that hold more than one of them, where the spreading is a guess.
+    mass: |sum of aligned - sum of source log-probabilities|, nats.
+    length: |receiver's tokens - source's tokens| / source's tokens, final EOS left out.
+    canonical: share of the source's tokens that its own tokenizer would not have made of its text, as the source says.
+    NaN: not measured (a record without tokens has only `text`).
+    """
+
+    text: float = nan
+    boundary: float = nan
+    mass: float = nan
+    length: float = nan
+    canonical: float = nan
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The most of each residual that is accepted. A residual that was not measured is not held against the record."""
+
+    text: float = inf
+    boundary: float = inf
+    mass: float = inf
+    length: float = inf
+    canonical: float = inf
+
+    def exceeded(self, residuals: Residuals) -> str | None:
+        """Name and size of the first residual over the budget, or None."""
+        for limit in fields(self):
+            value, most = getattr(residuals, limit.name), getattr(self, limit.name)
+            if value > most:
+                return f"{limit.name} residual {value:.4g}, at most {most:.4g}"
+        return None
+
+
+def text_residual(codec: TokenCodec, text: str, encoded: Encoded) -> float:
+    """The `text` residual of one text that `codec` has encoded.
+
+    Raises
+    ------
+    TokenizationError
+        As `TokenCodec.read`.
+    """
+    if encoded.inverse:
+        return 0.0
+    data = text.encode()
+    back = codec.read([encoded.ids])[0]
+    other = back.text.encode()
+    cuts = _cuts(encoded.ends, np.cumsum(back.pieces, dtype=np.int64).astype(np.int32))
+    windows = zip(cuts, cuts[1:], strict=False)
+    return sum(edit_distance(data[a:b], other[c:d]) for (a, c), (b, d) in windows) / len(data)
+
+
+def _cuts(ends: Int32[np.ndarray, "T"], others: Int32[np.ndarray, "T"]) -> list[tuple[int, int]]:
+    """Positions in both texts, behind the same token each, about a window apart."""
+    wanted = np.arange(WINDOW, max(int(ends[-1]), int(others[-1])), WINDOW)
+    tokens = np.unique(np.concatenate([np.searchsorted(ends, wanted), np.searchsorted(others, wanted)]))
+    tokens = np.append(tokens[tokens < ends.size - 1], ends.size - 1)
+    return [(0, 0), *zip(ends[tokens].tolist(), others[tokens].tolist(), strict=True)]
+
+
+def edit_distance(a: bytes, b: bytes) -> int:
+    """Levenshtein distance, bit-parallel in Python's long integers (Myers 1999, in Hyyro's 2003 form)."""
+    if a == b:
+        return 0
+    common = _common_prefix(a, b)
+    a, b = a[common:], b[common:]
+    common = _common_prefix(a[::-1], b[::-1])
+    a, b = a[: len(a) - common], b[: len(b) - common]
+    if not a or not b:
+        return len(a) + len(b)
+    array, every, top = np.frombuffer(a, dtype=np.uint8), (1 << len(a)) - 1, 1 << (len(a) - 1)
+    places = {
+        byte: int.from_bytes(np.packbits(array == byte, bitorder="little").tobytes(), "little") for byte in set(a)
+    }
+    plus, minus, distance = every, 0, len(a)
+    for byte in b:
+        equal = places.get(byte, 0)
+        vertical = equal | minus
+        horizontal = (((equal & plus) + plus) ^ plus) | equal
+        up = minus | (every & ~(horizontal | plus))
+        down = plus & horizontal
+        distance += bool(up & top) - bool(down & top)
+        up = ((up << 1) | 1) & every
+        minus = up & vertical
+        plus = ((down << 1) & every) | (every & ~(vertical | up))
+    return distance
+
+
+def _common_prefix(a: bytes, b: bytes) -> int:
+    size = min(len(a), len(b))
+    differs = np.frombuffer(a, dtype=np.uint8, count=size) != np.frombuffer(b, dtype=np.uint8, count=size)
+    return int(differs.argmax()) if differs.any() else size
+
+
+def noncanonical_share(codec: TokenCodec, tokens: Int32[np.ndarray, "T"], text: str) -> float:
+    """The `canonical` residual of one of `codec`'s own sampled answers (final EOS left out): the share of its tokens that
+    encoding its text does not make at the same place. 1.0 where the text cannot be encoded at all."""
+    try:
+        encoded = codec.encode([text])[0]
+    except TokenizationError:
+        return 1.0
+    if np.array_equal(encoded.ids, tokens):
+        return 0.0
+    ends = np.cumsum(codec.read([tokens])[0].pieces, dtype=np.int64)
+    made = np.full(int(encoded.ends[-1]) + 1, -1, dtype=np.int64)
+    made[encoded.ends[::-1]] = np.arange(encoded.ends.size)[::-1]
+    found = made[ends]
+    same = (found >= 0) & (encoded.ids[found] == tokens)
+    starts, made_starts = np.concatenate([[0], ends[:-1]]), np.concatenate([[0], encoded.ends[:-1]])
+    same &= made_starts[found] == starts
+    return 1.0 - float(same.mean())

@@ -1,0 +1,261 @@
+"""What each token of a vocabulary contributes to decoded text, in bytes.
+
+A tokenizer's decoder is a chain of steps over a list of token strings. Every step of the usual chains acts on one token at
+a time, but for three things: the first token may lose a space, invalid UTF-8 becomes U+FFFD, and the whole text may be
+stripped. So one table over the vocabulary, and these three corrections, give the bytes of any sequence of ids without
+decoding it token by token. `TokenCodec` compares the result with the tokenizer's own, and refuses where they differ.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from jaxtyping import Bool, Int32, Int64, UInt8
+
+from harness.errors import TokenizationError
+from harness.tokenization.utf8 import REPLACEMENT, lossy_positions, units
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SEPARATOR = b"\n"
+"""Stands between the texts of a batch, so that nothing reaches from one into the next."""
+
+_BYTE_TOKEN = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
+_WORDPIECE_CLEANUP = tuple(
+    (a.encode(), b.encode())
+    for a, b in [(" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m")]
+    + [(" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re")]
+)
+
+
+def byte_level_alphabet() -> dict[str, int]:
+    """Byte-level BPE's printable stand-ins for the 256 bytes (GPT-2): printable Latin-1 for itself, the rest from U+0100."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [b for b in range(256) if b not in set(printable)]
+    return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(others)}
+
+
+@dataclass(slots=True)
+class _Chain:
+    """Token strings on their way through the decoder's steps: `rest` anywhere, `first` as the first token of a text."""
+
+    first: list[bytes]
+    rest: list[bytes]
+    byte_tokens: list[bool]
+    fused: bool = False
+    invalid: Literal["none", "lossy", "fallback"] = "none"
+    strip_left: bytes = b""
+    strip_right: bytes = b""
+
+    def map(self, change: Callable[[bytes], bytes]) -> None:
+        shared = self.first is self.rest
+        self.rest = [change(token) for token in self.rest]
+        self.first = self.rest if shared else [change(token) for token in self.first]
+
+    def apply(self, step: dict[str, Any]) -> None:
+        handler = getattr(self, f"_{step['type'].lower()}", None)
+        if handler is None:
+            raise TokenizationError("decoder", f"decoder step {step['type']} is not supported")
+        handler(step)
+
+    def _need_tokens(self, step: dict[str, Any]) -> None:
+        if self.fused:
+            raise TokenizationError(
+                "decoder", f"decoder step {step['type']} after the tokens were joined is not supported"
+            )
+
+    def _bytelevel(self, step: dict[str, Any]) -> None:
+        self._need_tokens(step)
+        table = {ord(character): byte for character, byte in byte_level_alphabet().items()}
+
+        def to_bytes(token: bytes) -> bytes:
+            mapped = [table.get(ord(character), -1) for character in token.decode()]
+            return token if -1 in mapped else bytes(mapped)
+
+        self.map(to_bytes)
+        self.fused, self.invalid = True, "lossy"
+
+    def _bytefallback(self, step: dict[str, Any]) -> None:
+        self._need_tokens(step)
+        matches = [_BYTE_TOKEN.fullmatch(token) for token in self.rest]
+        self.byte_tokens = [match is not None for match in matches]
+
+        def to_byte(token: bytes) -> bytes:
+            match = _BYTE_TOKEN.fullmatch(token)
+            return token if match is None else bytes([int(match[1], 16)])
+
+        self.map(to_byte)
+        self.invalid = "fallback"
+
+    def _fuse(self, step: dict[str, Any]) -> None:
+        self.fused = True
+
+    def _replace(self, step: dict[str, Any]) -> None:
+        pattern, content = step["pattern"], step["content"].encode()
+        if "String" not in pattern or (self.fused and len(pattern["String"]) > 1):
+            raise TokenizationError("decoder", f"decoder step Replace of {pattern} is not supported")
+        old = pattern["String"].encode()
+        self.map(lambda token: token.replace(old, content))
+
+    def _metaspace(self, step: dict[str, Any]) -> None:
+        mark, keeps = step["replacement"].encode(), step.get("prepend_scheme", "always") == "never"
+        self.first = [token.replace(mark, b" " if keeps else b"") for token in self.first]
+        in_rest = b"" if self.fused and not keeps else b" "
+        self.rest = [token.replace(mark, in_rest) for token in self.rest]
+
+    def _wordpiece(self, step: dict[str, Any]) -> None:
+        self._need_tokens(step)
+        prefix = step["prefix"].encode()
+        self.rest = [t.removeprefix(prefix) if t.startswith(prefix) else b" " + t for t in self.rest]
+        if step["cleanup"]:
+            for old, new in _WORDPIECE_CLEANUP:
+                self.map(lambda token, old=old, new=new: token.replace(old, new))  # type: ignore[misc]
+
+    def _bpedecoder(self, step: dict[str, Any]) -> None:
+        self._need_tokens(step)
+        suffix = step["suffix"].encode()
+        self.map(lambda token: token.replace(suffix, b" "))
+        self.strip_right = b" "
+
+    def _strip(self, step: dict[str, Any]) -> None:
+        content, left, right = step["content"].encode(), step["start"], step["stop"]
+        if max(left, right) > 1 or len(content) > 1:
+            raise TokenizationError("decoder", "decoder step Strip of more than one byte is not supported")
+        if self.fused:
+            self.strip_left, self.strip_right = content * left, content * right
+        else:
+            self.map(lambda token: token.removeprefix(content * left).removesuffix(content * right))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Flat ids of several sequences, each followed by a separator's id; `rows` holds where each begins, and the total."""
+
+    ids: Int32[np.ndarray, "N"]
+    rows: Int64[np.ndarray, "R+1"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Where each token's bytes lie in the vocabulary's byte store: (N,) starts and lengths."""
+
+    starts: Int64[np.ndarray, "N"]
+    lengths: Int64[np.ndarray, "N"]
+
+
+class Surfaces:
+    """The vocabulary's byte table.
+
+    Raises
+    ------
+    TokenizationError
+        `decoder`: the decoder has a step whose effect on one token depends on others (CTC, a regular expression, ...).
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        chain_json = json.loads(tokenizer.to_str())["decoder"]
+        size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        names = [tokenizer.id_to_token(i) for i in range(size)]
+        skipped = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        kept = np.array([name is not None and i not in skipped for i, name in enumerate(names)] + [False, False])
+        strings = [(name or "").encode() for name in names]
+        chain = _Chain(first=strings, rest=strings, byte_tokens=[False] * size)
+        if chain_json is None:
+            chain.rest = [b" " + token for token in strings]
+        else:
+            for step in chain_json["decoders"] if chain_json["type"] == "Sequence" else [chain_json]:
+                chain.apply(step)
+        self.unknown, self.separator = size, size + 1
+        self.invalid, self.strip_left, self.strip_right = chain.invalid, chain.strip_left, chain.strip_right
+        self.kept: Bool[np.ndarray, "V"] = kept
+        self.byte_tokens: Bool[np.ndarray, "V"] = np.array([*chain.byte_tokens, False, False])
+        self._store(chain, kept)
+
+    def _store(self, chain: _Chain, kept: Bool[np.ndarray, "V"]) -> None:
+        rest = [token if k else b"" for token, k in zip(chain.rest, kept, strict=False)] + [b"", SEPARATOR]
+        first = [token if k else b"" for token, k in zip(chain.first, kept, strict=False)] + [b"", SEPARATOR]
+        lengths = np.array([len(token) for token in [REPLACEMENT, *rest, *first]], dtype=np.int64)
+        starts = np.cumsum(lengths) - lengths
+        size = len(rest)
+        self.bytes = np.frombuffer(b"".join([REPLACEMENT, *rest, *first]), dtype=np.uint8)
+        self._starts, self._lengths = starts[1 : size + 1], lengths[1 : size + 1]
+        self._first_starts, self._first_lengths = starts[size + 1 :], lengths[size + 1 :]
+
+    def batch(self, sequences: Sequence[Sequence[int] | Int32[np.ndarray, "T"]]) -> Batch:
+        """Join sequences of ids into one. Ids beyond the vocabulary (padded embeddings) contribute nothing."""
+        sizes = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences)) + 1
+        rows = np.concatenate([[0], np.cumsum(sizes)])
+        ids = np.full(rows[-1], self.separator, dtype=np.int32)
+        for begin, end, sequence in zip(rows, rows[1:] - 1, sequences, strict=False):
+            ids[begin:end] = sequence
+        if ids.size and ids.min() < 0:
+            raise TokenizationError("ids", "token ids must not be negative")
+        inside = np.ones(ids.size, dtype=bool)
+        inside[rows[1:] - 1] = False
+        ids[inside & (ids >= self.unknown)] = self.unknown
+        return Batch(ids, rows)
+
+    def pieces(self, batch: Batch) -> Pieces:
+        """The bytes of each token, before invalid UTF-8 is replaced; corrected at the first and last token of each row."""
+        starts, lengths = self._starts[batch.ids], self._lengths[batch.ids]
+        first = self.first_of(batch, self.kept[batch.ids])
+        first = first[first < batch.ids.size]
+        starts[first], lengths[first] = self._first_starts[batch.ids[first]], self._first_lengths[batch.ids[first]]
+        if self.strip_left:
+            token = self.first_of(batch, lengths > 0)
+            token = token[token < batch.ids.size]
+            token = token[self.bytes[starts[token]] == ord(self.strip_left)]
+            starts[token] += 1
+            lengths[token] -= 1
+        if self.strip_right:
+            reverse = Batch(batch.ids[::-1], batch.ids.size - batch.rows[::-1])
+            token = self.first_of(reverse, (lengths > 0)[::-1])
+            token = batch.ids.size - 1 - token[token < batch.ids.size]
+            token = token[self.bytes[starts[token] + lengths[token] - 1] == ord(self.strip_right)]
+            lengths[token] -= 1
+        return Pieces(starts, lengths)
+
+    def first_of(self, batch: Batch, where: Bool[np.ndarray, "N"]) -> Int64[np.ndarray, "R"]:
+        """Index of each row's first token that satisfies `where`; N where a row has none."""
+        candidates = np.where(where & (batch.ids != self.separator), np.arange(batch.ids.size), batch.ids.size)
+        return np.minimum.reduceat(candidates, batch.rows[:-1])
+
+    def join(self, pieces: Pieces) -> UInt8[np.ndarray, "B"]:
+        """The tokens' bytes, joined."""
+        ends = np.cumsum(pieces.lengths)
+        total = int(ends[-1]) if ends.size else 0
+        return self.bytes[np.repeat(pieces.starts - (ends - pieces.lengths), pieces.lengths) + np.arange(total)]
+
+    def decoded(self, batch: Batch) -> tuple[Int64[np.ndarray, "N"], bytes]:
+        """Byte length of each token in the decoded text, and that text: rows joined, a separator after each."""
+        pieces = self.pieces(batch)
+        raw = self.join(pieces)
+        if self.invalid == "fallback":
+            pieces = self._replace_bad_runs(batch, pieces, raw)
+            return pieces.lengths, self.join(pieces).tobytes()
+        if self.invalid == "none":
+            return pieces.lengths, raw.tobytes()
+        try:
+            raw.tobytes().decode()
+        except UnicodeDecodeError:
+            ends = lossy_positions(raw)[np.cumsum(pieces.lengths)]
+            return np.diff(ends, prepend=0), raw.tobytes().decode(errors="replace").encode()
+        return pieces.lengths, raw.tobytes()
+
+    def _replace_bad_runs(self, batch: Batch, pieces: Pieces, raw: UInt8[np.ndarray, "B"]) -> Pieces:
+        """Byte fallback's own rule: unless a whole run of byte tokens is valid UTF-8, each of them becomes one U+FFFD."""
+        starts, valid = units(raw)
+        if valid.all():
+            return pieces
+        in_run = self.byte_tokens[batch.ids]
+        breaks = ~in_run & (self.kept[batch.ids] | (batch.ids == self.separator))
+        run = np.cumsum(breaks)
+        owner = np.searchsorted(np.cumsum(pieces.lengths), starts[~valid], side="right")
+        bad = in_run & np.isin(run, run[owner])
+        return Pieces(np.where(bad, 0, pieces.starts), np.where(bad, len(REPLACEMENT), pieces.lengths))
