@@ -28,6 +28,17 @@ class PublishedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: dict[str, float]
 
 
+class Trained(msgspec.Struct, frozen=True):
+    """What one of our results was: a policy's model (hub name), its peers' models, and the variant that trained it."""
+
+    model: str
+    peers: tuple[str, ...]
+    regime: str
+    variant: str
+    objective: str = "grpo"
+    factor: int = 1
+
+
 class Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A paper's numbers. scale: `share` (0-1) or `percent`. metrics: how each benchmark was measured (`default` for the rest).
     suites: the shipped suites that repeat its experiments. notes: what does not fit together in the paper or with others."""
@@ -50,6 +61,36 @@ class Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def metric(self, task: str) -> str:
         """How the paper measured that benchmark, e.g. `best@30`."""
         return self.metrics.get(task, self.metrics["default"])
+
+    def beside(self, trained: Trained) -> PublishedRow | None:
+        """The paper's row for the same model, peers and method; None where it has none. A variant whose name is no method of
+        the paper counts only if it is plain independent training, at the rollouts that the paper's name says."""
+        method = self._method(trained)
+        peers = {_short(peer) for peer in trained.peers}
+        for row in self.rows:
+            same = _short(row.policy) == _short(trained.model) and row.method == method
+            if same and (not row.peer or peers == {_short(row.peer)}):
+                return row
+        return None
+
+    def _method(self, trained: Trained) -> str:
+        if trained.regime == "independent":
+            return _INDEPENDENT.get((trained.objective, trained.factor), "")
+        return trained.variant if trained.factor == 1 else ""
+
+
+_INDEPENDENT = {
+    ("grpo", 1): "grpo",
+    ("grpo", 2): "grpo16",
+    ("grpo", 4): "grpo32",
+    ("gspo", 1): "gspo",
+    ("gspo", 2): "gspo2",
+}
+
+
+def _short(model: str) -> str:
+    """`Qwen/Qwen3-4B-Instruct-2507` and `Qwen3-4B-Instruct` are the same to a paper."""
+    return model.rsplit("/", 1)[-1].lower().removesuffix("-2507")
 
 
 def names() -> tuple[str, ...]:

@@ -41,8 +41,9 @@ def find_overlaps(
 ) -> list[Overlap]:
     """Training problems (id, text) that repeat one of the evaluation problems (set, id, text).
 
-    Exact: the same characters once white space, punctuation and LaTeX cosmetics are gone. Near: Jaccard similarity of the two sets of token 4-grams at least `near`. One overlap per training
-    problem, the most similar. Cost: linear in the number of shared 4-grams.
+    Exact: the same characters once white space, punctuation and LaTeX cosmetics are gone. Near: Jaccard similarity of the two
+    sets of token 4-grams at least `near`. One overlap per training problem, the most similar. Cost: linear in the number of
+    shared 4-grams.
     """
     names: list[tuple[str, str]] = []
     sizes: list[int] = []
