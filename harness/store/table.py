@@ -67,6 +67,21 @@ class StatusRow(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
 
 
+class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One seed of a line: its accuracy, the base's, and the gain over the baseline of the same seed and budget."""
+
+    group: str
+    policy: str
+    regime: str
+    task: str
+    metric: str
+    seed: int
+    accuracy: float
+    base: float | None
+    gain: float | None
+    baseline: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class _Variant:
     name: str
@@ -132,6 +147,40 @@ class _Order:
     def row(self, row: ShowRow, policies: Mapping[str, Sequence[str]]) -> tuple[object, ...]:
         *family, place = self.family((row.group, row.policy, row.task, row.metric), policies)
         return *family, self.regime(row.regime), place
+
+
+def seed_rows(snapshot: Snapshot, suite: str) -> list[SeedRow]:
+    """The finished cells seed by seed, in the order of `show_rows`. Empty for an unknown suite."""
+    variants = _variants(snapshot, suite)
+    about = snapshot.query("SELECT * FROM suites WHERE suite = ?", [suite]).to_pylist()
+    order = _Order(about[0] if about else {}, variants)
+    policies, families = _families(snapshot, suite)
+    rows = []
+    for key in sorted(families, key=lambda key: order.family(key, policies)):
+        scores = families[key].scores
+        for name in sorted(scores, key=order.regime):
+            reference = matched_baseline(variants, name)
+            against = scores.get(reference, {}) if reference else {}
+            for seed, value in sorted(scores[name].items()):
+                gain = value - against[seed] if seed in against else None
+                base = families[key].base
+                start = base.get(seed, base.get(None))
+                group, policy, task, metric = key
+                rows.append(
+                    SeedRow(
+                        group=group,
+                        policy=policy,
+                        regime=name,
+                        task=task,
+                        metric=metric,
+                        seed=seed,
+                        accuracy=value,
+                        base=start,
+                        gain=gain,
+                        baseline=reference,
+                    )
+                )
+    return rows
 
 
 def _variants(snapshot: Snapshot, suite: str) -> dict[str, _Variant]:

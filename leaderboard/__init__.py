@@ -1,0 +1,29 @@
+"""The leaderboard: a Streamlit app over a snapshot of the store. Imports neither torch nor engines.
+
+`harness leaderboard` starts it through `command`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+RESULTS_VARIABLE = "HARNESS_RESULTS"
+"""Environment variable that names the results folder."""
+
+_OPTIONS = {
+    "server.headless": "true",
+    "server.fileWatcherType": "none",
+    "browser.gatherUsageStats": "false",
+    "client.toolbarMode": "viewer",
+    "theme.light.primaryColor": "#0b6e69",
+    "theme.dark.primaryColor": "#5ec8bf",
+}
+
+
+def command(results: Path, port: int = 8501, address: str = "localhost") -> list[str]:
+    """The command line that serves `results`; run it with subprocess."""
+    options = {**_OPTIONS, "server.port": str(port), "server.address": address}
+    flags = [f"--{name}={value}" for name, value in options.items()]
+    app = Path(__file__).parent / "app.py"
+    return [sys.executable, "-m", "streamlit", "run", str(app), *flags, "--", "--results", str(results)]

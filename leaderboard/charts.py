@@ -1,0 +1,230 @@
+"""Figures in Altair: intervals, lines with bands, planes, matrices. Every one has a title, units and a description."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+import pandas as pd
+
+Figure = alt.Chart | alt.LayerChart | alt.FacetChart | alt.VConcatChart
+VERDICTS = {
+    "gains": "#0f8a83",
+    "loses": "#c2502d",
+    "no effect seen": "#7d8590",
+    "unclear": "#b08900",
+    "baseline": "#7d8590",
+}
+SHAPES = {
+    "gains": "triangle-up",
+    "loses": "triangle-down",
+    "no effect seen": "circle",
+    "unclear": "diamond",
+    "baseline": "square",
+}
+PALETTE = ["#0f8a83", "#c2502d", "#3b6fd4", "#b08900", "#8e4fb8", "#4f8f2f", "#d1477f", "#6b7280", "#1f9bcf", "#96592d"]
+"""Readable on white and on near-black; regimes also differ by order and label, never by colour alone."""
+
+_BAR = 26
+_FRAME = 88
+"""Title, axis and padding: the app's heights include them."""
+
+
+def forest(
+    rows: pd.DataFrame,
+    title: str,
+    unit: str,
+    order: Sequence[str],
+    verdicts: bool = True,
+    zero: bool = True,
+    domain: Sequence[float] | None = None,
+) -> Figure:
+    """One line per regime: estimate and interval. Columns: regime, value, low, high, verdict, label; values in `unit`."""
+    y = alt.Y("regime:N", sort=list(order), title=None, axis=alt.Axis(labelLimit=140, ticks=False, domain=False))
+    scale = alt.Scale(zero=False, nice=True) if domain is None else alt.Scale(domain=list(domain), nice=True)
+    x = alt.X("value:Q", title=unit, scale=scale, axis=alt.Axis(grid=True, tickCount=6))
+    names = list(VERDICTS)
+    colour = alt.Color("verdict:N", scale=alt.Scale(domain=names, range=list(VERDICTS.values())), legend=None)
+    shape = alt.Shape("verdict:N", scale=alt.Scale(domain=names, range=list(SHAPES.values())), legend=None)
+    tooltip = [
+        alt.Tooltip("regime:N"),
+        alt.Tooltip("label:N", title=unit),
+        alt.Tooltip("verdict:N"),
+        alt.Tooltip("detail:N", title="cost"),
+    ]
+    base = alt.Chart(rows).encode(y=y, color=colour if verdicts else alt.value(PALETTE[0]))
+    spread = base.mark_rule(strokeWidth=3, opacity=0.55).encode(
+        x=alt.X("low:Q", title=unit, scale=scale), x2="high:Q", tooltip=tooltip
+    )
+    caps = [
+        base.mark_tick(thickness=2, size=12).encode(x=alt.X(f"{end}:Q", title=unit, scale=scale))
+        for end in ("low", "high")
+    ]
+    point = base.mark_point(filled=True, size=90, opacity=1).encode(
+        x=x, tooltip=tooltip, **({"shape": shape} if verdicts else {})
+    )
+    layers: list[alt.Chart] = [spread, *caps, point]
+    if zero:
+        layers.insert(
+            0, alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(strokeDash=[4, 3], color="#8b949e").encode(x="x:Q")
+        )
+    return alt.layer(*layers).properties(
+        title=_title(title),
+        width="container",
+        height=_BAR * max(rows["regime"].nunique(), 1) + _FRAME,
+        description=f"{title}: {unit}. " + "; ".join(f"{r.regime} {r.label}" for r in rows.itertuples()),
+    )
+
+
+def lines(
+    rows: pd.DataFrame,
+    title: str,
+    x_title: str,
+    y_title: str,
+    order: Sequence[str],
+    height: int = 340,
+    shown: Sequence[str] | None = None,
+) -> Figure:
+    """Means with bands. Columns: regime, x, y, low, high. Colours go by `order`, the legend names `shown` only."""
+    present = list(order if shown is None else shown)
+    domain = list(order)
+    colour = alt.Color(
+        "regime:N",
+        scale=alt.Scale(domain=domain, range=_colours(len(domain))),
+        legend=alt.Legend(title=None, orient="bottom", columns=3, labelLimit=140, values=present, symbolType="stroke"),
+    )
+    dash = alt.StrokeDash("regime:N", scale=alt.Scale(domain=domain, range=_dashes(len(domain))), legend=None)
+    base = alt.Chart(rows).encode(x=alt.X("x:Q", title=x_title, axis=alt.Axis(tickCount=6)), color=colour)
+    scale = alt.Scale(zero=False)
+    tooltip = [
+        alt.Tooltip("regime:N"),
+        alt.Tooltip("x:Q", title=x_title, format=",.4~g"),
+        alt.Tooltip("y:Q", title=y_title, format=".3~g"),
+    ]
+    band = base.mark_area(opacity=0.13).encode(y=alt.Y("low:Q", title=y_title, scale=scale), y2="high:Q")
+    line = base.mark_line(strokeWidth=2).encode(y=alt.Y("y:Q", title=y_title, scale=scale), strokeDash=dash)
+    dots = base.mark_point(filled=True, size=22, opacity=1).encode(
+        y=alt.Y("y:Q", title=y_title, scale=scale), tooltip=tooltip
+    )
+    last = rows.sort_values("x").groupby("regime").tail(1)
+    said = "; ".join(f"{r.regime} ends at {r.y:.3g}" for r in last.itertuples())
+    return alt.layer(band, line, dots).properties(
+        title=_title(title), width="container", height=height, description=f"{title}. {y_title} over {x_title}: {said}"
+    )
+
+
+def dots(rows: pd.DataFrame, title: str, unit: str) -> Figure:
+    """Single values in rows. Columns: row, value, label, and optionally source (colour and shape)."""
+    labels = list(dict.fromkeys(rows["row"]))
+    base = alt.Chart(rows).encode(
+        y=alt.Y("row:N", sort=labels, title=None, axis=alt.Axis(labelLimit=170, ticks=False, domain=False))
+    )
+    x = alt.X("value:Q", title=unit, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(tickCount=6))
+    marks = {"color": alt.value(PALETTE[0])}
+    if "source" in rows:
+        names = list(dict.fromkeys(rows["source"]))
+        legend = alt.Legend(title=None, orient="bottom", columns=2, labelLimit=200)
+        marks = {
+            "color": alt.Color("source:N", scale=alt.Scale(domain=names, range=_colours(len(names))), legend=legend),
+            "shape": alt.Shape("source:N", scale=alt.Scale(domain=names), legend=legend),
+        }
+    points = base.mark_point(size=80, opacity=0.9, strokeWidth=2).encode(
+        x=x, tooltip=[alt.Tooltip("label:N"), alt.Tooltip("value:Q", title=unit, format="+.1f")], **marks
+    )
+    zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(strokeDash=[4, 3], color="#8b949e").encode(x="x:Q")
+    return alt.layer(zero, points).properties(
+        title=_title(title),
+        width="container",
+        height=_BAR * max(len(labels), 1) + _FRAME + (40 if "source" in rows else 0),
+        description=f"{title}: {unit}. "
+        + "; ".join(f"{r.row}, {r.label}: {r.value:+.1f}" for r in rows.head(60).itertuples()),
+    )
+
+
+def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Sequence[str], log_y: bool) -> Figure:
+    """Cells as small marks, their mean per regime as a large labelled one. Columns: regime, x, y, kind (`cell` or `mean`)."""
+    colour = alt.Color(
+        "regime:N",
+        scale=alt.Scale(domain=list(order), range=_colours(len(order))),
+        legend=None,
+    )
+    y = alt.Y("y:Q", title=y_title, scale=alt.Scale(type="log" if log_y else "linear", zero=False))
+    x = alt.X("x:Q", title=x_title, scale=alt.Scale(zero=False, padding=20))
+    base = alt.Chart(rows).encode(
+        x=x,
+        y=y,
+        color=colour,
+        tooltip=[
+            "regime:N",
+            "group:N",
+            alt.Tooltip("x:Q", title=x_title, format=".3~g"),
+            alt.Tooltip("y:Q", title=y_title, format=".3~g"),
+        ],
+    )
+    cells = base.transform_filter("datum.kind == 'cell'").mark_point(size=35, opacity=0.55)
+    means = base.transform_filter("datum.kind == 'mean'").mark_point(size=170, filled=True, opacity=1)
+    names = (
+        base.transform_filter("datum.kind == 'mean'")
+        .mark_text(dy=-14, fontSize=12, fontWeight="bold")
+        .encode(text="regime:N")
+    )
+    said = "; ".join(f"{r.regime} at {r.x:.3g}, {r.y:.3g}" for r in rows[rows["kind"] == "mean"].itertuples())
+    return alt.layer(cells, means, names).properties(
+        title=_title(title),
+        width="container",
+        height=420,
+        description=f"{title}. {x_title} and {y_title}: {said}",
+    )
+
+
+def bars(
+    rows: pd.DataFrame, title: str, x_title: str, y: str, colour: str, order: Sequence[str] | None = None
+) -> Figure:
+    """Stacked bars. Columns: `y`, `colour`, value."""
+    parts = list(dict.fromkeys(rows[colour]))
+    figure: Figure = (
+        alt.Chart(rows)
+        .mark_bar()
+        .encode(
+            x=alt.X("value:Q", title=x_title, axis=alt.Axis(tickCount=6)),
+            y=alt.Y(
+                f"{y}:N",
+                sort=list(order) if order else None,
+                title=None,
+                axis=alt.Axis(labelLimit=180, ticks=False, domain=False),
+            ),
+            color=alt.Color(
+                f"{colour}:N",
+                sort=parts,
+                scale=alt.Scale(domain=parts, range=_colours(len(parts))),
+                legend=alt.Legend(title=None, orient="bottom", columns=3, labelLimit=160),
+            ),
+            tooltip=[f"{y}:N", f"{colour}:N", alt.Tooltip("value:Q", title=x_title, format=",.4~g")],
+        )
+        .properties(
+            title=_title(title),
+            width="container",
+            height=_BAR * max(rows[y].nunique(), 1) + _FRAME + 34,
+            description=f"{title}: {x_title}. "
+            + "; ".join(f"{getattr(r, y)}, {getattr(r, colour)}: {r.value:,.4g}" for r in rows.head(40).itertuples()),
+        )
+    )
+    return figure
+
+
+def _title(text: str) -> alt.TitleParams:
+    return alt.TitleParams(text, anchor="start", fontSize=14)
+
+
+def _colours(count: int) -> list[str]:
+    return [PALETTE[i % len(PALETTE)] for i in range(count)]
+
+
+def _dashes(count: int) -> list[list[int]]:
+    patterns = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [4, 1]]
+    return [patterns[i % len(patterns)] for i in range(count)]
+
+
+def printable(charts: Sequence[Figure]) -> Figure:
+    """Several figures as one, for downloads."""
+    return charts[0] if len(charts) == 1 else alt.vconcat(*(chart.properties(width=520) for chart in charts))

@@ -1,0 +1,107 @@
+"""What the pages read: cached queries over one snapshot of the store. Frames are shared; nobody may change them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pandas as pd
+import streamlit as st
+
+from harness.errors import StoreError
+from harness.store.ingest import STORE
+from harness.store.read import Snapshot
+from harness.store.table import SeedRow, ShowRow, seed_rows, show_rows
+
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteInfo:
+    """A suite as the sidebar lists it."""
+
+    name: str
+    title: str
+    engine: str
+    baseline: str
+    cells: int
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """One state of the store. `stamp` changes whenever a newer one takes its place, and is part of every cache key."""
+
+    results: str
+    stamp: Stamp
+
+    def frame(self, sql: str, *parameters: Any) -> pd.DataFrame:
+        """Rows of one of our own statements. Raises StoreError."""
+        return _frame(self.results, self.stamp, sql, parameters)
+
+    def suites(self) -> list[SuiteInfo]:
+        """Suites with cells, the one with the latest finished cell first."""
+        frame = self.frame(_SUITES)
+        return [SuiteInfo(*row) for row in frame.itertuples(index=False, name=None)]
+
+    def show(self, suite: str) -> pd.DataFrame:
+        """`harness show` as a frame: the columns of ShowRow, intervals split into `low`, `high`, `gain_low`, `gain_high`."""
+        return _show(self.results, self.stamp, suite)
+
+    def seeds(self, suite: str) -> pd.DataFrame:
+        """The same seed by seed: the columns of SeedRow."""
+        return _seeds(self.results, self.stamp, suite)
+
+
+_SUITES = """
+SELECT c.suite, coalesce(any_value(s.title), ''), coalesce(any_value(c.engine), ''), coalesce(any_value(c.baseline), ''), count(*)
+FROM current_cells c LEFT JOIN suites s USING (suite) WHERE c.kind = 'cell'
+GROUP BY c.suite ORDER BY max(c.finished) DESC, c.suite
+"""
+
+
+def open_store(results: Path) -> Store:
+    """The newest state of the store. Raises StoreError where there is none."""
+    try:
+        found = os.stat(results / STORE)
+    except OSError:
+        raise StoreError(f"{results}: no results yet") from None
+    store = Store(str(results), (found.st_ino, found.st_mtime_ns, found.st_size))
+    _snapshot(store.results, store.stamp)
+    return store
+
+
+@st.cache_resource(max_entries=2, show_spinner=False)
+def _snapshot(results: str, stamp: Stamp) -> Snapshot:
+    return Snapshot(Path(results))
+
+
+@st.cache_resource(max_entries=256, show_spinner=False)
+def _frame(results: str, stamp: Stamp, sql: str, parameters: tuple[Any, ...]) -> pd.DataFrame:
+    return _snapshot(results, stamp).query(sql, parameters).to_pandas()
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _show(results: str, stamp: Stamp, suite: str) -> pd.DataFrame:
+    rows = show_rows(_snapshot(results, stamp), suite)
+    frame = pd.DataFrame.from_records(
+        [msgspec.structs.astuple(r) for r in rows], columns=list(ShowRow.__struct_fields__)
+    )
+    for column, prefix in (("interval", ""), ("gain_interval", "gain_")):
+        frame[f"{prefix}low"] = [pair[0] if pair else float("nan") for pair in frame[column]]
+        frame[f"{prefix}high"] = [pair[1] if pair else float("nan") for pair in frame[column]]
+    numbers = ["base", "gain", "peer_used", "gain_p", "detectable", "gain_per_1000_rollouts", "gain_per_gpu_second"]
+    frame[numbers] = frame[numbers].astype(float)
+    return frame.drop(columns=["interval", "gain_interval"])
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _seeds(results: str, stamp: Stamp, suite: str) -> pd.DataFrame:
+    rows = seed_rows(_snapshot(results, stamp), suite)
+    frame = pd.DataFrame.from_records(
+        [msgspec.structs.astuple(r) for r in rows], columns=list(SeedRow.__struct_fields__)
+    )
+    frame[["base", "gain"]] = frame[["base", "gain"]].astype(float)
+    return frame

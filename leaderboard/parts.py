@@ -1,0 +1,111 @@
+"""Parts that pages share: titles, filters kept in the address, empty states, downloads, safe text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+import streamlit as st
+
+from harness.store.text import visible
+from leaderboard.charts import Figure
+from leaderboard.view import Page, View
+
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~$:&-])")
+
+
+def escaped(text: str, limit: int = 500) -> str:
+    """A value from a peer, a model or another lab, for use inside Markdown: shown as it is, never obeyed."""
+    return _MARKDOWN.sub(r"\\\1", visible(text, limit).replace("\n", " "))
+
+
+def draw_page(page: Page, view: View) -> None:
+    """Title, lead and body; without results an empty state that says what to run."""
+    st.title(page.title)
+    if page.lead:
+        st.markdown(page.lead)
+    if view.store is not None and view.suite is not None:
+        page.draw(view.store, view.suite, view)
+    elif page.needs_results:
+        empty("There are no results yet. This trains, evaluates and stores a first suite:", "harness run quickstart")
+    else:
+        page.draw(None, "", view)  # type: ignore[arg-type]
+
+
+def empty(message: str, command: str = "") -> None:
+    """Why there is nothing to see, and what to run."""
+    st.info(message, icon=":material/info:")
+    if command:
+        st.code(command, language="bash")
+
+
+def percent_interval(low: object, high: object) -> str:
+    """`[1.2, 3.4]` in points or percent; empty where there is none."""
+    first, second = float(low), float(high)  # type: ignore[arg-type]
+    return f"[{100 * first:.1f}, {100 * second:.1f}]" if first == first else ""
+
+
+def choose(label: str, options: Sequence[str], key: str, default: str | None = None, **more: object) -> str:
+    """One of `options`, kept in the address as `key`."""
+    index = options.index(default) if default in options else 0
+    return str(st.selectbox(label, options, index=index, key=key, bind="query-params", **more))  # type: ignore[call-overload]
+
+
+def choose_some(label: str, options: Sequence[str], key: str) -> list[str]:
+    """Some of `options`, kept in the address; none chosen means all."""
+    if len(options) < 2:
+        return list(options)
+    chosen = st.multiselect(label, options, key=key, bind="query-params", placeholder="all")
+    return [option for option in options if option in chosen] or list(options)
+
+
+def downloads(name: str, table: pd.DataFrame, chart: Figure | None = None) -> None:
+    """One menu with the page's numbers as CSV and its figure as SVG and PNG; made when asked for."""
+    with st.popover("Download", icon=":material/download:"):
+        _button("Table (CSV)", f"{name}.csv", "text/csv", lambda: csv_text(table))
+        if chart is not None:
+            _button("Figure (SVG)", f"{name}.svg", "image/svg+xml", lambda: to_svg(chart).encode())
+            _button("Figure (PNG)", f"{name}.png", "image/png", lambda: to_png(chart))
+
+
+def _button(label: str, file_name: str, mime: str, make: Callable[[], bytes]) -> None:
+    st.download_button(label, make, file_name, mime, key=f"download-{file_name}", on_click="ignore", width="stretch")
+
+
+def csv_text(table: pd.DataFrame) -> bytes:
+    """CSV in UTF-8. A text that a spreadsheet would take for a formula is quoted."""
+    texts = table.select_dtypes(include=["object", "str"]).columns
+    safe = table.assign(**{c: table[c].map(_no_formula) for c in texts})
+    return safe.to_csv(index=False).encode()
+
+
+def _no_formula(value: object) -> object:
+    if isinstance(value, str) and value[:1] in tuple("=+-@\t\r"):
+        return f"'{value}"
+    return value
+
+
+def to_svg(chart: Figure) -> str:
+    """The figure as a stand-alone SVG on white."""
+    import vl_convert
+
+    return str(vl_convert.vegalite_to_svg(_printed(chart)))
+
+
+def to_png(chart: Figure) -> bytes:
+    """The figure as a PNG at twice the resolution of the screen."""
+    import vl_convert
+
+    return bytes(vl_convert.vegalite_to_png(_printed(chart), scale=2))
+
+
+def _printed(chart: Figure) -> str:
+    spec = chart.to_dict()
+    for part in (spec, *spec.get("vconcat", ()), *spec.get("hconcat", ())):
+        if part.get("width") == "container":
+            part["width"] = 520
+    spec["background"] = "white"
+    spec["config"] = {**spec.get("config", {}), "font": "Helvetica, Arial, sans-serif"}
+    return json.dumps(spec)

@@ -1,0 +1,15 @@
+"""The pages, in the order of the navigation."""
+
+from leaderboard.view import Page
+from leaderboard.views import about, cell, curves, exchange, head_to_head, published, ranking, stability
+
+PAGES: tuple[Page, ...] = (
+    ranking.PAGE,
+    head_to_head.PAGE,
+    stability.PAGE,
+    curves.PAGE,
+    exchange.PAGE,
+    cell.PAGE,
+    published.PAGE,
+    about.PAGE,
+)

@@ -1,0 +1,144 @@
+"""How fast: accuracy over training, against steps, rollouts, tokens or seconds."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from harness.statistics import area_under_curve, mean_interval
+from leaderboard import charts
+from leaderboard.data import Store
+from leaderboard.parts import choose, choose_some, downloads, empty
+from leaderboard.view import Page, View
+
+AXES = {
+    "steps": "step",
+    "rollouts": "rollouts per policy",
+    "tokens": "generated tokens per policy",
+    "seconds": "CPU-seconds per policy",
+}
+HELD_OUT, REWARD = "held-out accuracy", "training reward"
+
+_SPENT = """
+SELECT suite, cell, policy, step, reward_mean, answers,
+    sum(rollouts) OVER w AS rollouts, sum(generated_tokens) OVER w AS tokens,
+    sum(coalesce(generate_seconds, 0) + coalesce(verify_seconds, 0) + coalesce(exchange_seconds, 0) + coalesce(score_seconds, 0)
+        + coalesce(train_seconds, 0)) OVER w AS seconds
+FROM steps WHERE suite = $1 WINDOW w AS (PARTITION BY suite, cell, policy ORDER BY step)
+"""
+_HELD_OUT = f"""
+WITH spent AS ({_SPENT})
+SELECT c.group_name AS "group", c.regime, c.seed, v.policy, v.step AS steps, coalesce(s.rollouts, 0) AS rollouts,
+    coalesce(s.tokens, 0) AS tokens, coalesce(s.seconds, 0) AS seconds, v.accuracy AS y
+FROM current_cells c JOIN curves v USING (suite, cell)
+LEFT JOIN spent s ON s.suite = v.suite AND s.cell = v.cell AND s.policy = v.policy AND s.step = v.step
+WHERE c.suite = $1 AND c.kind = 'cell' AND v.metric = $2
+"""
+_REWARD = f"""
+WITH spent AS ({_SPENT}), last AS (SELECT greatest(1, max(step) // 24) AS width FROM spent)
+SELECT c.group_name AS "group", c.regime, c.seed, s.policy, max(s.step) AS steps, max(s.rollouts) AS rollouts, max(s.tokens) AS tokens,
+    max(s.seconds) AS seconds, avg(s.reward_mean) AS y
+FROM current_cells c JOIN spent s USING (suite, cell), last WHERE c.suite = $1 AND c.kind = 'cell' AND $2 <> ''
+GROUP BY c.group_name, c.regime, c.seed, s.policy, (s.step - 1) // last.width
+"""
+
+
+def draw(store: Store, suite: str, view: View) -> None:
+    """One panel per group, lines per regime, bands over seeds."""
+    metrics = list(
+        store.frame("SELECT DISTINCT metric FROM curves WHERE suite = ? ORDER BY metric DESC", suite)["metric"]
+    )
+    kinds = [*(f"{HELD_OUT}, {m}" for m in metrics), REWARD]
+    with st.container(horizontal=True, gap="small"):
+        kind = choose("Curve", kinds, "curve", width=260)
+        axis = choose("Against", list(AXES), "against", width=140)
+    sql, metric = (_REWARD, "reward") if kind == REWARD else (_HELD_OUT, kind.removeprefix(f"{HELD_OUT}, "))
+    rows = store.frame(sql, suite, metric).dropna(subset=["y"])
+    if rows.empty:
+        empty(
+            "No learning curve yet: `evaluation.curve_every` in the suite says how often one point is measured.",
+            f"harness run {suite}",
+        )
+        return
+    with st.container(horizontal=True, gap="small"):
+        groups = choose_some("Groups", list(dict.fromkeys(rows["group"])), "group")
+        policies = choose_some("Policies", list(dict.fromkeys(rows["policy"])), "policy")
+        known = [r for r in dict.fromkeys(store.seeds(suite)["regime"]) if r in set(rows["regime"])]
+        everyone = [*known, *sorted(set(rows["regime"]) - set(known))]
+        regimes = choose_some("Regimes", everyone, "regime")
+    rows = rows[rows["group"].isin(groups) & rows["policy"].isin(policies) & rows["regime"].isin(regimes)]
+    points = _points(rows, axis)
+    figures = []
+    shown = list(dict.fromkeys(points["group"]))
+    columns = st.columns(2) if len(shown) > 1 else [st.container()]
+    for i, group in enumerate(shown):
+        part = points[points["group"] == group]
+        title = f"{group}: {kind}"
+        figures.append(
+            charts.lines(
+                part,
+                title,
+                AXES[axis],
+                "accuracy, %" if kind != REWARD else "share of right answers, %",
+                everyone,
+                shown=regimes,
+            )
+        )
+        columns[i % len(columns)].altair_chart(figures[-1], key=f"curve-{i}")
+    st.caption(
+        "Lines: mean over seeds (and over the chosen policies). Bands: 95 % intervals over seeds; none with a single seed."
+    )
+    areas = _areas(rows)
+    st.subheader("Area under the curve")
+    st.dataframe(
+        areas,
+        hide_index=True,
+        key="areas",
+        alt="Area under the learning curve by regime",
+        placeholder="–",
+        column_config={
+            "area": st.column_config.NumberColumn("Mean accuracy over training, %", format="%.1f"),
+            "interval": "95 % interval",
+        },
+    )
+    downloads(f"curves-{suite}-{axis}", points, charts.printable(figures))
+
+
+def _points(rows: pd.DataFrame, axis: str) -> pd.DataFrame:
+    by_seed = rows.groupby(["group", "regime", "seed", "steps"], as_index=False, sort=False)[
+        ["y", *([axis] if axis != "steps" else [])]
+    ].mean()
+    found = []
+    for (group, regime, _), part in by_seed.groupby(["group", "regime", "steps"], sort=False):
+        estimate = mean_interval(100 * part["y"].to_numpy())
+        found.append(
+            (group, regime, part[axis].mean(), *(float(v) for v in (estimate.mean, estimate.low, estimate.high)))
+        )
+    points = pd.DataFrame(found, columns=["group", "regime", "x", "y", "low", "high"])
+    return points.assign(low=points["low"].fillna(points["y"]), high=points["high"].fillna(points["y"])).sort_values(
+        ["group", "regime", "x"]
+    )
+
+
+def _areas(rows: pd.DataFrame) -> pd.DataFrame:
+    by_seed = rows.groupby(["group", "regime", "seed", "steps"], sort=False)["y"].mean().reset_index()
+    found = []
+    for (group, regime), part in by_seed.groupby(["group", "regime"], sort=False):
+        areas = [
+            float(area_under_curve(s["steps"].to_numpy(), 100 * s["y"].to_numpy())) for _, s in part.groupby("seed")
+        ]
+        estimate = mean_interval(areas)
+        interval = f"{float(estimate.low):.1f} to {float(estimate.high):.1f}" if len(areas) > 1 else ""
+        found.append(
+            {"group": group, "regime": regime, "area": float(estimate.mean), "interval": interval, "seeds": len(areas)}
+        )
+    return pd.DataFrame(found).sort_values(["group", "area"], ascending=[True, False])
+
+
+PAGE = Page(
+    "curves",
+    "Learning curves",
+    ":material/show_chart:",
+    "How fast each regime learns, and what it has spent by then.",
+    draw,
+)
