@@ -1,0 +1,54 @@
+"""The papers' suites: they load without torch, say what they reproduce, and meet their published rows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from harness import published
+from harness.learning import registry
+from harness.published import Trained
+from harness.suite.load import find, load
+from harness.tasks.registry import EVALUATION_SETS
+
+SUITES = ("cross_family", "hetero_size", "hetero_state", "ablation_hacpo", "mutual_rl", "graft")
+AGAINST = dict.fromkeys(SUITES, "hacpo2026") | {"mutual_rl": "mutual_rl2026", "graft": "graft2026"}
+COVERED = {"cross_family": 10, "hetero_size": 22, "hetero_state": 10, "ablation_hacpo": 14, "mutual_rl": 8, "graft": 36}
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_loads_with_valid_options_and_a_header(name: str) -> None:
+    suite = load(name)
+    registry.validate(suite, str(find(name)))
+    header = find(name).read_text("utf-8").split("title:")[0]
+    assert "arXiv" in header
+    assert "report" in header
+    assert set(suite.evaluation.tasks) <= set(EVALUATION_SETS)
+    for policy in (policy for group in suite.groups for policy in group.policies):
+        assert policy.revision is not None or "OctoThinker" in policy.model
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_published_rows_are_found(name: str) -> None:
+    suite = load(name)
+    publication = published.load(AGAINST[name])
+    assert name in publication.suites
+    found = 0
+    for group in suite.groups:
+        for policy in group.policies:
+            peers = tuple(peer.model for peer in group.policies if peer is not policy)
+            for variant in suite.regimes:
+                objective = variant.options.get("objective", "grpo")
+                trained = Trained(policy.model, peers, variant.regime, variant.name, objective, variant.factor)
+                found += publication.beside(trained) is not None
+    assert found == COVERED[name]
+
+
+def test_loading_all_of_them_imports_no_torch() -> None:
+    script = (
+        "import sys\nfrom harness.suite.load import load\n"
+        f"for name in {SUITES!r}: load(name)\nassert not {{'torch', 'transformers', 'lm_eval'}} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=30)

@@ -1,0 +1,212 @@
+"""Sets from a folder and from their pinned public source; every failure is one sentence that names both ways out."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from benchmark_data import data_folder, serving
+
+from harness.errors import DataError
+from harness.tasks import data, fetch, rows
+from harness.tasks.listing import listing
+from harness.tasks.registry import EVALUATION_SETS, get_task
+from harness.tasks.sets import SETS
+from harness.verification.verifier import Verifier
+
+FOLDER = data_folder()
+needs_data = pytest.mark.skipif(FOLDER is None, reason="no benchmark folder (HARNESS_DATA)")
+BOTH_WAYS = r"either name a folder that holds math500\.jsonl \(--data-dir FOLDER, or HARNESS_DATA=FOLDER\), or run once"
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("HARNESS_DATA", "HF_HUB_OFFLINE", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
+
+
+def test_a_hub_that_answers_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving({}, status=503) as (address, requests):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        with pytest.raises(DataError, match=f"HTTP status 503.*{BOTH_WAYS}") as caught:
+            data.load("math500")
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert requests == [f"/datasets/HuggingFaceH4/MATH-500/resolve/{SETS['math500'].remote.revision}/test.jsonl"]
+
+
+def test_a_hub_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fetch.CONNECT_SECONDS < 9
+    monkeypatch.setattr(fetch, "CONNECT_SECONDS", 1.0)
+    begin = time.monotonic()
+    with serving({}, silent=True) as (address, _):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        with pytest.raises(DataError, match=BOTH_WAYS):
+            data.load("math500")
+        assert time.monotonic() - begin < 8
+
+
+def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{held.getsockname()[1]}")
+        with pytest.raises(DataError, match=BOTH_WAYS):
+            data.load("math500")
+
+
+def test_offline_mode_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving({}) as (address, requests):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        with pytest.raises(DataError, match="HF_HUB_OFFLINE"):
+            data.load("math500")
+    assert not requests
+
+
+def test_a_fetched_file_that_is_not_what_its_checksum_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    revision = SETS["math500"].remote.revision
+    path = f"/datasets/HuggingFaceH4/MATH-500/resolve/{revision}/test.jsonl"
+    with serving({path: b'{"problem": "altered"}\n'}) as (address, _):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        with pytest.raises(DataError, match="checksum"):
+            data.load("math500")
+    assert not list((tmp_path / "cache").rglob("test.jsonl"))
+
+
+def test_folder_without_the_file_and_with_an_altered_one(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no aime24\.jsonl in .*leave the data folder out"):
+        data.load("aime24", tmp_path)
+    (tmp_path / "aime24.jsonl").write_text('{"id": "1", "problem": "p", "answer": "1"}\n')
+    with pytest.raises(DataError, match="altered"):
+        data.load("aime24", tmp_path)
+    states = {info.name: info.state for info in data.inventory(tmp_path)}
+    assert states["aime24"] == "altered"
+    assert states["math500"] == "absent"
+
+
+def test_inventory_and_listing_fetch_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving({}) as (address, requests):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        monkeypatch.setenv("HARNESS_GITHUB", address)
+        assert {info.state for info in data.inventory()} == {"absent"}
+        shown = {info.name: info for info in listing()}
+    assert not requests
+    assert shown["micro"].perfect == 1.0
+    assert shown["micro"].empty == 0.0
+    assert shown["math500"].perfect is None
+    assert "HARNESS_DATA" in shown["math500"].problem
+
+
+@needs_data
+def test_all_sets_are_present_and_listed_with_a_perfect_and_an_empty_answerer() -> None:
+    assert {info.state for info in data.inventory(FOLDER)} == {"present"}
+    for info in listing(FOLDER):
+        assert info.perfect == 1.0, info.name
+        assert info.empty == 0.0, info.name
+
+
+@needs_data
+def test_environment_names_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_DATA", str(FOLDER))
+    assert len(get_task("amc23").documents(None)) == 40
+
+
+Raw = dict[str, object]
+
+
+def _raw_row(name: str, row: dict[str, str]) -> Raw:
+    """A row of the folder in the columns of the set's public source."""
+    match name:
+        case "gsm8k" | "gsm8k_train":
+            return {"question": row["problem"], "answer": f"{row['solution']}\n#### {int(row['answer']):,}"}
+        case "math" | "math_train":
+            level = f"Level {row['level'] or '?'}"
+            return {"problem": row["problem"], "solution": row["solution"], "type": row["subject"], "level": level}
+        case "minerva":
+            return {"problem": row["problem"], "solution": row["solution"], "type": row["subject"]}
+        case "olympiad":
+            texts: Raw = {"question": row["problem"], "solution": [row["solution"]], "subfield": row["subject"]}
+            return {"id": int(row["id"]), "final_answer": [row["answer_raw"]], **texts}
+        case "amc23":
+            return {"question": row["problem"], "answer": float(row["answer"]), "url": row["url"]}
+        case "aime24":
+            return {**row, "answer": row["answer_raw"], "id": 0}
+        case "aime25":
+            return {"problem": row["problem"], "answer": row["answer"], "id": "0"}
+        case _:
+            return {**row, "unique_id": row["id"]}
+
+
+def _published(name: str, local: list[dict[str, str]]) -> dict[str, list[Raw]]:
+    """The public source's files with these rows."""
+    files: dict[str, list[Raw]] = {file: [] for file in SETS[name].remote.files}
+    for row in local:
+        subject = row["id"].split("/")[1] if name in ("math", "math_train") else ""
+        file = next(file for file in files if file.startswith(subject))
+        files[file].append(_raw_row(name, row))
+    return files
+
+
+def _encoded(file: str, content: list[dict[str, object]]) -> bytes:
+    if file.endswith(".jsonl"):
+        return "".join(json.dumps(row) + "\n" for row in content).encode()
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(content), buffer)
+    return buffer.getvalue()
+
+
+@needs_data
+@pytest.mark.parametrize("name", list(SETS))
+def test_the_public_form_of_a_set_gives_the_same_problems_and_golds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Served in the public source's columns, every set comes back as the folder has it (golds equal by the verifier)."""
+    assert FOLDER is not None
+    local = [json.loads(line) for line in (FOLDER / SETS[name].file).read_text("utf-8").split("\n") if line]
+    files = _published(name, local)
+    remote = replace(SETS[name].remote, sha256={})  # the rows are the set's, the bytes are not the public file's
+    monkeypatch.setattr(data, "SETS", {name: replace(SETS[name], remote=remote)})
+    prefix = f"/datasets/{remote.repository}/resolve" if remote.host == "hub" else f"/{remote.repository}"
+    with serving(
+        {f"{prefix}/{remote.revision}/{file}": _encoded(file, content) for file, content in files.items()}
+    ) as (address, _):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        monkeypatch.setenv("HARNESS_GITHUB", address)
+        fetched = data.load(name)
+        assert data.load(name) == fetched
+    assert [row.problem for row in fetched] == [row["problem"] for row in local]
+    with Verifier(workers=1) as verifier:
+        pairs = [(str(row["answer"]), f"\\boxed{{{other.answer}}}") for row, other in zip(local, fetched, strict=True)]
+        wrong = [pair for pair, verdict in zip(pairs, verifier.verify(pairs), strict=True) if verdict.value != "right"]
+    assert not wrong
+    if name not in ("math", "math_train"):
+        assert [row.id for row in fetched] == [row["id"] for row in local]
+
+
+def test_multi_boxed_solutions_are_marked_and_empty_ones_left_out() -> None:
+    raw = {"problem": "p", "type": "Algebra", "level": "Level 3"}
+    two = rows.math_row({**raw, "solution": r"either \boxed{1} or \boxed{2}"}, "algebra/train.parquet", 0)
+    one = rows.math_row({**raw, "solution": r"so \boxed{1}, that is \boxed{1}."}, "algebra/train.parquet", 0)
+    assert two is not None
+    assert (two.answer, two.multi_boxed) == ("2", True)
+    assert one is not None
+    assert not one.multi_boxed
+    assert rows.math_row({**raw, "solution": r"\boxed{}"}, "algebra/train.parquet", 0) is None
+
+
+@needs_data
+@pytest.mark.parametrize("name", EVALUATION_SETS)
+def test_prompts_ask_for_a_box_in_every_style(name: str) -> None:
+    task = get_task(name)
+    prompt = task.documents(FOLDER)[0]
+    for style in task.styles:
+        text = task.render(prompt, style)
+        assert prompt.text in text
+        assert "\\boxed" in text
+        assert prompt.gold not in text.replace(prompt.text, "") or len(prompt.gold) < 4
