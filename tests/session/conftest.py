@@ -1,0 +1,61 @@
+"""Two tiny policies that guess right now and then: enough for the loop, the exchange and the resume, in seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+
+from harness.engines.embedded.families import build_model, build_tokenizer
+from harness.tasks.micro import SKILLS
+
+SUITE = """
+name: tiny
+groups:
+  - name: pair
+    policies:
+      - {{name: a, model: {llama}}}
+      - {{name: b, model: {qwen}}}
+regimes: [independent, prp, xgrpo, sgt, hacpo, naive, graft, sapo]
+seeds: [3]
+training: {{steps: 4, prompts: 6, rollouts: 6, max_new_tokens: 12, learning_rate: 0.001, checkpoint_every: 2, measure_every: 2}}
+evaluation: {{k: 2, limit: 6, curve_every: 2, curve_prompts: 4}}
+"""
+
+
+def _train(family: str, folder: Path) -> None:
+    torch.set_num_threads(1)
+    tokenizer = build_tokenizer(family)
+    model = build_model(family, 0, tokenizer=tokenizer)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=4e-3)
+    rng, skills = Random(0), list(SKILLS.values())
+    for _ in range(60):
+        problems = [skill.draw(rng, 1, held_out=False) for skill in skills * 6]
+        ids = [[*tokenizer.encode(p.prompt + p.direct), tokenizer.eos_token_id] for p in problems]
+        width = max(map(len, ids))
+        labels = torch.tensor([row + [-100] * (width - len(row)) for row in ids])
+        loss = model(input_ids=labels.clamp(min=0), labels=labels).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Saved policies by family."""
+    root = tmp_path_factory.mktemp("policies")
+    for family in ("llama", "qwen"):
+        _train(family, root / family)
+    return {family: root / family for family in ("llama", "qwen")}
+
+
+@pytest.fixture
+def suite_file(tmp_path: Path, folders: dict[str, Path]) -> Path:
+    """The tiny suite as a file."""
+    file = tmp_path / "tiny.yaml"
+    file.write_text(SUITE.format(**folders))
+    return file

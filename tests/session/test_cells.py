@@ -1,0 +1,114 @@
+"""Whole cells: every regime runs, repeats itself exactly, resumes exactly, and equals its baseline without peers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from harness.session.loop import Interrupted
+from harness.session.manifests import state_of
+
+from .running import cell, rows, run
+
+TABLES = ("steps", "terms", "exchanges", "curves", "samples")
+ONLY = {"independent", "sgt", "hacpo"}
+
+
+def weights(prepared, regime, policy="a"):
+    return load_file(prepared.folder / cell(prepared, regime).key / "checkpoint" / policy / "model.safetensors")
+
+
+def same_weights(left, right):
+    return left.keys() == right.keys() and all((left[k] == right[k]).all() for k in left)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, folders):
+    from .conftest import SUITE
+
+    root = tmp_path_factory.mktemp("finished")
+    (root / "tiny.yaml").write_text(SUITE.format(**folders))
+    return run(root / "tiny.yaml", root / "results")
+
+
+def test_every_regime_trains_and_is_evaluated(finished):
+    for c in finished.cells:
+        assert state_of(finished.folder / c.key) == ("done", "", 1)
+        steps = rows(finished, c, "steps")
+        assert [(r["step"], r["policy"]) for r in steps] == [(s, p) for s in (1, 2, 3, 4) for p in "ab"]
+        assert all(r["rollouts"] == 36 and r["right"] + r["wrong"] + r["invalid"] == 36 for r in steps)
+        assert sum(r["right"] for r in steps) > 0
+        assert len(rows(finished, c, "samples")) == 2 * 6 * 3
+        assert {r["step"] for r in rows(finished, c, "curves")} == {0, 2, 4}
+
+
+def test_regimes_of_a_seed_share_their_first_samples(finished):
+    first = [
+        [(r["policy"], r["right"], r["generated_tokens"]) for r in rows(finished, c, "steps")[:2]]
+        for c in finished.cells
+    ]
+    assert all(f == first[0] for f in first)
+
+
+def test_regimes_differ_where_they_learn(finished):
+    reference = weights(finished, "independent")
+    for name in ("prp", "xgrpo", "hacpo", "naive", "sapo"):
+        assert not same_weights(reference, weights(finished, name)), name
+
+
+def test_what_travels_is_what_the_regime_shares(finished):
+    kinds = {c.variant.name: {r["kind"] for r in rows(finished, c, "exchanges")} for c in finished.cells}
+    assert kinds["independent"] == set()
+    assert kinds["prp"] == kinds["hacpo"] == kinds["graft"] == {"rollout"}
+    assert kinds["naive"] == kinds["sapo"] == {"text"}
+    assert kinds["xgrpo"] == {"value"}
+    assert kinds["sgt"] <= {"success"}
+
+
+def test_a_run_repeats_itself(finished, suite_file, tmp_path):
+    again = run(suite_file, tmp_path / "results", only="*/hacpo/*")
+    for table in TABLES:
+        assert rows(again, again.cells[0], table) == rows(finished, cell(finished, "hacpo"), table), table
+    assert same_weights(weights(again, "hacpo"), weights(finished, "hacpo"))
+
+
+@pytest.mark.parametrize("regime", ["hacpo", "sgt"])
+def test_a_stopped_cell_resumes_exactly(finished, suite_file, tmp_path, regime):
+    with pytest.raises(Interrupted):
+        run(suite_file, tmp_path / "results", only=f"*/{regime}/*", stop_after=3)
+    resumed = run(suite_file, tmp_path / "results", only=f"*/{regime}/*")
+    for table in TABLES:
+        assert rows(resumed, resumed.cells[0], table) == rows(finished, cell(finished, regime), table), table
+    assert same_weights(weights(resumed, regime), weights(finished, regime))
+    assert same_weights(weights(resumed, regime, "b"), weights(finished, regime, "b"))
+
+
+def test_without_peers_every_regime_is_its_baseline(finished, suite_file, tmp_path):
+    alone = run(suite_file, tmp_path / "results", overrides=["sharing.direction=none", "regimes[0].objective=gspo"],
+                only="*/independent/*")  # fmt: skip
+    silent = run(suite_file, tmp_path / "none", overrides=["sharing.direction=none"])
+    for c in silent.cells:
+        reference = (alone, "independent") if c.variant.name == "hacpo" else (finished, "independent")
+        for policy in "ab":
+            assert same_weights(weights(silent, c.variant.name, policy), weights(*reference, policy)), c.label
+
+
+def test_a_lone_policy_equals_one_outside_the_sharing_path(finished, suite_file, tmp_path):
+    text = suite_file.read_text()
+    b = next(line for line in text.splitlines() if "name: b" in line)
+    suite_file.write_text(
+        text.replace(b + "\n", "").replace("[independent, prp", "[independent, prp") + "sharing: {direction: none}\n"
+    )
+    lone = run(suite_file, tmp_path / "results", only="*/prp/*")
+    assert same_weights(weights(lone, "prp"), weights(finished, "independent"))
+
+
+def test_checkpoint_opens_with_transformers(finished):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder: Path = finished.folder / cell(finished, "sgt").key / "checkpoint" / "a"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert model.config.vocab_size >= len(tokenizer)
