@@ -51,7 +51,7 @@ class GRAFT(Regime):
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """GRPO on the kept own groups; on replaced prompts GRPO's ratio on the peer's answers, later in the step."""
-        chosen = self._choose(own, inbox)
+        chosen = self._choose(own, inbox, context.policies)
         mine = [t for g in own if g.valid and g.prompt.id not in chosen for t in own_answers(g, grpo_advantages(g))]
         theirs = []
         for group in chosen.values():
@@ -61,8 +61,8 @@ class GRAFT(Regime):
                 theirs.append(peer_answer(answer, advantage, answer.receiver_old, weight=weight))
         return [Term("own", "own", GRPO, tuple(mine)), Term("peer", "peer", GRPO, tuple(theirs), order=1)]
 
-    def _choose(self, own: Sequence[Group], inbox: Inbox) -> Mapping[str, list[PeerAnswer]]:
-        """The peer group that replaces the learner's, by prompt."""
+    def _choose(self, own: Sequence[Group], inbox: Inbox, order: Sequence[str]) -> Mapping[str, list[PeerAnswer]]:
+        """The peer group that replaces the learner's, by prompt; `order` decides between peers with equally many right."""
         candidates: dict[str, dict[str, tuple[int, list[PeerAnswer]]]] = {}
         returned: dict[str, int] = {}
         for group in own:
@@ -74,7 +74,7 @@ class GRAFT(Regime):
                 if peers_right == 0 and 1 <= right < len(group.valid):
                     returned[author] = returned.get(author, 0) + 1
         best: dict[str, tuple[int, list[PeerAnswer]]] = {}
-        for author in sorted(candidates, key=list(candidates).index):
+        for author in sorted(candidates, key=lambda a: order.index(a) if a in order else len(order)):
             prompts = candidates[author]
             quota = min(len(prompts), returned.get(author, 0))
             if quota == 0:

@@ -8,11 +8,11 @@ import numpy as np
 
 from harness.bandit.laboratory import (
     Bandit,
+    Delivery,
     Outcome,
     Vector,
     enumerate_outcomes,
     expectation,
-    experience,
     mean_gradient,
 )
 from harness.learning.advantages import rewards_of
@@ -22,14 +22,20 @@ from harness.learning.registry import build, load
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One equation: `predicted` by theory, `measured` by enumeration. `bias` facts are distances that should be 0."""
+    """One equation: `predicted` by theory, `measured` by enumeration; distances should be 0.
+
+    `predicted` is None for an observation: a number that no theory states beforehand.
+    """
 
     statement: str
-    predicted: float
+    predicted: float | None
     measured: float
 
     @property
-    def holds(self) -> bool:
+    def holds(self) -> bool | None:
+        """None for an observation."""
+        if self.predicted is None:
+            return None
         return bool(abs(self.predicted - self.measured) <= 1e-6 * max(1.0, abs(self.predicted)))
 
 
@@ -44,7 +50,7 @@ def distance(a: Vector, b: Vector) -> float:
 
 
 def _run(bandit: Bandit, name: str, **options: object) -> list[Outcome]:
-    return enumerate_outcomes(bandit, lambda: build(name, options))
+    return enumerate_outcomes(bandit, build(name, options))
 
 
 def _independent(bandit: Bandit) -> list[Fact]:
@@ -57,7 +63,7 @@ def _naive(bandit: Bandit) -> list[Fact]:
     """E[g] = (1/n) sum_j E_{pi_j}[A grad log pi_k], with A as the union's statistics make it."""
     pi = bandit.policies
     direct = np.zeros(pi.shape[1])
-    for probability, draws in bandit.outcomes():
+    for probability, draws in bandit.outcomes:
         pool = np.array([bandit.rewards[a] for drawn in draws for a in drawn])
         advantage = (pool - pool.mean()) / (pool.std(ddof=1) + 1e-6)
         for a, each in zip((a for drawn in draws for a in drawn), advantage, strict=True):
@@ -91,16 +97,16 @@ def _prp(bandit: Bandit) -> list[Fact]:
         Fact("prp: E[g] = (1 - 1/|U|) policy gradient, unclipped", 0.0, distance(mean_gradient(outcomes), unbiased))
     ]
     if bandit.logits.shape[0] == 2:
-        weights = _first_weight(bandit)
+        weights = _first_weight(bandit, outcomes)
         facts.append(Fact("prp: second moment of the weight = 1 + chi^2", 1 + bandit.chi_squared(), weights))
     return facts
 
 
-def _first_weight(bandit: Bandit) -> float:
+def _first_weight(bandit: Bandit, outcomes: list[Outcome]) -> float:
     """E[w^2] of the peer's first answer, from the denominators in PRP's own terms."""
     total = 0.0
     logs = np.log(bandit.policies[0])
-    for o in enumerate_outcomes(bandit, lambda: build("prp", {})):
+    for o in outcomes:
         answer = o.terms[1].answers[0]
         assert isinstance(answer.denominator, np.ndarray)
         total += o.probability * float(np.exp(2 * (logs[answer.tokens[0]] - answer.denominator[0])))
@@ -132,13 +138,14 @@ def _hacpo(bandit: Bandit) -> list[Fact]:
         return []
     options = replace(base.Options(), guards=False, omega_min=1e-12, omega_max=1e12)
     regime, guarded = TrueCapability(options), TrueCapability(replace(options, guards=True))
+    delivery = Delivery(bandit, regime)
     expected = {"off": 0.0, "on": 0.0}
-    for probability, draws in bandit.outcomes():
-        own, inbox = experience(bandit, regime, draws)
+    for probability, draws in bandit.outcomes:
+        own, inbox = delivery.experience(draws)
         peers = inbox.valid("x")
         rewards = rewards_of([*own.valid, *peers])
         omega = np.array([1.0] * len(own.valid) + [regime.omega("p0", p.author) for p in peers])
         expected["off"] += probability * regime.baseline(rewards, omega, len(own.valid))
         expected["on"] += probability * guarded.baseline(rewards, omega, len(own.valid))
-    guards = Fact("hacpo: E[mu] with the code's two guards on (their own bias)", expected["on"], expected["on"])
-    return [Fact("hacpo: E[mu] = p_k under true capability ratios", true["p0"], expected["off"]), guards]
+    bias = Fact("hacpo: bias of E[mu] by the code's two guards", None, expected["on"] - true["p0"])
+    return [Fact("hacpo: E[mu] = p_k under true capability ratios", true["p0"], expected["off"]), bias]

@@ -1,20 +1,24 @@
 """An exact softmax bandit: expectations over every outcome of a step, through each regime's real code.
 
-One prompt, K enumerable answers of one token each, n softmax policies over them, G answers per policy. A step's outcome is
-the K^(nG) joint draw; every outcome goes through the regime's own `learn` and the one surrogate loss, and is weighted by
-its exact probability. So bias, variance and support are computed, not estimated. Our construction.
+One prompt, K enumerable answers of one token each, n softmax policies over them, G answers per policy. A step's outcomes
+are the K^(nG) joint draws, times the regime's own random choices; each goes through the regime's own `learn` and the one
+surrogate loss, and is weighted by its exact probability. So bias, variance and support are computed, not estimated. Our
+construction.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 
+from harness.bandit.choices import every_choice
 from harness.exchange.records import GroupValue, Rollout, Success, TextRollout
 from harness.learning.experience import Answer, Group, Inbox, PeerAnswer, PeerValue, Prompt
 from harness.learning.minibatches import minibatches
@@ -29,7 +33,11 @@ MAX_OUTCOMES = 1_000_000
 Vector = Float64[np.ndarray, "K"]
 
 
-@dataclass(frozen=True, slots=True)
+Draws = tuple[tuple[int, ...], ...]
+"""The answers that each policy drew, the learner's first."""
+
+
+@dataclass(frozen=True, eq=False)
 class Bandit:
     """logits: one row per policy, the learner first. rewards: 0 or 1 per answer. rollouts: answers per policy (G)."""
 
@@ -44,7 +52,7 @@ class Bandit:
         if k ** (n * self.rollouts) > MAX_OUTCOMES:
             raise ValueError(f"{k}^{n * self.rollouts} outcomes are more than {MAX_OUTCOMES:,}")
 
-    @property
+    @cached_property
     def policies(self) -> Float64[np.ndarray, "n K"]:
         """Probabilities of the answers."""
         shifted = np.exp(self.logits - self.logits.max(axis=1, keepdims=True))
@@ -65,40 +73,64 @@ class Bandit:
         pi = self.policies
         return float((pi[0] ** 2 / pi[peer]).sum() - 1)
 
-    def outcomes(self) -> Iterator[tuple[float, tuple[tuple[int, ...], ...]]]:
-        """(probability, the answers of each policy) of every joint draw with positive probability."""
-        pi = self.policies
-        per_policy = [list(itertools.product(range(pi.shape[1]), repeat=self.rollouts)) for _ in pi]
-        weights = [[float(np.prod(p[list(draw)])) for draw in draws] for p, draws in zip(pi, per_policy, strict=True)]
-        for choice in itertools.product(*(range(len(d)) for d in per_policy)):
-            probability = float(np.prod([weights[j][c] for j, c in enumerate(choice)]))
-            yield probability, tuple(per_policy[j][c] for j, c in enumerate(choice))
+    @cached_property
+    def outcomes(self) -> tuple[tuple[float, Draws], ...]:
+        """(probability, draws) of every joint draw."""
+        groups = list(itertools.product(range(self.logits.shape[1]), repeat=self.rollouts))
+        weights = [np.prod(pi[np.array(groups)], axis=1).tolist() for pi in self.policies]
+        return tuple(
+            (math.prod(w[c] for w, c in zip(weights, choice, strict=True)), tuple(groups[c] for c in choice))
+            for choice in itertools.product(range(len(groups)), repeat=len(weights))
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One joint draw after the regime's `learn`: its terms and the surrogate's ascent direction in the learner's logits."""
+    """One joint draw, and one branch of the regime's own choices, after `learn`: its terms and the surrogate's ascent
+    direction in the learner's logits."""
 
     probability: float
-    draws: tuple[tuple[int, ...], ...]
+    draws: Draws
     terms: tuple[Term, ...]
     gradient: Vector
     weights: tuple[float, ...]
-    """Ratios of the peer answers that take part."""
+    """Ratios of the peer answers that take part through one (imitation has none)."""
 
 
-def enumerate_outcomes(bandit: Bandit, regime: Callable[[], Regime], updates: int = 1) -> list[Outcome]:
-    """Every outcome through a fresh instance of the regime; the step's updates at the weights of its start.
+def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1) -> list[Outcome]:
+    """Every outcome through a fresh instance of the regime with its options; the step's updates at the weights of its start.
 
-    All outcomes go through the surrogate at once: its gradient in each answer's log-probability, times that
-    log-probability's own gradient in the logits (1 at the answer, less pi), is the outcome's gradient.
+    Outcomes that bring the learner the same experience are learnt once. All of them go through the surrogate together: its
+    gradient in each answer's log-probability, times that log-probability's own gradient in the logits (1 at the answer,
+    less pi), is the ascent direction.
     """
-    learnt = [(p, draws, _learn(bandit, regime(), draws, updates)) for p, draws in bandit.outcomes()]
+    delivery = Delivery(bandit, regime)
+    place: dict[Hashable, int] = {}
+    learnt: list[list[tuple[float, tuple[Term, ...]]]] = []
+    learnt_as = []
+    for _, draws in bandit.outcomes:
+        learnt_as.append(place.setdefault(delivery.received(draws), len(place)))
+        if len(place) > len(learnt):
+            learnt.append(list(_learn(delivery, draws, updates)))
+    gradients, weights = _gradients(bandit, [terms for group in learnt for _, terms in group], updates)
+    steps = iter(zip(gradients, weights, strict=True))
+    branches = [[(share, terms, *next(steps)) for share, terms in group] for group in learnt]
+    return [
+        Outcome(p * share, draws, terms, gradient, weights)
+        for (p, draws), i in zip(bandit.outcomes, learnt_as, strict=True)
+        for share, terms, gradient, weights in branches[i]
+    ]
+
+
+def _gradients(
+    bandit: Bandit, learnt: Sequence[tuple[Term, ...]], updates: int
+) -> tuple[Float64[np.ndarray, "S K"], list[tuple[float, ...]]]:
+    """Ascent direction of each of S steps, and the ratios of its peer answers."""
     packs: list[Packed] = []
     owner: list[int] = []
     chosen: list[int] = []
     peer: list[bool] = []
-    for i, (_, _, terms) in enumerate(learnt):
+    for i, terms in enumerate(learnt):
         for batch in minibatches(terms, updates, 1):
             live = list(batch.live())
             if live:
@@ -115,13 +147,11 @@ def enumerate_outcomes(bandit: Bandit, regime: Callable[[], Regime], updates: in
         slope = -torch.autograd.grad(loss, logp)[0].numpy()
         np.add.at(gradients, (owner, chosen), slope)
         np.add.at(gradients, owner, -slope[:, None] * pi)
-        for i, is_peer, ratio in zip(owner, peer, statistics.ratio_sum, strict=True):
-            if is_peer:
-                weights[i].append(float(ratio))
-    return [
-        Outcome(p, draws, terms, g, tuple(w))
-        for (p, draws, terms), g, w in zip(learnt, gradients, weights, strict=True)
-    ]
+        ratios = zip(owner, peer, statistics.ratio_count.tolist(), statistics.ratio_sum.tolist(), strict=True)
+        for i, is_peer, count, ratio in ratios:
+            if is_peer and count:
+                weights[i].append(ratio)
+    return gradients, [tuple(w) for w in weights]
 
 
 def _joined(packs: Sequence[Packed]) -> Packed:
@@ -144,58 +174,73 @@ def expectation(outcomes: Sequence[Outcome], of: Callable[[Outcome], float]) -> 
     return float(sum(o.probability * of(o) for o in outcomes))
 
 
-def experience(bandit: Bandit, regime: Regime, draws: Sequence[Sequence[int]]) -> tuple[Group, Inbox]:
-    """The learner's group and inbox as the substrate would deliver them, by what the regime shares and needs."""
-    logs = np.log(bandit.policies)
-    own = Group(PROMPT, _name(0), 0, 1, tuple(_answer(bandit, logs[0], a) for a in draws[0]))
-    answers: list[PeerAnswer] = []
-    values: list[PeerValue] = []
-    for j, drawn in enumerate(draws[1:], start=1):
-        right = int(sum(bandit.rewards[a] for a in drawn))
-        values.append(PeerValue(_name(j), PROMPT.id, len(drawn), right))
-        for index, a in enumerate(drawn):
-            source = float(logs[j][a])
-            answers.append(
-                PeerAnswer(
-                    author=_name(j),
-                    version=0,
-                    step=1,
-                    prompt_id=PROMPT.id,
-                    index=index,
-                    tokens=np.array([a], dtype=np.int32),
-                    text=str(a),
-                    finished=False,
-                    verdict=_verdict(bandit, a),
-                    aligned=np.array([source]),
-                    source_logprob=source,
-                    source_tokens=1,
-                    receiver_old=logs[0][[a]] if Need.RECEIVER_OLD in regime.needs else None,
-                )
+class Delivery:
+    """What the substrate hands to the learner, by what the regime shares and needs; each answer is built once."""
+
+    def __init__(self, bandit: Bandit, regime: Regime) -> None:
+        self.regime, shares = regime, regime.shares
+        n, k = bandit.logits.shape
+        self.names = tuple(f"p{j}" for j in range(n))
+        logs, rewards = np.log(bandit.policies), bandit.rewards
+        verdicts = [Verdict("right" if r > 0 else "wrong") for r in rewards]
+        tokens = [np.array([a], dtype=np.int32) for a in range(k)]
+        self._own = [Answer(tokens[a], logs[0][[a]], str(a), False, verdicts[a]) for a in range(k)]
+        scored = Need.RECEIVER_OLD in regime.needs
+        self._peers = {
+            (j, index, a): PeerAnswer(
+                author=self.names[j],
+                version=0,
+                step=1,
+                prompt_id=PROMPT.id,
+                index=index,
+                tokens=tokens[a],
+                text=str(a),
+                finished=False,
+                verdict=verdicts[a],
+                aligned=logs[j][[a]],
+                source_logprob=float(logs[j][a]),
+                source_tokens=1,
+                receiver_old=logs[0][[a]] if scored else None,
             )
-    shares = regime.shares
-    sent = tuple(answers) if shares & {Rollout, TextRollout} else ()
-    successes = tuple(a for a in answers if a.reward > 0) if Success in shares else ()
-    return own, Inbox(
-        {PROMPT.id: sent} if sent else {},
-        {PROMPT.id: successes} if successes else {},
-        {PROMPT.id: tuple(values)} if GroupValue in shares and values else {},
-    )
+            for j in range(1, n)
+            for index in range(bandit.rollouts)
+            for a in range(k)
+        }
+        self._rewards = rewards.tolist()
+        self._answers = bool(shares & {Rollout, TextRollout})
+        self._successes, self._values = Success in shares, GroupValue in shares
+
+    def received(self, draws: Draws) -> Hashable:
+        """Equal for draws that give the learner the same experience."""
+        peers = draws[1:]
+        right = [[(i, a) for i, a in enumerate(group) if self._rewards[a]] for group in peers]
+        return (
+            draws[0],
+            peers if self._answers else None,
+            tuple(map(tuple, right)) if self._successes else None,
+            tuple(map(len, right)) if self._values else None,
+        )
+
+    def experience(self, draws: Draws) -> tuple[Group, Inbox]:
+        """The learner's group and inbox after one joint draw."""
+        own = Group(PROMPT, self.names[0], 0, 1, tuple(self._own[a] for a in draws[0]))
+        groups = [[self._peers[j, i, a] for i, a in enumerate(d)] for j, d in enumerate(draws[1:], start=1)]
+        sent = tuple(answer for group in groups for answer in group)
+        right = tuple(answer for answer in sent if answer.reward > 0)
+        values = tuple(PeerValue(g[0].author, PROMPT.id, len(g), sum(a.reward > 0 for a in g)) for g in groups)
+        return own, Inbox(
+            {PROMPT.id: sent} if self._answers and sent else {},
+            {PROMPT.id: right} if self._successes and right else {},
+            {PROMPT.id: values} if self._values and values else {},
+        )
 
 
-def _learn(bandit: Bandit, regime: Regime, draws: tuple[tuple[int, ...], ...], updates: int) -> tuple[Term, ...]:
-    own, inbox = experience(bandit, regime, draws)
-    names = tuple(_name(j) for j in range(len(draws)))
-    rng = np.random.default_rng(0)  # the same choice for all outcomes: exact, because draws are exchangeable
-    return tuple(regime.learn([own], inbox, Context(names[0], names, 1, rng, max_tokens=1, updates=updates)))
+def _learn(delivery: Delivery, draws: Draws, updates: int) -> Iterator[tuple[float, tuple[Term, ...]]]:
+    own, inbox = delivery.experience(draws)
 
+    def run(rng: np.random.Generator) -> tuple[Term, ...]:
+        regime = type(delivery.regime)(delivery.regime.options)
+        context = Context(delivery.names[0], delivery.names, 1, rng, max_tokens=1, updates=updates)
+        return tuple(regime.learn([own], inbox, context))
 
-def _answer(bandit: Bandit, logs: Vector, a: int) -> Answer:
-    return Answer(np.array([a], dtype=np.int32), np.array([logs[a]]), str(a), False, _verdict(bandit, a))
-
-
-def _verdict(bandit: Bandit, a: int) -> Verdict:
-    return Verdict("right" if bandit.rewards[a] > 0 else "wrong")
-
-
-def _name(j: int) -> str:
-    return f"p{j}"
+    return every_choice(run)

@@ -49,7 +49,8 @@ class Point:
     scale: length of E[g] along the policy gradient, in its units. bias: what of E[g] is not along it, relative to it.
     noise: sqrt(trace Cov[g]) relative to the policy gradient: the plane's stability axis, small is stable.
     support: probability that the step raises a right answer which the learner itself did not sample: the other axis.
-    weight_second_moment: mean of r^2 over peer answers that take part; None without any. fires: probability of any peer term.
+    weight_second_moment: mean of r^2 over peer answers that take part through a ratio; None without any (imitation has no
+    ratio). fires: probability of any peer answer among the terms.
     """
 
     bandit: str
@@ -103,10 +104,9 @@ class BanditReport:
         )
         lines.append("support: probability of raising a right answer that the learner did not sample itself.\n")
         for bandit, fact in self.facts:
-            mark = "ok " if fact.holds else "NO "
-            lines.append(
-                f"{mark} {bandit:<12} {fact.statement}: predicted {fact.predicted:.6f}, measured {fact.measured:.6f}"
-            )
+            mark = {True: "ok ", False: "NO ", None: "-- "}[fact.holds]
+            predicted = "" if fact.predicted is None else f"predicted {fact.predicted:.6f}, "
+            lines.append(f"{mark} {bandit:<12} {fact.statement}: {predicted}measured {fact.measured:.6f}")
         return "\n".join(lines) + f"\n\nstored in {self.folder}"
 
 
@@ -130,8 +130,8 @@ def run_bandit(name: str, results: Path) -> BanditReport:
             raise SuiteError(str(source), f"bandits[{i}]", str(error)) from None
         for j, variant in enumerate(suite.regimes):
             try:
-                outcomes = enumerate_outcomes(bandit, lambda v=variant: registry.build(v.regime, v.options))  # type: ignore[misc]
-            except PluginError as error:
+                outcomes = enumerate_outcomes(bandit, registry.build(variant.regime, variant.options))
+            except (PluginError, ValueError) as error:
                 raise SuiteError(str(source), f"regimes[{j}]", str(error)) from None
             points.append(_point(case.name, variant.name, bandit, outcomes))
         proven += [(case.name, fact) for fact in facts(bandit)]

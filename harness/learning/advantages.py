@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float32, Float64
 
 from harness.learning.experience import Answer, Group, PeerAnswer
 from harness.learning.terms import Objective, Term, TermAnswer

@@ -101,4 +101,5 @@ def _cut(sizes: Sequence[int], parts: int) -> list[int]:
         highest = max(lowest, len(sizes) - (parts - part))
         wanted = ends[-1] * part / parts
         edges.append(lowest + int(np.argmin(np.abs(ends[lowest : highest + 1] - wanted))))
-    return [int(np.searchsorted(edges, unit, side="right")) - 1 for unit in range(len(sizes))]
+    parts_of: list[int] = (np.searchsorted(edges, np.arange(len(sizes)), side="right") - 1).tolist()
+    return parts_of

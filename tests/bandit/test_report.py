@@ -1,0 +1,71 @@
+"""`harness bandit`: a file in, the plane and the facts out, stored; bad files refused by place."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from harness.bandit.report import run_bandit
+from harness.errors import SuiteError
+
+SUITE = """
+bandits:
+  - {name: tiny, logits: [[0.5, 0.0, -1.0], [0.0, 0.2, 1.0]], rewards: [0, 0, 1], rollouts: 2}
+regimes: [independent, prp, sgt, hacpo, graft]
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    def write(text):
+        file = tmp_path / "tiny.yaml"
+        file.write_text(text)
+        return str(file)
+
+    return write
+
+
+def test_points_facts_and_file(suite, tmp_path):
+    report = run_bandit(suite(SUITE), tmp_path)
+    points = {p.regime: p for p in report.points}
+    assert list(points) == ["independent", "prp", "sgt", "hacpo", "graft"]
+    assert points["independent"].bias == pytest.approx(0, abs=1e-12)
+    assert points["independent"].support == points["independent"].fires == 0
+    assert points["prp"].fires == pytest.approx(1)
+    assert 0 < points["sgt"].fires < 1
+    assert points["sgt"].support == pytest.approx(points["sgt"].fires)
+    # Only terms with a ratio have a weight: imitation has none, and GRAFT takes nothing over on a single prompt.
+    with_weight = {name for name, p in points.items() if p.weight_second_moment is not None}
+    assert with_weight == {"prp", "hacpo"}
+    stored = msgspec.json.decode(report.folder.read_bytes())
+    assert [p["regime"] for p in stored["points"]] == list(points)
+    assert report.folder == tmp_path / "tiny" / "bandit.json"
+    assert {f["holds"] for f in stored["facts"]} == {True, None}
+    text = report.describe()
+    assert "NO " not in text
+    assert "-- tiny" in text.replace("  ", " ")
+    assert all(len(line) < 140 for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ("rewards: [0, 0, 1]", "rewards: [0, 1]", "bandits\\[0\\]"),
+        ("rollouts: 2", "rollouts: 9", "bandits\\[0\\].rollouts"),
+        ("[0.0, 0.2, 1.0]]", "[0.0, 0.2, 1.0], [0, 0, 0], [0, 0, 0]]", "outcomes are more than|bandits"),
+        ("prp", "prq", "regimes\\[1\\].*did you mean 'prp'"),
+        ("sgt", "{regime: sgt, lamda: 1}", "regimes\\[2\\].*lamda"),
+        ("bandits:", "bandit:", "bandit"),
+    ],
+)
+def test_bad_files_are_refused_by_place(suite, tmp_path, old, new, place):
+    text = SUITE.replace(old, new)
+    if "[0, 0, 0]" in new:
+        text = text.replace("rollouts: 2", "rollouts: 6")
+    with pytest.raises(SuiteError, match=place):
+        run_bandit(suite(text), tmp_path)
+
+
+def test_uneven_logits_are_refused(suite, tmp_path):
+    with pytest.raises(SuiteError, match="bandits"):
+        run_bandit(suite(SUITE.replace("[0.0, 0.2, 1.0]", "[0.0, 0.2]")), tmp_path)

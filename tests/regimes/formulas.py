@@ -1,0 +1,220 @@
+"""ALGORITHMS.md's advantages, weights and losses as plain loops: nothing of the harness's own arithmetic is used.
+
+A `Row` is one answer of a step: which answer, its advantage, its weight, and whether it comes after the own answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from worlds import Key, World
+
+EPS = 1e-6
+
+
+@dataclass
+class Row:
+    key: Key
+    advantage: float
+    weight: float = 1.0
+    late: bool = False
+
+    @property
+    def own(self) -> bool:
+        return self.key[0] == "p0"
+
+
+def mean(numbers: Sequence[float]) -> float:
+    return math.fsum(numbers) / len(numbers)
+
+
+def std(numbers: Sequence[float]) -> float:
+    if len(numbers) < 2:
+        return 0.0
+    centre = mean(numbers)
+    return math.sqrt(math.fsum((r - centre) ** 2 for r in numbers) / (len(numbers) - 1))
+
+
+def rewards(world: World, keys: Sequence[Key]) -> list[float]:
+    return [world.reward(k) for k in keys]
+
+
+def z(r: float, pool: Sequence[float], scale: bool = True) -> float:
+    return (r - mean(pool)) / (std(pool) + EPS) if scale else r - mean(pool)
+
+
+def grpo(world: World, keys: Sequence[Key]) -> list[Row]:
+    pool = rewards(world, keys)
+    return [Row(k, z(world.reward(k), pool)) for k in keys]
+
+
+def independent(world: World, dr: bool = False) -> list[Row]:
+    rows = []
+    for x in world.prompts:
+        keys = world.group("p0", x)
+        pool = rewards(world, keys)
+        rows += [Row(k, z(world.reward(k), pool, scale=not dr)) for k in keys]
+    return rows
+
+
+def pooled(world: World, union: bool = True, scale: bool = True) -> list[Row]:
+    """naive, and PRP with union or per-source statistics."""
+    rows = []
+    for x in world.prompts:
+        everyone = [k for p in world.policies for k in world.group(p, x)]
+        for p in world.policies:
+            keys = world.group(p, x)
+            pool = rewards(world, everyone if union else keys)
+            rows += [Row(k, z(world.reward(k), pool, scale)) for k in keys]
+    return rows
+
+
+def xgrpo(world: World, baseline: str, beta: float, scale: bool) -> list[Row]:
+    rows = []
+    for x in world.prompts:
+        own = world.group("p0", x)
+        peers = [world.reward(k) for p in world.policies[1:] for k in world.group(p, x)]
+        mine = rewards(world, own)
+        union = [*mine, *peers]
+        for i, k in enumerate(own):
+            if baseline == "pooled" or not peers:
+                b = mean(union)
+            else:
+                others = [r for n, r in enumerate(mine) if n != i]
+                b = (1 - beta) * mean(others or peers) + beta * mean(peers)
+            a = world.reward(k) - b
+            rows.append(Row(k, a / (std(union) + EPS) if scale else a))
+    return rows
+
+
+def rescues(world: World) -> dict[str, list[Key]]:
+    """Prompts on which all own answers fail, with every verified success of a peer."""
+    found = {}
+    for x in world.prompts:
+        own = world.group("p0", x)
+        right = [k for p in world.policies[1:] for k in world.group(p, x) if world.reward(k) == 1]
+        if own and not any(rewards(world, own)) and right:
+            found[x] = right
+    return found
+
+
+def capability(history: Sequence[World], policy: str, window: int) -> float:
+    """Share of right answers per step, averaged over the last `window` steps."""
+    shares = []
+    for world in history[-window:]:
+        valid = [k for x in world.prompts for k in world.group(policy, x)]
+        if valid:
+            shares.append(mean(rewards(world, valid)))
+    return max(mean(shares) if shares else 0.0, 1e-8)
+
+
+def hacpo(
+    history: Sequence[World], *, window: int = 5, clamp: tuple[float, float] = (0.1, 10.0), guards: bool = True,
+    in_advantage: bool = True, in_gradient: bool = True,
+) -> list[Row]:  # fmt: skip
+    world, rows = history[-1], []
+
+    def omega(a: str, b: str) -> float:
+        ratio = capability(history, a, window) / capability(history, b, window)
+        return min(max(ratio, clamp[0]), clamp[1]) if a != b else 1.0
+
+    for x in world.prompts:
+        keys = [k for p in world.policies for k in world.group(p, x)]
+        if not keys:
+            continue
+        raw = rewards(world, keys)
+        own = rewards(world, world.group("p0", x))
+        mu = mean([(omega("p0", k[0]) if in_advantage else 1.0) * world.reward(k) for k in keys])
+        if guards and len(set(raw)) == 1:
+            mu = mean(raw)
+        elif guards and mu > 1 and own:
+            mu = mean(own)
+        for k in keys:
+            peer = k[0] != "p0"
+            weight = omega(k[0], "p0") if peer and in_gradient else 1.0
+            rows.append(Row(k, (world.reward(k) - mu) / (std(raw) + EPS), weight, late=peer))
+    return rows
+
+
+def own_length_log_ratio(world: World, key: Key) -> float:
+    """log s of HACPO at pi_old: the means over each side's own tokens, final EOS left out."""
+    a = world.answers[key]
+    mine = [float(v) for v in a.receiver_old][: -1 if a.finished else None]
+    return mean(mine) - a.source_logprob / a.source_tokens
+
+
+def graft(world: World, threshold: float = 0.8) -> list[Row]:
+    def candidates(sender: str, receiver: str) -> dict[str, int]:
+        found = {}
+        for x in world.prompts:
+            theirs, mine = rewards(world, world.group(sender, x)), rewards(world, world.group(receiver, x))
+            if mine and sum(mine) == 0 and 1 <= sum(theirs) < len(theirs):
+                found[x] = int(sum(theirs))
+        return found
+
+    best: dict[str, tuple[int, str]] = {}
+    for j in world.policies[1:]:
+        here, back = candidates(j, "p0"), candidates("p0", j)
+        q = min(len(here), len(back))
+        kept = [x for x in here if sum(n > here[x] for n in here.values()) < q]
+        for x in kept:
+            if x not in best or here[x] > best[x][0]:
+                best[x] = (here[x], j)
+    rows = [r for x in world.prompts if x not in best for r in grpo(world, world.group("p0", x))]
+    for x in (x for x in world.prompts if x in best):
+        for row in grpo(world, world.group(best[x][1], x)):
+            s = math.exp(own_length_log_ratio(world, row.key))
+            rows.append(Row(row.key, row.advantage, min(s, 1.0) if s > threshold else 0.0, late=True))
+    return rows
+
+
+# --- losses of one mini-batch: `logp` holds the current log-probabilities of each answer's tokens ---
+
+LogProbs = dict[Key, Tensor]
+Denominator = Callable[[Key], Tensor | None]
+
+
+def ppo(ratio: Tensor, advantage: float, low: float, high: float) -> Tensor:
+    return torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
+
+
+def token_loss(rows: Sequence[Row], logp: LogProbs, denominator: Denominator, divisor: int | None = None) -> Tensor:
+    """GRPO's: summed over tokens, divided by the mini-batch's tokens (or by Dr. GRPO's constant)."""
+    total = torch.zeros((), dtype=torch.float64)
+    for row in rows:
+        old = denominator(row.key)
+        lp = logp[row.key]
+        ratio = torch.exp(lp - (lp.detach() if old is None else old))
+        total = total + row.weight * ppo(ratio, row.advantage, 0.8, 1.28).sum()
+    return -total / (divisor or sum(len(logp[r.key]) for r in rows))
+
+
+def hacpo_loss(
+    world: World,
+    rows: Sequence[Row],
+    logp: LogProbs,
+    denominator: Denominator,
+    low: float,
+    alpha: float,
+    by_bytes: bool,
+) -> Tensor:
+    """Own: GSPO. Peers: s clamped to [low, 1], its own power without gradient."""
+    total = torch.zeros((), dtype=torch.float64)
+    for row in rows:
+        answer, lp = world.answers[row.key], logp[row.key]
+        if row.own:
+            s = torch.exp(lp.mean() - denominator(row.key).mean())
+            total = total + ppo(s, row.advantage, 1 - 3e-4, 1 + 4e-4)
+            continue
+        lp = lp[:-1] if answer.finished else lp
+        if by_bytes:
+            log_s = (lp.sum() - answer.source_logprob) / len(answer.text.encode())
+        else:
+            log_s = lp.mean() - answer.source_logprob / answer.source_tokens
+        c = torch.exp(log_s.clamp(-10, 10)).clamp(low, 1.0)
+        total = total + row.weight * c * c.detach() ** alpha * row.advantage
+    return -total / len(rows)

@@ -1,0 +1,84 @@
+"""Without peers every regime is the independent baseline of its own objective: equal terms, equal bits of loss and gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from worlds import MAX_TOKENS, make_world
+
+from harness.learning.experience import Inbox
+from harness.learning.minibatches import minibatches
+from harness.learning.packing import pack
+from harness.learning.registry import build, installed
+from harness.learning.surrogate import surrogate
+
+VARIANTS = [
+    ("naive", {}),
+    ("prp", {}),
+    ("prp", {"ratio": "none", "groups": "per_source"}),
+    ("prp", {"ratio": "receiver_old"}),
+    ("xgrpo", {}),
+    ("xgrpo", {"baseline": "mixed", "beta": 0.7}),
+    ("sgt", {"lambda": 1.0}),
+    ("graft", {}),
+    ("sapo", {}),
+    ("hacpo", {}),
+    (
+        "hacpo",
+        {"capability_advantage": False, "stepwise_clip": False, "guards": False, "length_normalisation": "bytes"},
+    ),
+]
+
+
+def bits(world, terms, updates):
+    """Loss and gradient of every mini-batch in float32, as bytes."""
+    rng = np.random.default_rng(5)
+    drift = {k: rng.normal(0, 0.2, a.tokens.size) for k, a in world.answers.items()}
+    found = []
+    for batch in minibatches(terms, updates, MAX_TOKENS):
+        live = list(batch.live())
+        if not live:
+            found.append(None)
+            continue
+        now = [a.denominator + drift[world.key_of(a.tokens)] for _, a in live]
+        logp = torch.tensor(np.concatenate(now), dtype=torch.float32, requires_grad=True)
+        loss, _ = surrogate(logp, pack(batch, live))
+        loss.backward()
+        found.append((loss.detach().numpy().tobytes(), logp.grad.numpy().tobytes()))
+    return found
+
+
+def test_every_shared_regime_is_here():
+    assert {name for name, _ in VARIANTS} | {"independent"} >= {
+        n for n, e in installed().items() if e.value.startswith("regimes.")
+    }
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)
+@pytest.mark.parametrize("world", [make_world(3), make_world(4, rollouts=3, invalid=0.5, prompts=9), make_world(5, rollouts=1)],
+                         ids=["plain", "invalid", "single"])  # fmt: skip
+def test_bit_for_bit(world, name, options):
+    baseline = build("independent", {"objective": "gspo" if name == "hacpo" else "grpo"})
+    expected = baseline.learn(world.own, Inbox(), world.context())
+    found = build(name, options).learn(world.own, Inbox(), world.context())
+    assert found[0].objective == expected[0].objective
+    assert len(found[0].answers) == len(expected[0].answers)
+    for mine, theirs in zip(found[0].answers, expected[0].answers, strict=True):
+        assert mine.tokens is theirs.tokens
+        assert mine.denominator is theirs.denominator
+        assert (mine.advantage, mine.weight, mine.mask, mine.scale) == (theirs.advantage, 1.0, None, 1.0)
+    assert not [a for t in found[1:] for a in t.answers]
+    for updates in (1, 3):
+        assert bits(world, found, updates) == bits(world, expected, updates)
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)
+def test_peers_do_change_something(name, options):
+    """The comparison above can fail: the same regimes with peers differ from the baseline."""
+    world = make_world(3)
+    baseline = build("independent", {"objective": "gspo" if name == "hacpo" else "grpo"})
+    expected = baseline.learn(world.own, Inbox(), world.context())
+    found = build(name, options).learn(world.own, world.inbox, world.context())
+    mine, theirs = ([(id(a.tokens), a.advantage) for t in terms for a in t.answers] for terms in (found, expected))
+    assert mine != theirs
