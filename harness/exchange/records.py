@@ -34,6 +34,7 @@ class Rollout(Record, frozen=True, kw_only=True, tag="rollout"):
     `tokens` and `logprobs` (nats, of the sampling distribution) are in the author's vocabulary and have equal length;
     they exclude the final EOS, whose log-probability is `eos_logprob` when `finished`. `pieces` holds the byte length of
     each token's text, so that a receiver can align without the author's tokenizer; their sum is the text's byte length.
+    `noncanonical` is the share of `tokens` that the author's tokenizer would not have made of `text`; None if not measured.
     """
 
     index: Count
@@ -44,6 +45,7 @@ class Rollout(Record, frozen=True, kw_only=True, tag="rollout"):
     finished: bool
     eos_logprob: float = 0.0
     reward: Share
+    noncanonical: Share | None = None
 
 
 class TextRollout(Record, frozen=True, kw_only=True, tag="text"):

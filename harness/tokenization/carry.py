@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from math import nan
+from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int32, Int64
+from jaxtyping import Float32, Int32, Int64
 
 from harness.errors import ExchangeError, TokenizationError
 from harness.exchange.codec import check
@@ -52,15 +53,13 @@ def carry_text(
 ) -> list[Carried | Refused]:
     """Records that hold only text, in the receiver's tokens, in order. A `Success` is a finished answer."""
     results: list[Carried | Refused] = []
-    for record, encoded in zip(records, _encode(records, receiver), strict=True):
-        if isinstance(encoded, Refused):
-            results.append(encoded)
+    for record, read in zip(records, _read(records, receiver), strict=True):
+        if isinstance(read, Refused):
+            results.append(read)
             continue
-        residuals = Residuals(text=text_residual(receiver, record.text, encoded))
         finished = not isinstance(record, TextRollout) or record.finished
-        results.append(
-            _over_budget(residuals, budget) or Carried(_with_eos(encoded.ids, receiver, finished), finished, residuals)
-        )
+        tokens = _with_eos(read.encoded.ids, receiver, finished)
+        results.append(_over(budget, Residuals(text=read.text)) or Carried(tokens, finished, Residuals(text=read.text)))
     return results
 
 
@@ -74,62 +73,86 @@ def carry_over(
 ) -> list[Carried | Refused]:
     """Records with log-probabilities, in the receiver's tokens, in order.
 
-    how: where a chunk's log-probability goes, in proportion to bytes, or to the receiver's own log-probabilities, which
-    `score` then gives.
+    how: where a chunk's log-probability goes, in proportion to `bytes`, or to the `receiver`'s own log-probabilities.
+    score: these, for the records still in the running and their tokens (T,) without EOS; called once.
+
+    Raises
+    ------
+    ValueError
+        how is `receiver` and `score` is missing.
     """
-    encoded = _encode(records, receiver)
-    kept = [(r, e) for r, e in zip(records, encoded, strict=True) if isinstance(e, Encoded)]
-    done = iter(_aligned(kept, receiver, how, budget, score) if kept else [])
-    return [e if isinstance(e, Refused) else next(done) for e in encoded]
+    if how == "receiver" and score is None:
+        raise ValueError("spreading by the receiver's log-probabilities needs `score`")
+    read = _read(records, receiver)
+    kept = [(record, r) for record, r in zip(records, read, strict=True) if isinstance(r, _Read)]
+    done = iter(_aligned(kept, receiver, budget, score if how == "receiver" else None) if kept else [])
+    return [r if isinstance(r, Refused) else next(done) for r in read]
 
 
 def _aligned(
-    kept: Sequence[tuple[Rollout, Encoded]],
-    receiver: TokenCodec,
-    how: Spread,
-    budget: Budget | None,
-    score: Score | None,
+    kept: Sequence[tuple[Rollout, _Read]], receiver: TokenCodec, budget: Budget | None, score: Score | None
 ) -> list[Carried | Refused]:
-    source_counts = np.array([len(r.tokens) for r, _ in kept])
-    receiver_counts = np.array([e.ids.size for _, e in kept])
-    pair = Segmentations(
-        np.concatenate([np.cumsum(r.pieces) for r, _ in kept]),
-        np.concatenate([e.ends for _, e in kept]).astype(np.int64),
-        source_counts,
-        receiver_counts,
-    )
+    """Alignment of all records at once, then each record's part of it."""
+    records, encoded = [record for record, _ in kept], [read.encoded for _, read in kept]
+    source = _Flat.of([record.logprobs for record in records], np.float64)
+    pieces = _Flat.of([record.pieces for record in records], np.int64)
+    total = np.cumsum(pieces.values)
+    source_ends = total - np.repeat(total[pieces.begins] - pieces.values[pieces.begins], pieces.counts)
+    counts = np.array([e.ids.size for e in encoded])
+    pair = Segmentations(source_ends, np.concatenate([e.ends for e in encoded]), source.counts, counts)
     parts = chunks(pair)
-    logprobs = np.fromiter(chain.from_iterable(r.logprobs for r, _ in kept), np.float64, int(source_counts.sum()))
     weights = None
-    if how == "receiver" and score is not None:
-        scores = score([r for r, _ in kept], [e.ids for _, e in kept])
-        weights = np.concatenate(scores).astype(np.float64)
-    aligned = spread(pair, parts, logprobs, weights)
-    guessed = np.repeat(inexact(parts), parts.receiver_sizes)
+    if score is not None:
+        weights = np.concatenate([np.asarray(s, dtype=np.float64) for s in score(records, [e.ids for e in encoded])])
+    aligned = spread(pair, parts, source.values, weights)
+    begins = np.cumsum(counts) - counts
+    mass = np.add.reduceat(source.values, source.begins)
+    aligned_mass = np.add.reduceat(aligned, begins, dtype=np.float64)
+    guessed = np.add.reduceat(np.repeat(inexact(parts), parts.receiver_sizes), begins, dtype=np.int64)
     results: list[Carried | Refused] = []
-    at = np.concatenate([[0], np.cumsum(receiver_counts)])
-    from_ = np.concatenate([[0], np.cumsum(source_counts)])
-    for i, (record, encoded) in enumerate(kept):
-        own, source = aligned[at[i] : at[i + 1]], logprobs[from_[i] : from_[i + 1]]
-        mass = float(source.sum())
+    for i, (record, read) in enumerate(kept):
+        size, sent = int(counts[i]), int(source.counts[i])
         residuals = Residuals(
-            text=text_residual(receiver, record.text, encoded),
-            boundary=float(guessed[at[i] : at[i + 1]].mean()),
-            mass=abs(float(own.sum(dtype=np.float64)) - mass),
-            length=abs(encoded.ids.size - source.size) / source.size,
+            text=read.text,
+            boundary=float(guessed[i]) / size,
+            mass=abs(float(aligned_mass[i] - mass[i])),
+            length=abs(size - sent) / sent,
+            canonical=nan if record.noncanonical is None else record.noncanonical,
         )
-        tokens = _with_eos(encoded.ids, receiver, record.finished)
-        values = np.append(own, np.float32(record.eos_logprob)) if record.finished else own
+        tokens = _with_eos(read.encoded.ids, receiver, record.finished)
+        values = aligned[begins[i] : begins[i] + size]
+        if record.finished:
+            values = np.append(values, np.float32(record.eos_logprob))
         results.append(
-            _over_budget(residuals, budget)
-            or Carried(tokens, record.finished, residuals, values.astype(np.float32), mass, source.size)
+            _over(budget, residuals) or Carried(tokens, record.finished, residuals, values, float(mass[i]), sent)
         )
     return results
 
 
-def _encode(
-    records: Sequence[Rollout | TextRollout | Success], receiver: TokenCodec
-) -> list[Encoded | Refused]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Flat:
+    """Lists joined: (N,) values, (A,) lengths of the lists and where each begins."""
+
+    values: Any
+    counts: Int64[np.ndarray, "A"]
+    begins: Int64[np.ndarray, "A"]
+
+    @classmethod
+    def of(cls, lists: Sequence[Sequence[float]], dtype: type[np.generic]) -> _Flat:
+        counts = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
+        values = np.fromiter(chain.from_iterable(lists), dtype=dtype, count=int(counts.sum()))
+        return cls(values, counts, np.cumsum(counts) - counts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A record's text in the receiver's tokens, and its `text` residual."""
+
+    encoded: Encoded
+    text: float
+
+
+def _read(records: Sequence[Rollout | TextRollout | Success], receiver: TokenCodec) -> list[_Read | Refused]:
     """Each text in the receiver's tokens; a record that contradicts itself is refused before it is looked at."""
     checked: list[Refused | None] = []
     for record in records:
@@ -140,13 +163,19 @@ def _encode(
         else:
             checked.append(None)
     tried = iter(receiver.try_encode([r.text for r, c in zip(records, checked, strict=True) if c is None]))
-    results: list[Encoded | Refused] = []
-    for refusal in checked:
-        encoded = refusal or next(tried)
+    return [
+        refusal or _measured(record.text, next(tried), receiver)
+        for record, refusal in zip(records, checked, strict=True)
+    ]
+
+
+def _measured(text: str, encoded: Encoded | TokenizationError, receiver: TokenCodec) -> _Read | Refused:
+    try:
         if isinstance(encoded, TokenizationError):
-            encoded = Refused(Refusal.UNTRANSLATABLE, str(encoded))
-        results.append(encoded)
-    return results
+            raise encoded
+        return _Read(encoded, text_residual(receiver, text, encoded))
+    except TokenizationError as error:
+        return Refused(Refusal.UNTRANSLATABLE, str(error))
 
 
 def _with_eos(ids: Int32[np.ndarray, "T"], receiver: TokenCodec, finished: bool) -> Int32[np.ndarray, "T"]:
@@ -154,6 +183,6 @@ def _with_eos(ids: Int32[np.ndarray, "T"], receiver: TokenCodec, finished: bool)
     return np.append(ids, np.int32(receiver.eos_id)) if finished else ids
 
 
-def _over_budget(residuals: Residuals, budget: Budget | None) -> Refused | None:
-    over = budget.exceeded(residuals) if budget is not None else None
-    return Refused(Refusal.RESIDUAL, over) if over else None
+def _over(budget: Budget | None, residuals: Residuals) -> Refused | None:
+    excess = None if budget is None else budget.exceeded(residuals)
+    return None if excess is None else Refused(Refusal.RESIDUAL, excess)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from harness.errors import TokenizationError
-from harness.tokenization.isolation import MARKER, control_tokens, isolated
+from harness.tokenization.isolation import MARKER, control_tokens, isolated, unknown_token
 from harness.tokenization.spans import Texts, by_bytes, by_offsets
 from harness.tokenization.surfaces import SEPARATOR, Surfaces
 
@@ -74,7 +74,7 @@ class TokenCodec:
         self._own = tokenizer.backend_tokenizer
         control = control_tokens(tokenizer)
         self._reader = isolated(self._own, control)
-        unknown = getattr(self._own.model, "unk_token", None)
+        unknown = unknown_token(self._own)
         self._surfaces = Surfaces(self._own)
         self._control = np.zeros(self._surfaces.separator + 1, dtype=bool)
         self._control[[i for content, i in control.items() if content != unknown]] = True

@@ -48,6 +48,15 @@ def control_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
     }
 
 
+def unknown_token(tokenizer: Tokenizer) -> str | None:
+    """The token that the model writes for what it does not know; it may come out of any text."""
+    model = json.loads(tokenizer.to_str())["model"]
+    if "unk_id" in model:
+        return None if model["unk_id"] is None else str(model["vocab"][model["unk_id"]][0])
+    token: str | None = model.get("unk_token")
+    return token
+
+
 def isolated(tokenizer: Tokenizer, control: Iterable[str]) -> Tokenizer:
     """The copy: control tokens out of reach, ids unchanged, no truncation, no padding, no post-processing.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from math import inf, nan
 
 import numpy as np
@@ -68,7 +69,7 @@ def text_residual(codec: TokenCodec, text: str, encoded: Encoded) -> float:
     back = codec.read([encoded.ids])[0]
     other = back.text.encode()
     cuts = _cuts(encoded.ends, np.cumsum(back.pieces, dtype=np.int64).astype(np.int32))
-    windows = zip(cuts, cuts[1:], strict=False)
+    windows = pairwise(cuts)
     return sum(edit_distance(data[a:b], other[c:d]) for (a, c), (b, d) in windows) / len(data)
 
 

@@ -27,11 +27,14 @@ SEPARATOR = b"\n"
 """Stands between the texts of a batch, so that nothing reaches from one into the next."""
 
 _BYTE_TOKEN = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
-_WORDPIECE_CLEANUP = tuple(
-    (a.encode(), b.encode())
-    for a, b in [(" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m")]
-    + [(" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re")]
-)
+_WORDPIECE_CLEANUP = {
+    **{b" " + mark: mark for mark in (b".", b"?", b"!", b",")},
+    b" ' ": b"'",
+    b" n't": b"n't",
+    b" 'm": b"'m",
+    b" do not": b" don't",
+    **{b" " + ending: ending for ending in (b"'s", b"'ve", b"'re")},
+}
 
 
 def byte_level_alphabet() -> dict[str, int]:
@@ -114,7 +117,7 @@ class _Chain:
         prefix = step["prefix"].encode()
         self.rest = [t.removeprefix(prefix) if t.startswith(prefix) else b" " + t for t in self.rest]
         if step["cleanup"]:
-            for old, new in _WORDPIECE_CLEANUP:
+            for old, new in _WORDPIECE_CLEANUP.items():
                 self.map(lambda token, old=old, new=new: token.replace(old, new))  # type: ignore[misc]
 
     def _bpedecoder(self, step: dict[str, Any]) -> None:
