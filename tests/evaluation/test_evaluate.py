@@ -1,0 +1,155 @@
+"""Checkpoints through lm-eval: every sample kept, seeds that depend on nothing else, the same score on every back end."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from harness.engines.embedded.engine import EmbeddedEngine
+from harness.errors import InfeasibleError, UsageError
+from harness.evaluation.backends import open_lm
+from harness.evaluation.engine_lm import EngineLM
+from harness.evaluation.run import evaluate
+from harness.evaluation.samples import EvaluationSample
+from harness.learning.experience import Prompt
+from harness.tasks.registry import EVALUATION_SETS, get_task
+from harness.verification.verifier import Verifier
+
+
+def data_folder() -> Path | None:
+    configured = os.environ.get("HARNESS_DATA")
+    folder = Path(configured) if configured else Path(__file__).resolve().parents[3] / "shared" / "data"
+    return folder if (folder / "math500.jsonl").is_file() else None
+
+
+@pytest.fixture(scope="module")
+def engine(checkpoint: Path) -> EmbeddedEngine:
+    return EmbeddedEngine("tiny", checkpoint)
+
+
+def keyed(samples: tuple[EvaluationSample, ...]) -> dict[tuple[str, str, str, int], EvaluationSample]:
+    return {(s.task, s.mode, s.document, s.repeat): s for s in samples}
+
+
+def test_every_sample_is_kept_and_the_metrics_are_made_of_them(engine: EmbeddedEngine, verifier: Verifier) -> None:
+    task = get_task("micro", per_skill=4)
+    found = evaluate(EngineLM(engine), [task], verifier=verifier, metrics=["greedy", "avg@3", "best@3", "maj@3"])
+    prompts = task.documents(None)
+    assert set(keyed(found.samples)) == {
+        ("micro", mode, prompt.id, repeat)
+        for prompt in prompts
+        for mode, repeats in (("greedy", 1), ("sampled", 3))
+        for repeat in range(repeats)
+    }
+    sampled = [s for s in found.samples if s.mode == "sampled"]
+    assert found.metric("micro", "avg@3").value == pytest.approx(np.mean([s.verdict.reward for s in sampled]))
+    assert len({s.text for s in sampled}) > len(prompts)
+    for s, verdict in zip(found.samples, verifier.verify([(s.gold, s.text) for s in found.samples]), strict=True):
+        assert s.verdict == verdict
+        assert s.labels["skill"]
+        assert 1 <= s.tokens <= 44
+
+
+def test_a_sample_depends_on_its_seed_task_document_and_repeat_only(engine: EmbeddedEngine, verifier: Verifier) -> None:
+    full = keyed(
+        evaluate(EngineLM(engine, 3), [get_task("micro", per_skill=4)], verifier=verifier, metrics=["avg@4"]).samples
+    )
+    part = evaluate(
+        EngineLM(engine, 3, rows=5), [get_task("micro", per_skill=4)], verifier=verifier, metrics=["avg@2"], limit=7
+    )
+    assert len(part.samples) == 14
+    assert all(full[key].text == s.text for key, s in keyed(part.samples).items())
+    other = evaluate(EngineLM(engine, 4), [get_task("micro", per_skill=4)], verifier=verifier, metrics=["avg@4"])
+    assert sum(full[key].text == s.text for key, s in keyed(other.samples).items()) < len(full) / 10
+
+
+def test_nothing_global_is_touched_and_nobody_is_called(
+    engine: EmbeddedEngine, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("a connection was tried"))
+    before = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state()  # type: ignore[union-attr]
+    evaluate(EngineLM(engine), [get_task("micro", per_skill=1)], verifier=verifier, metrics=["avg@2"])
+    after = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state()  # type: ignore[union-attr]
+    assert before[:2] == after[:2]
+    assert torch.equal(before[2], after[2])
+
+
+@pytest.mark.skipif(data_folder() is None, reason="no benchmark folder (HARNESS_DATA)")
+@pytest.mark.parametrize("name", EVALUATION_SETS)
+def test_each_benchmark_runs_end_to_end(name: str, engine: EmbeddedEngine, verifier: Verifier) -> None:
+    found = evaluate(
+        EngineLM(engine),
+        [get_task(name)],
+        verifier=verifier,
+        metrics=["avg@4"],
+        limit=20,
+        max_new_tokens=12,
+        data_dir=data_folder(),
+    )
+    assert len(found.samples) == 80
+    assert {s.repeat for s in found.samples} == set(range(4))
+    assert found.metric(name, "avg@4").documents == 20
+    assert all("\\boxed" in s.prompt for s in found.samples)
+
+
+def test_hf_and_the_embedded_engine_give_the_same_texts_and_score(checkpoint: Path, verifier: Verifier) -> None:
+    easy = replace(get_task("micro", per_skill=2), documents=_echoes(checkpoint, verifier))
+    results = [
+        evaluate(open_lm(backend, checkpoint), [easy], verifier=verifier, metrics=["greedy"])
+        for backend in ("embedded", "hf")
+    ]
+    first, second = (keyed(result.samples) for result in results)
+    assert {key: s.text for key, s in first.items()} == {key: s.text for key, s in second.items()}
+    assert {key: s.verdict for key, s in first.items()} == {key: s.verdict for key, s in second.items()}
+    assert results[0].metric("micro", "greedy") == results[1].metric("micro", "greedy")
+    assert 0 < results[0].metric("micro", "greedy").value < 1
+
+
+def _echoes(checkpoint: Path, verifier: Verifier):  # type: ignore[no-untyped-def]
+    """Micro prompts whose golds are, every other time, what the untrained model happens to say: some right, some wrong."""
+    task = get_task("micro", per_skill=2)
+    said = evaluate(open_lm("embedded", checkpoint), [task], verifier=verifier, metrics=["greedy"]).samples
+
+    def documents(data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
+        golds = [s.verdict.extracted if i % 2 and s.verdict.extracted else "-1" for i, s in enumerate(said)]
+        return [replace(p, gold=gold) for p, gold in zip(task.documents(None), golds, strict=True)]
+
+    return documents
+
+
+def test_a_stop_string_ends_an_answer_and_long_prompts_lose_their_beginning(
+    engine: EmbeddedEngine, verifier: Verifier
+) -> None:
+    text = "Tom has 3 pens. " * 200
+    task = replace(
+        get_task("micro", per_skill=1),
+        documents=lambda data_dir, fetch=True: [
+            Prompt("long", text + "Q: 2+3\nA:", "5"),
+            Prompt("short", "Q: 2+3\nA:", "5"),
+        ],
+    )
+    found = keyed(evaluate(EngineLM(engine), [task], verifier=verifier, metrics=["greedy"]).samples)
+    assert found["micro", "greedy", "long", 0].tokens <= 44
+    lm = EngineLM(engine)
+    assert lm._fit(text, 44).endswith(text[-400:])
+    assert len(engine.tokenizer.encode(lm._fit(text, 44))) <= engine.tokenizer.model_max_length - 44
+
+
+def test_refusals(checkpoint: Path, engine: EmbeddedEngine, verifier: Verifier, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no prompt style 'few-shot'"):
+        evaluate(EngineLM(engine), [get_task("micro")], verifier=verifier, style="few-shot")
+    with pytest.raises(UsageError, match="no checkpoint"):
+        open_lm("hf", tmp_path)
+    with pytest.raises(UsageError, match="embedded, hf, vllm"):
+        open_lm("tgi", checkpoint)
+    if find_spec("vllm") is None:
+        with pytest.raises(InfeasibleError, match="pip install vllm"):
+            open_lm("vllm", checkpoint)
