@@ -11,7 +11,7 @@ from typing import Literal
 SHINGLE = 4
 NEAR = 0.7
 _TOKEN = re.compile(r"\\?[a-z]+|\d+(?:\.\d+)?|[^\sa-z\d.,;:?!'\"]")
-_COSMETIC = re.compile(r"\\(?:left|right|displaystyle|[dt]?frac|!|,|;|:|quad|text|mathrm)|[${}~]|\\(?=\s)")
+_COSMETIC = re.compile(r"(?s:\[asy\].*?\[/asy\])|\\(?:left|right|displaystyle|[dt]?frac|!|,|;|:|quad|text|mathrm)|[${}~]|\\(?=\s)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Overlap:
 
 
 def tokens(problem: str) -> list[str]:
-    """Words, numbers and signs of a problem without punctuation and LaTeX cosmetics, in lower case."""
+    """Words, numbers and signs of a problem without punctuation, figure code and LaTeX cosmetics, in lower case."""
     return _TOKEN.findall(_COSMETIC.sub(" ", problem).lower())
 
 
