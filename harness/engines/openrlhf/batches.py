@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -22,8 +21,6 @@ from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
 
 from harness.learning.minibatches import MiniBatch  # noqa: E402
 from harness.learning.packing import Packed, pack  # noqa: E402
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,10 +46,10 @@ class MicroBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Split(Generic[T]):
+class Split:
     """Micro-batches by rank, equally many on each, and the indices of the rows in each of them."""
 
-    batches: list[list[T]]
+    batches: list[list[MicroBatch]]
     places: list[list[list[int]]]
 
 
@@ -75,29 +72,51 @@ def idle() -> MicroBatch:
     return MicroBatch(experience([Row([0], np.zeros(1, np.int32), np.zeros(1, bool))]))
 
 
-def scoring_split(rows: Sequence[Row], ranks: int, budget: int) -> Split[MicroBatch]:
+def scoring_split(rows: Sequence[Row], ranks: int, budget: int) -> Split:
     """Micro-batches without anything to learn."""
-    return _split(rows, ranks, budget, lambda places: MicroBatch(experience([rows[i] for i in places])))
+
+    def make(places: list[int]) -> MicroBatch:
+        return MicroBatch(experience([rows[i] for i in places]))
+
+    return _split(rows, range(len(rows)), ranks, budget, make)
 
 
-def learning_split(batch: MiniBatch, rows: Sequence[Row], ranks: int, budget: int) -> Split[MicroBatch]:
-    """Micro-batches of a mini-batch; `rows[i]` is the i-th answer of `batch.live()`."""
+def learning_splits(batch: MiniBatch, rows: Sequence[Row], ranks: int, budget: int) -> tuple[Split, Split]:
+    """Micro-batches of a mini-batch's own and of its peer answers; `rows[i]` is the i-th answer of `batch.live()`.
+
+    Own ones are learnt first, whether gradients are measured or not, so that measuring does not change the rounding.
+    """
     live = list(batch.live())
 
     def make(places: list[int]) -> MicroBatch:
         return MicroBatch(experience([rows[i] for i in places]), pack(batch, [live[i] for i in places]))
 
-    return _split(rows, ranks, budget, make)
+    own, peer = (
+        [i for i, (term, _) in enumerate(live) if batch.terms[term].source == source] for source in ("own", "peer")
+    )
+    return _split(rows, own, ranks, budget, make, fewest=0 if peer else 1), _split(rows, peer, ranks, budget, make)
 
 
-def _split(rows: Sequence[Row], ranks: int, budget: int, make: Callable[[list[int]], MicroBatch]) -> Split[MicroBatch]:
+def plan(splits: tuple[Split, Split], rank: int) -> tuple[list[MicroBatch], list[MicroBatch]]:
+    """One rank's own and peer micro-batches."""
+    return splits[0].batches[rank], splits[1].batches[rank]
+
+
+def _split(
+    rows: Sequence[Row],
+    chosen: Sequence[int],
+    ranks: int,
+    budget: int,
+    make: Callable[[list[int]], MicroBatch],
+    fewest: int = 0,
+) -> Split:
     shares: list[list[int]] = [[] for _ in range(ranks)]
-    for turn, index in enumerate(sorted(range(len(rows)), key=lambda i: -rows[i].length)):
+    for turn, index in enumerate(sorted(chosen, key=lambda i: -rows[i].length)):
         # Back and forth over the ranks, so that each gets long and short rows alike.
         place = turn % (2 * ranks)
         shares[min(place, 2 * ranks - 1 - place)].append(index)
     places = [_cut(share, rows, budget) for share in shares]
-    longest = max(1, *map(len, places))
+    longest = max(fewest, *map(len, places))
     batches = [[*map(make, groups), *(idle() for _ in range(longest - len(groups)))] for groups in places]
     return Split(batches, places)
 

@@ -66,7 +66,8 @@ class Reservation:
     """All bundles of a cell, in one placement group. A bundle is one GPU and one CPU."""
 
     def __init__(self, policies: Mapping[str, Settings], deadline: float) -> None:
-        """
+        """Reserve.
+
         Raises
         ------
         InfeasibleError

@@ -35,18 +35,22 @@ SYNC_BACKEND = "gloo"
 """What OpenRLHF's `--vllm.sync_backend` is set to: any value other than nccl keeps CUDA out of it."""
 
 
+_SYNC_SECONDS = "HARNESS_SYNC_SECONDS"
+
+
 def needed() -> bool:
     """Whether this machine has no CUDA."""
     return not torch.cuda.is_available()
 
 
-def environment(threads: int = 1) -> dict[str, str]:
-    """Environment variables of the actors; empty with CUDA."""
+def environment(sync_seconds: float) -> dict[str, str]:
+    """Environment variables of the actors; empty with CUDA. Gloo waits at most `sync_seconds` for a weight."""
     if not needed():
         return {}
     return {
         "DS_ACCELERATOR": "cpu",
-        "OMP_NUM_THREADS": str(threads),
+        _SYNC_SECONDS: str(sync_seconds),
+        "OMP_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "passive",
         "GOMP_SPINCOUNT": "0",
         "TORCHDYNAMO_DISABLE": "1",
@@ -134,7 +138,7 @@ def _sync_worker() -> type:
         def init_process_group(
             self, host: str, port: int, rank_offset: int, world: int, name: str, backend: str, use_ray: bool
         ) -> None:
-            timeout = float(os.environ.get("HARNESS_SYNC_TIMEOUT", "300"))
+            timeout = float(os.environ[_SYNC_SECONDS])
             self._model_update_group = GlooGroup(host, port, torch.distributed.get_rank() + rank_offset, world, timeout)
 
         def update_weight(self, name: str, dtype: torch.dtype, shape: Any, empty_cache: bool = False) -> None:

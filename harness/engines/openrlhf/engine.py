@@ -6,7 +6,9 @@ OpenRLHF's actors. Calls of different policies may run at the same time in diffe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,8 @@ from vllm import SamplingParams
 
 from harness.engines.embedded import checkpoint
 from harness.engines.openrlhf import cpu
-from harness.engines.openrlhf.batches import MicroBatch, Row, Split, learning_split, scoring_split
-from harness.engines.openrlhf.cluster import Reservation
+from harness.engines.openrlhf.batches import Row, learning_splits, plan, scoring_split
+from harness.engines.openrlhf.cluster import Reservation, Slot
 from harness.engines.openrlhf.remote import Call, Member, Process, end, gather
 from harness.engines.openrlhf.rollout import open_rollouts
 from harness.engines.openrlhf.settings import Settings
@@ -29,12 +31,14 @@ from harness.engines.tally import Tally
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import CheckpointError, EngineError
 from harness.learning.experience import Prompt
-from harness.learning.minibatches import MiniBatch, minibatches
+from harness.learning.minibatches import minibatches
 from harness.learning.packing import pack
 from harness.learning.terms import Term
 
 PROBES = 4
 """Answers on which trainer and rollout engine are compared after a weight sync."""
+TRAINER_SHARE, REFERENCE_SHARE = 0.4, 0.2
+"""Of a bundle's device, in Ray's books; OpenRLHF's rollout engines, the policy's and the reference's, book 0.2 each."""
 STEPS = 1 << 30
 """Length of OpenRLHF's learning-rate schedule, which is constant here."""
 
@@ -107,7 +111,7 @@ class OpenRLHFEngine:
             requests = [self._request(asked[i][1], sampling) for i in mine]
             places.append(mine)
             calls.append(Call(member, member.handle.sample.remote([ids[asked[i][0]] for i in mine], requests)))
-        answers = self._gather(calls, "sampling")
+        answers = self._gather(calls, "sampling", watch=self._rollout_cores())
         samples: list[Sample | None] = [None] * len(asked)
         for mine, generated in zip(places, answers, strict=True):
             for i, one in zip(mine, generated, strict=True):
@@ -130,10 +134,11 @@ class OpenRLHFEngine:
         ids = {prompt.id: self._vocabulary.encode(prompt) for prompt in prompts}
         batches = minibatches(terms, optimisation.updates, optimisation.max_tokens)
         rows = [[self._row(ids[a.prompt_id], a.tokens, a.mask) for _, a in batch.live()] for batch in batches]
-        splits = [self._learning_split(batch, own) for batch, own in zip(batches, rows, strict=True)]
+        ranks, budget = len(self._trainers), self._settings.micro_batch_tokens
+        splits = [learning_splits(batch, own, ranks, budget) for batch, own in zip(batches, rows, strict=True)]
         learnt: list[list[Learnt]] = self._gather(
             [
-                Call(member, member.handle.learn.remote([split.batches[rank] for split in splits], optimisation))
+                Call(member, member.handle.learn.remote([plan(split, rank) for split in splits], optimisation))
                 for rank, member in enumerate(self._trainers)
             ],
             "updating",
@@ -144,20 +149,27 @@ class OpenRLHFEngine:
         tally = Tally(terms, optimisation.updates)
         for index, (batch, split) in enumerate(zip(batches, splits, strict=True)):
             live = list(batch.live())
-            for rank, places in enumerate(split.places):
-                for group, statistics in zip(places, learnt[rank][index].statistics, strict=True):
+            for rank in range(ranks):
+                groups = [group for part in split for group in part.places[rank]]
+                for group, statistics in zip(groups, learnt[rank][index].statistics, strict=True):
                     tally.add(pack(batch, [live[i] for i in group]), statistics)
+        own_norm, peer_norm, cosine = (
+            _mean([getattr(one.apart, name) for one in learnt[0]]) for name in ("own", "peer", "cosine")
+        )
         return UpdateReport(
-            terms=tally.reports(),
+            terms=tally.reports(own_norm, peer_norm),
             loss=tally.loss,
-            gradient_norm=float(np.mean([one.gradient_norm for one in learnt[0]])),
+            gradient_norm=_mean([one.gradient_norm for one in learnt[0]]),
             updates=optimisation.updates,
             trained_tokens=sum(row.length for own in rows for row in own),
+            own_gradient_norm=own_norm,
+            peer_gradient_norm=peer_norm,
+            own_peer_cosine=cosine,
         )
 
     def sync(self) -> None:
         """Send the trainer's weights to the rollout engines."""
-        self._gather(self._on_trainers("broadcast_to_vllm"), "syncing weights")
+        self._gather(self._on_trainers("broadcast_to_vllm"), "syncing weights", self._settings.sync_seconds)
 
     def check_sync(self, rows: Sequence[Row]) -> float:
         """Largest mean difference per token (nats) between rollout engines and trainer on a few of the rows.
@@ -176,6 +188,7 @@ class OpenRLHFEngine:
         theirs = self._gather(
             [Call(member, member.handle.prompt_logprobs.remote(sequences)) for member in self._rollouts],
             "checking the weight sync",
+            watch=self._rollout_cores(),
         )
         for member, scores in zip(self._rollouts, theirs, strict=True):
             worst = max(float(np.abs(a - b).mean()) for a, b in zip(mine, scores, strict=True))
@@ -216,24 +229,24 @@ class OpenRLHFEngine:
         if self._own:
             self._own.release()
 
-    def _start(self, folder: str, slot: Any) -> None:
-        settings, environment = self._settings, cpu.environment()
-        share = 0.6 if settings.colocate else 0.8
+    def _start(self, folder: str, slot: Slot) -> None:
+        settings = self._settings
+        environment = cpu.environment(settings.sync_seconds)
         worker = worker_type(PolicyWorker, environment)
-        self._group = WorkerGroup(worker, slot.group, slot.trainers, share, settings.start_seconds)
+        self._group = WorkerGroup(worker, slot.group, slot.trainers, TRAINER_SHARE, settings.start_seconds)
         self._trainers = self._members("trainer rank", self._group.handles)
         self._rollouts = self._members("rollout engine", open_rollouts(folder, settings, slot, environment))
         everyone = [*self._trainers, *self._rollouts]
         up = [Call(member, member.handle.processes.remote()) for member in everyone]
-        self._processes = [p for found in self._gather(up, "starting", settings.start_seconds) for p in found]
+        self._processes = [p for found in self._gather(up, "starting", settings.start_seconds, watch=[]) for p in found]
         self._load(folder)
 
     def _load(self, folder: str) -> None:
-        deadline = self._settings.start_seconds
         refs = self._group.async_init_model_from_pretrained(self._strategy, folder, STEPS, None)
-        self._gather([Call(m, ref) for m, ref in zip(self._trainers, refs, strict=True)], "loading weights", deadline)
+        calls = [Call(member, ref) for member, ref in zip(self._trainers, refs, strict=True)]
+        self._gather(calls, "loading weights", self._settings.start_seconds)
         engines = [member.handle for member in self._rollouts]
-        self._gather(self._on_trainers("join", engines, self._vocabulary.forbidden), "joining the engines", deadline)
+        self._gather(self._on_trainers("join", engines, self._vocabulary.forbidden), "joining the engines")
 
     def _request(self, seed: int, sampling: Sampling) -> SamplingParams:
         return SamplingParams(
@@ -243,7 +256,7 @@ class OpenRLHFEngine:
             logprobs=0,
             ignore_eos=True,
             stop_token_ids=list(self._vocabulary.stop),
-            logit_bias={token: -100.0 for token in self._vocabulary.forbidden} or None,
+            logit_bias=dict.fromkeys(self._vocabulary.forbidden, -100.0) or None,
             detokenize=False,
         )
 
@@ -251,9 +264,6 @@ class OpenRLHFEngine:
         if not self._vocabulary.is_content(tokens):
             raise EngineError(f"policy {self.name}: an answer holds ids that are no content of its vocabulary")
         return Row(prompt, tokens, mask)
-
-    def _learning_split(self, batch: MiniBatch, rows: Sequence[Row]) -> Split[MicroBatch]:
-        return learning_split(batch, rows, len(self._trainers), self._settings.micro_batch_tokens)
 
     def _scores(self, rows: Sequence[Row], raw: bool) -> list[Float32[np.ndarray, "T"]]:
         split = scoring_split(rows, len(self._trainers), self._settings.micro_batch_tokens)
@@ -279,7 +289,14 @@ class OpenRLHFEngine:
         refs = self._group.async_run_method(method, *arguments)
         return [Call(member, ref) for member, ref in zip(self._trainers, refs, strict=True)]
 
-    def _gather(self, calls: Sequence[Call], doing: str, deadline: float | None = None) -> list[Any]:
+    def _rollout_cores(self) -> list[Member]:
+        """The rollout engines, watched down to vLLM's own process. Only while it is not taking weights: it hears nothing then."""
+        return [replace(member, sign="core_pulse") for member in self._rollouts]
+
+    def _gather(
+        self, calls: Sequence[Call], doing: str, deadline: float | None = None, watch: Sequence[Member] | None = None
+    ) -> list[Any]:
+        """Results by the deadline, `call_seconds` by default. watch: whom to expect signs of life from; by default all."""
         if self._closed:
             raise EngineError(f"policy {self.name!r}: the engine is closed")
         return gather(
@@ -287,5 +304,11 @@ class OpenRLHFEngine:
             doing=doing,
             deadline=deadline or self._settings.call_seconds,
             silence=self._settings.silence_seconds,
-            watch=[*self._trainers, *self._rollouts] if self._processes else [],
+            watch=[*self._trainers, *self._rollouts] if watch is None else watch,
         )
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Mean of what was measured; NaN where nothing was."""
+    measured = [value for value in values if not math.isnan(value)]
+    return float(np.mean(measured)) if measured else math.nan

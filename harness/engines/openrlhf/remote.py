@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from harness.errors import EngineError
+from harness.errors import EngineError, HarnessError
 
 PATIENCE_AFTER_FAILURE = 5.0
 PATIENCE_AT_THE_END = 10.0
@@ -37,6 +37,12 @@ class Member:
 
     name: str
     handle: Any
+    sign: str = "pulse"
+    """The method that it gives a sign of life by."""
+
+    def pulse(self) -> Any:
+        """Ask for one."""
+        return getattr(self.handle, self.sign).remote()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +110,7 @@ class Pulses:
                 del self._open[ref]
         if not self._open and now - self._asked > self._silence / 4:
             self._asked = now
-            self._open = {member.handle.pulse.remote(): (member, now) for member in self._members}
+            self._open = {member.pulse(): (member, now) for member in self._members}
         return [member.name for member, asked in self._open.values() if now - asked > self._silence]
 
 
@@ -112,6 +118,8 @@ def _result(ref: Any, member: Member, doing: str, left: float, watch: Sequence[M
     try:
         return ray.get(ref, timeout=left)
     except RayTaskError as error:
+        if isinstance(error.cause, HarnessError):
+            raise error.cause from None
         problem = f"{member.name} failed while {doing}: {_reason(error.cause or error)}"
     except RayActorError:
         problem = f"{member.name} died while {doing}"
@@ -124,7 +132,7 @@ def _result(ref: Any, member: Member, doing: str, left: float, watch: Sequence[M
 
 def _blame(watch: Sequence[Member], problem: str) -> str:
     """The problem, headed by the members that are dead or silent where there are any."""
-    asked = {member.handle.pulse.remote(): member for member in watch}
+    asked = {member.pulse(): member for member in watch}
     if not asked:
         return problem
     answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=PATIENCE_AFTER_FAILURE)

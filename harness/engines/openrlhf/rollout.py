@@ -38,9 +38,17 @@ class RolloutWorker(vllm_engine.RolloutRayActor.__ray_metadata__.modified_class)
     """One vLLM engine."""
 
     async def sample(self, prompts: Sequence[list[int]], settings: Sequence[SamplingParams]) -> list[Generated]:
-        """An answer to each prompt, all at once."""
-        outputs = await asyncio.gather(*map(self.generate, prompts, settings))
-        return [_generated(output.outputs[0]) for output in outputs]
+        """An answer to each prompt, all at once.
+
+        The scheduler is held until it has every request, and its prefix cache is emptied first: what is batched with what
+        then depends on the call alone, not on timing or on earlier calls, and so does the rounding.
+        """
+        await self.llm.pause_generation(mode="keep", clear_cache=True)
+        tasks = [asyncio.ensure_future(self.generate(*request)) for request in zip(prompts, settings, strict=True)]
+        while self.get_num_unfinished_requests() < len(tasks) and not any(task.done() for task in tasks):
+            await asyncio.sleep(0)
+        await self.resume_generation()
+        return [_generated(output.outputs[0]) for output in await asyncio.gather(*tasks)]
 
     async def prompt_logprobs(self, sequences: Sequence[list[int]]) -> list[Float32[np.ndarray, "T-1"]]:
         """Log-probability of every token but the first, at temperature 1, from a fresh forward pass."""
@@ -119,8 +127,6 @@ class _Placed:
             self._slot.group, placement_group_bundle_index=first, placement_group_capture_child_tasks=True
         )
         self._options = {**kwargs, "scheduling_strategy": strategy}
-        if not self._settings.colocate and self._settings.tensor_parallel == 1:
-            self._options.update(num_cpus=1, num_gpus=1)
         return self
 
     def remote(self, **kwargs: Any) -> Any:

@@ -47,6 +47,11 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
         """Join the ranks' process group; no wait in it is longer than the engine's starting deadline."""
         super().setup_distributed(timeout or timedelta(seconds=self.deadline))
 
+    def _get_model_parameters(self, model: Any, *, optim: str | None = None, weight_decay: float = 0.0) -> Any:
+        """All parameters as one group: weight decay is the suite's for all of them, as in the embedded engine."""
+        raw, _ = super()._get_model_parameters(model, optim=optim, weight_decay=weight_decay)
+        return raw, [parameter for parameter in raw.parameters() if parameter.requires_grad]
+
     def get_ds_train_config(self, optim_dict: dict[str, Any] | None = None, *, max_norm: float | None = None) -> Any:
         """OpenRLHF's configuration; torch's AdamW, which needs no compiler and is the embedded engine's; the optimiser
         steps when told to, however many micro-batches went before."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer, PolicyModelActor  # 
 
 from harness.engines.openrlhf import moments  # noqa: E402
 from harness.engines.openrlhf.batches import MicroBatch  # noqa: E402
+from harness.engines.openrlhf.measuring import UNMEASURED, Apart, Sums  # noqa: E402
 from harness.engines.openrlhf.remote import Process, processes  # noqa: E402
 from harness.engines.openrlhf.strategy import Strategy  # noqa: E402
 from harness.engines.protocol import Optimisation  # noqa: E402
@@ -35,34 +37,44 @@ from harness.learning.surrogate import AnswerStatistics, surrogate  # noqa: E402
 
 NEVER = -1e9
 """Added to the logits of ids that are never content, as in the embedded engine."""
+Plan = tuple[Sequence[MicroBatch], Sequence[MicroBatch]]
+"""One rank's micro-batches of one update: own answers', peer answers'."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learnt:
-    """One update on one rank: statistics of each micro-batch that was not idle, and the global gradient norm before clipping."""
+    """One update on one rank: statistics of each micro-batch that was not idle, own ones first; the global gradient norm
+    before clipping; norms of own and peer gradients alone and their cosine, NaN where absent or not measured."""
 
     statistics: list[AnswerStatistics]
     gradient_norm: float
+    apart: Apart
 
 
 class Trainer(ActorPPOTrainer):  # type: ignore[misc]
     """OpenRLHF's trainer of one rank, its weight sync included; what it minimises is the surrogate."""
 
-    def learn(self, batches: Sequence[MicroBatch], forbidden: Tensor, optimisation: Optimisation) -> Learnt:
+    def learn(
+        self, own: Sequence[MicroBatch], peer: Sequence[MicroBatch], forbidden: Tensor, optimisation: Optimisation
+    ) -> Learnt:
         """One optimiser update. The loss is the sum over all ranks' micro-batches; DeepSpeed averages over ranks.
 
-        Raises FloatingPointError where the gradient is not finite; the weights are untouched then.
+        Raises FloatingPointError where the gradient is not finite; the weights are then no longer of use.
         """
-        statistics = []
-        for batch in batches:
-            logp = logprobs(self.actor, batch, forbidden)
-            if batch.packed is None:
-                loss = logp.sum() * 0.0
-            else:
-                loss, found = surrogate(logp, batch.packed)
-                statistics.append(found)
-            self.strategy.backward(loss * self.strategy.world_size, self.actor, self.actor_optim)
-        return Learnt(statistics, self._step(optimisation))
+        statistics: list[AnswerStatistics] = []
+        sums = Sums(self.actor.model.module) if optimisation.measure else None
+        for source, batches in (("own", own), ("peer", peer)):
+            with sums.collect(source) if sums else nullcontext():
+                for batch in batches:
+                    logp = logprobs(self.actor, batch, forbidden)
+                    if batch.packed is None:
+                        loss = logp.sum() * 0.0
+                    else:
+                        loss, found = surrogate(logp, batch.packed)
+                        statistics.append(found)
+                    self.strategy.backward(loss * self.strategy.world_size, self.actor, self.actor_optim)
+        apart = sums.apart() if sums else UNMEASURED
+        return Learnt(statistics, self._step(optimisation), apart)
 
     def _step(self, optimisation: Optimisation) -> float:
         engine = self.actor.model
@@ -120,9 +132,9 @@ class PolicyWorker(PolicyModelActor.__ray_metadata__.modified_class):  # type: i
         )
         self.forbidden = _penalty(self.actor, forbidden)
 
-    def learn(self, plan: Sequence[Sequence[MicroBatch]], optimisation: Optimisation) -> list[Learnt]:
-        """This rank's part of a step: for each update its micro-batches."""
-        return [self.trainer.learn(batches, self.forbidden, optimisation) for batches in plan]
+    def learn(self, plan: Sequence[Plan], optimisation: Optimisation) -> list[Learnt]:
+        """This rank's part of a step: for each update its own and its peer micro-batches."""
+        return [self.trainer.learn(own, peer, self.forbidden, optimisation) for own, peer in plan]
 
     def logprobs(self, batches: Sequence[MicroBatch], raw: bool = False) -> list[Float32[np.ndarray, "N"]]:
         """Log-probabilities of the tokens asked for, per micro-batch. raw: of the model alone, at temperature 1 and

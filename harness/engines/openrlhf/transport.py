@@ -1,0 +1,98 @@
+"""SEE's mailboxes in a Ray actor of their own, for policies whose processes are on different nodes.
+
+What travels is bytes that only `exchange.codec` opens. Ray itself moves Python objects between the cluster's processes and
+is only as safe as the cluster is private; a policy that is not trusted so far belongs behind another transport.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from harness.engines.openrlhf import cluster
+from harness.engines.openrlhf.remote import Call, Member, Process, end, gather, processes
+from harness.errors import ExchangeError
+from harness.exchange.refusal import Refusal
+from harness.exchange.transport import MAILBOX_BYTES, MAILBOX_MESSAGES, Delivery, InProcess
+
+NAME = "the SEE actor"
+
+
+class Mailboxes:
+    """The actor: `InProcess`, served by a thread per endpoint that may wait and some for those that never do."""
+
+    def __init__(self, endpoints: Sequence[str], max_bytes: int, max_messages: int) -> None:
+        self._transport = InProcess(endpoints, max_bytes, max_messages)
+
+    def send(self, sender: str, receiver: str, step: int, messages: Sequence[bytes]) -> None:
+        """See `Transport.send`."""
+        self._transport.send(sender, receiver, step, messages)
+
+    @ray.method(concurrency_group="waiting")
+    def receive(self, receiver: str, timeout: float) -> list[Delivery]:
+        """See `Transport.receive`."""
+        return self._transport.receive(receiver, timeout)
+
+    @ray.method(concurrency_group="pulse")
+    def pulse(self) -> int:
+        """A sign of life."""
+        return os.getpid()
+
+    @ray.method(concurrency_group="pulse")
+    def processes(self) -> list[Process]:
+        """This process and all it started."""
+        return processes()
+
+
+class RayTransport:
+    """A `Transport` through one actor. Safe to use from several threads and, pickled by Ray, from several processes.
+
+    Parameters
+    ----------
+    deadline
+        Seconds that the actor has for any answer, a receiver's own time-out apart.
+
+    Raises
+    ------
+    EngineError
+        In every method: the actor died, hangs or missed the deadline.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        deadline: float = 60.0,
+        max_bytes: int = MAILBOX_BYTES,
+        max_messages: int = MAILBOX_MESSAGES,
+    ) -> None:
+        cluster.connect()
+        groups = {"waiting": max(1, len(endpoints)), "pulse": 1}
+        actor: Any = ray.remote(num_cpus=0, concurrency_groups=groups)(Mailboxes)
+        self._deadline, self._endpoints = deadline, frozenset(endpoints)
+        self._member = Member(NAME, actor.remote(list(endpoints), max_bytes, max_messages))
+        (self._processes,) = self._gather(self._member.handle.processes.remote(), "starting", deadline)
+
+    def send(self, sender: str, receiver: str, step: int, messages: Sequence[bytes]) -> None:
+        """Hand over. Raises ExchangeError for an unknown endpoint."""
+        if sender not in self._endpoints or receiver not in self._endpoints:
+            raise ExchangeError(Refusal.UNKNOWN_AUTHOR, f"{sender} -> {receiver}")
+        ref = self._member.handle.send.remote(sender, receiver, step, list(messages))
+        self._gather(ref, "sending", self._deadline)
+
+    def receive(self, receiver: str, timeout: float) -> list[Delivery]:
+        """All that has arrived; waits up to `timeout` seconds for a first one."""
+        ref = self._member.handle.receive.remote(receiver, timeout)
+        found: list[Delivery] = self._gather(ref, "receiving", timeout + self._deadline)[0]
+        return found
+
+    def close(self) -> None:
+        """End the actor. Idempotent."""
+        end([self._member], self._processes)
+
+    def _gather(self, ref: Any, doing: str, deadline: float) -> list[Any]:
+        calls = [Call(self._member, ref)]
+        return gather(calls, doing=doing, deadline=deadline, silence=self._deadline, watch=[self._member])
