@@ -22,6 +22,8 @@ LEVELS = {
     "store": 3,
     "engines": 5,
     "statistics": 3,
+    "bandit": 5,
+    "published": 4,
     "evaluation": 6,
     "session": 7,
     "cli": 8,

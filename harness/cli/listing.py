@@ -30,14 +30,21 @@ def regimes(json: Json = False) -> None:
 
 def tasks(data_dir: DataDir = None, json: Json = False) -> None:
     """Evaluation tasks: size, source, licence, score of a perfect and of an empty answerer."""
-    from harness.tasks import listing
+    from harness.tasks.listing import listing
 
-    found = listing()
+    found = listing(data_dir)
     if json:
         print_json({"tasks": found})
         return
-    rows = [[t.name, t.title, str(t.size or "generated"), t.licence, t.source] for t in found]
-    print_table("", ["task", "title", "questions", "licence", "source"], rows)
+    rows = [
+        [t.name, t.title, str(t.size or "?"), _share(t.perfect), _share(t.empty), t.licence, t.problem or t.source]
+        for t in found
+    ]
+    print_table("", ["task", "title", "questions", "perfect", "empty", "licence", "source"], rows)
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
 
 
 def data(data_dir: DataDir = None, json: Json = False) -> None:
@@ -48,8 +55,8 @@ def data(data_dir: DataDir = None, json: Json = False) -> None:
     if json:
         print_json({"sets": found})
         return
-    rows = [[d.name, d.state, str(d.rows or ""), d.origin, d.problem] for d in found]
-    print_table("", ["set", "state", "rows", "from", "note"], rows)
+    rows = [[d.name, d.title, d.state, str(d.rows), d.licence, d.origin] for d in found]
+    print_table("", ["set", "title", "state", "rows", "licence", "from"], rows)
 
 
 def engines(json: Json = False) -> None:

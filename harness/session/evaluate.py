@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from harness.engines.protocol import PolicyEngine
 from harness.evaluation.engine_lm import EngineLM
-from harness.evaluation.run import evaluate
+from harness.evaluation.run import evaluate, metric_names
 from harness.evaluation.samples import EvaluationSample
 from harness.session.clock import Clock
 from harness.session.manifests import Base, base_manifest, mark
@@ -27,7 +28,7 @@ def evaluate_policy(
     with clock.phase("evaluate"):
         rows = sample_rows(engine, cell.evaluation, policy, step, cell.seed, verifier)
     journal.append(rows)
-    journal.append(_cost(attempt, policy, clock, rows))
+    journal.append(cost_rows(attempt, policy, clock, rows))
 
 
 def evaluate_base(base: Base, folder: Path, verifier: Verifier, progress: Progress | None = None) -> None:
@@ -46,7 +47,7 @@ def evaluate_base(base: Base, folder: Path, verifier: Verifier, progress: Progre
     finally:
         engine.close()
     journal.append(rows)
-    journal.append(_cost(1, base.policy.name, clock, rows))
+    journal.append(cost_rows(1, base.policy.name, clock, rows))
     journal.commit(0)
     journal.compact()
     mark(folder, manifest, "done", attempts=1)
@@ -56,15 +57,20 @@ def sample_rows(
     engine: PolicyEngine, evaluation: Evaluation, policy: str, step: int, seed: int, verifier: Verifier
 ) -> list[SampleRow]:
     """Greedy and avg@k samples of all tasks."""
-    metrics = (["greedy"] if evaluation.greedy else []) + ([f"avg@{evaluation.k}"] if evaluation.k else [])
     found = evaluate(
         EngineLM(engine, seed),
         [get_task(name) for name in evaluation.tasks],
         verifier=verifier,
-        metrics=metrics,
+        metrics=metric_names(evaluation.greedy, evaluation.k),
         limit=evaluation.limit,
+        max_new_tokens=evaluation.max_new_tokens,
     )
-    return [_row(s, policy, step) for s in found.samples]
+    return journal_rows(found.samples, policy, step)
+
+
+def journal_rows(samples: Iterable[EvaluationSample], policy: str, step: int) -> list[SampleRow]:
+    """lm-eval's samples as the journal keeps them."""
+    return [_row(s, policy, step) for s in samples]
 
 
 def _row(sample: EvaluationSample, policy: str, step: int) -> SampleRow:
@@ -76,7 +82,8 @@ def _row(sample: EvaluationSample, policy: str, step: int) -> SampleRow:
     )  # fmt: skip
 
 
-def _cost(attempt: int, policy: str, clock: Clock, rows: list[SampleRow]) -> list[CostRow]:
+def cost_rows(attempt: int, policy: str, clock: Clock, rows: list[SampleRow]) -> list[CostRow]:
+    """The clock's phases as ledger entries; answers and tokens belong to `evaluate`."""
     return [
         CostRow(
             attempt=attempt, policy=policy, phase=phase, cpu_seconds=spent.cpu, gpu_seconds=spent.gpu,

@@ -12,13 +12,9 @@ from harness.suite.seeds import derive
 def training_prompts(cell: Cell, step: int) -> list[Prompt]:
     """The same for every regime and policy of a (group, seed)."""
     seed = derive(cell.seed, cell.variant.sampling_stream, "prompts", cell.group.name, step)
-    if cell.training.task == "micro":
-        from harness.tasks import micro
+    from harness.tasks.training import draw
 
-        return micro.training_prompts(seed, cell.training.prompts)
-    from harness.tasks import training
-
-    return training.draw(cell.training.task, seed, cell.training.prompts, min_level=cell.training.min_level)
+    return draw(cell.training.task, seed, cell.training.prompts, min_level=cell.training.min_level)
 
 
 def curve_prompts(cell: Cell) -> list[Prompt]:

@@ -1,0 +1,79 @@
+"""`harness eval`: any checkpoint folder through lm-eval, stored like a cell's own evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from harness.errors import UsageError
+from harness.evaluation.backends import open_lm
+from harness.evaluation.run import evaluate, metric_names
+from harness.evaluation.samples import Metric
+from harness.session.clock import Clock
+from harness.session.evaluate import cost_rows, journal_rows
+from harness.session.manifests import mark
+from harness.store.ingest import ingest
+from harness.store.journal import Journal
+from harness.store.manifest import Manifest, PolicyEntry
+from harness.suite.cells import digest
+from harness.tasks.registry import get_task
+from harness.verification.verifier import Verifier
+
+SUITE = "evaluations"
+"""Stand-alone evaluations lie together under this name in the results folder."""
+
+
+class Standalone(msgspec.Struct, frozen=True):
+    """What was measured, and the folder that holds every sample."""
+
+    checkpoint: str
+    metrics: tuple[Metric, ...]
+    folder: str
+
+
+def evaluate_checkpoint(
+    checkpoint: Path,
+    tasks: Sequence[str],
+    *,
+    limit: int | None = None,
+    k: int = 4,
+    seed: int = 0,
+    backend: str = "embedded",
+    data_dir: Path | None = None,
+    results: Path = Path("results"),
+) -> Standalone:
+    """Greedy and avg@k on `tasks`. Raises UsageError, PluginError, DataError, EngineError, VerificationError."""
+    if not checkpoint.is_dir():
+        raise UsageError(f"{checkpoint}: no such folder")
+    chosen = [get_task(name) for name in tasks]
+    model = open_lm(backend, checkpoint, seed=seed)
+    clock = Clock()
+    with Verifier() as verifier, clock.phase("evaluate"):
+        found = evaluate(
+            model, chosen, verifier=verifier, metrics=metric_names(True, k), limit=limit, data_dir=data_dir
+        )
+    name = checkpoint.name
+    key = "eval-" + digest(str(checkpoint.resolve()), sorted(tasks), limit, k, seed, backend)
+    folder = results / SUITE / key
+    manifest = Manifest(
+        suite=SUITE,
+        key=key,
+        group=str(checkpoint),
+        kind="base",
+        seed=seed,
+        engine=backend if backend != "hf" else "embedded",
+        policies=(PolicyEntry(name, str(checkpoint)),),
+        config={"tasks": list(tasks), "limit": limit, "k": k, "backend": backend},
+    )
+    journal = Journal(folder)
+    journal.rewind(-1)
+    rows = journal_rows(found.samples, name, 0)
+    journal.append(rows)
+    journal.append(cost_rows(1, name, clock, rows))
+    journal.commit(0)
+    journal.compact()
+    mark(folder, manifest, "done", attempts=1)
+    ingest(results)
+    return Standalone(str(checkpoint), found.metrics, str(folder))
