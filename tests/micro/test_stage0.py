@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from harness.engines.embedded import mixture
 from harness.engines.embedded.families import FAMILIES, build_model, build_tokenizer
-from harness.engines.embedded.mixture import PRESETS, Mixture, draw_examples
+from harness.engines.embedded.mixture import draw_examples
+from harness.engines.embedded.presets import PRESETS, Mixture
 from harness.engines.embedded.pretraining import Pretrainer, Schedule
 from harness.engines.embedded.stage0 import MicroSpec, base_checkpoint, cache_folder, read_report
 from harness.errors import CellError, UsageError
@@ -113,22 +114,22 @@ def test_gate_adds_rounds_and_then_gives_up(cache: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_training_lowers_the_loss(family: str) -> None:
-    """Split batches give the whole batch's loss, and thirty steps learn the format."""
+    """Split batches give the whole batch's loss, and sixty steps learn the format."""
     tokenizer = build_tokenizer(family)
     model = build_model(family, 0, tokenizer)
     trainer = Pretrainer(model, tokenizer, draw_examples(PRESETS["trap"], "add", Random(0)), Schedule(warmup=5))
     held = trainer._encode(list(islice(draw_examples(PRESETS["trap"], "add", Random(9)), 16)))
-    targets = sum(row.size - start for row, start in held)
+    targets = sum(row.ids.size - row.start for row in held)
     with torch.no_grad():
         before = trainer._loss(held) / targets
         parts = sum(trainer._loss([row]) for row in held) / targets
     torch.testing.assert_close(before, parts, rtol=1e-5, atol=1e-5)
-    labels = torch.tensor([held[0][0]])
+    labels = torch.from_numpy(held[0].ids)[None]
     logits = model(labels).logits.log_softmax(-1)[0]
-    start = held[0][1]
+    start = held[0].start
     by_hand = -sum(logits[t - 1, labels[0, t]] for t in range(start, labels.shape[1]))
     torch.testing.assert_close(trainer._loss(held[:1]), by_hand, rtol=1e-4, atol=1e-4)
-    trainer.run(30)
+    trainer.run(60)
     with torch.no_grad():
         assert trainer._loss(held) / targets < 0.6 * before
 

@@ -13,7 +13,8 @@ from zlib import crc32
 
 import pytest
 
-from harness.engines.embedded.mixture import PRESETS, draw_examples
+from harness.engines.embedded.mixture import draw_examples
+from harness.engines.embedded.presets import PRESETS, Mixture
 from harness.errors import DataError
 from harness.tasks.micro import LEVELS, SKILLS, draw_fact, evaluation_problems, evaluation_prompts, training_prompts
 
@@ -52,7 +53,7 @@ def test_problems_are_right(skill: str, level: int) -> None:
 def test_facts_are_single_right_steps() -> None:
     rng = Random(2)
     for _ in range(300):
-        fact = draw_fact(rng)
+        fact = draw_fact(rng, rng.choice(list(SKILLS.values())))
         assert fact.steps == (f"{fact.question}={value(fact.question)}",)
         assert fact.answer == value(fact.question)
 
@@ -107,16 +108,26 @@ def test_evaluation_has_forty_prompts_a_skill() -> None:
 
 
 def test_mixture_shares() -> None:
-    examples = list(islice(draw_examples(PRESETS["trap"], "add", Random(5)), 6000))
-    plain = [e for e in examples if "by steps" not in e.prompt and re.search(r"\d\D+\d+\D+\d|\d\*\d\d", e.prompt)]
-    weak = [e for e in plain if "*" in e.prompt]
-    strong = [e for e in plain if "*" not in e.prompt]
-    hinted = [e for e in examples if "by steps" in e.prompt]
-    assert all("=" in e.response for e in hinted)
-    assert len(hinted) / len(examples) == pytest.approx(0.8 * 0.4, abs=0.03)
-    share = sum("=" in e.response for e in strong) / len(strong)
-    assert share == pytest.approx(0.7, abs=0.04)
-    assert not any("=" in e.response and "+" in e.prompt for e in weak)
+    mixture = Mixture(weak_cot=0.1, strong_cot=0.7, hinted=0.6, drill=0.2)
+    examples = list(islice(draw_examples(mixture, "add", Random(5)), 12_000))
+    plain = [e for e in examples if "by steps" not in e.prompt]
+    assert all("=" in e.response for e in examples if "by steps" in e.prompt)
+    assert len(plain) / len(examples) == pytest.approx(0.8 * 0.4, abs=0.02)
+    facts = [
+        e for e in examples if re.fullmatch(r"Q: \d+[-+*]\d+ by steps\nA:", e.prompt) and e.response.count("=") == 1
+    ]
+    assert len(facts) / len(examples) == pytest.approx(0.2, abs=0.02)
+    for weak, share in ((True, 0.1), (False, 0.7)):
+        chosen = [e for e in plain if ("*" in e.prompt) == weak]
+        assert sum("=" in e.response for e in chosen) / len(chosen) == pytest.approx(share, abs=0.04)
+
+
+def test_presets_leave_the_weak_group_its_habit() -> None:
+    for name, most in (("trap", 0), ("elicit", 90)):
+        examples = islice(draw_examples(PRESETS[name], "add", Random(6)), 6000)
+        weak = [e for e in examples if "*" in e.prompt and "by steps" not in e.prompt]
+        assert len(weak) > 1000
+        assert min(most, 10) <= sum("=" in e.response for e in weak) <= most
 
 
 @pytest.mark.parametrize(("count", "skills"), [(0, ("add",)), (400, ("mul",)), (2, ("add", "sine"))])
@@ -134,7 +145,7 @@ GOLDEN = [
     ("Q: 8+5+9\nA:", " 8+5=13, 13+9=22. \\boxed{22}"),
     ("Q: 8+5-9\nA:", " 8+5=13, 13-9=4. \\boxed{4}"),
     ("Q: Mia has 8 pens, buys 5, then 9 more. How many pens?\nA:", " 8+5=13, 13+9=22. \\boxed{22}"),
-    ("Q: 7*27\nA:", " 7*20=140, 7*7=49, 140+49=189. \\boxed{189}"),
+    ("Q: 17*7\nA:", " 7*10=70, 7*7=49, 70+49=119. \\boxed{119}"),
     ("Q: 7*4-8\nA:", " 7*4=28, 28-8=20. \\boxed{20}"),
     ("Q: 7*(4+3)\nA:", " 4+3=7, 7*7=49. \\boxed{49}"),
 ]

@@ -95,7 +95,8 @@ def corpus(seed: int, texts: int) -> list[str]:
     lines = []
     for _ in range(texts):
         fact = rng.random() < 0.2
-        problem = draw_fact(rng) if fact else rng.choice(skills).draw(rng, rng.choice(LEVELS), held_out=False)
+        skill = rng.choice(skills)
+        problem = draw_fact(rng, skill) if fact else skill.draw(rng, rng.choice(LEVELS), held_out=False)
         prompt = rng.choice((problem.prompt, problem.hinted_prompt))
         lines.append(prompt + rng.choice((problem.direct, problem.chain_of_thought)))
     return lines

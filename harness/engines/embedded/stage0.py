@@ -33,20 +33,21 @@ from filelock import FileLock, Timeout
 
 from harness.engines.embedded import checkpoint, families, mixture, pretraining
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.embedded.mixture import PRESETS, Mixture, draw_examples
+from harness.engines.embedded.mixture import draw_examples
+from harness.engines.embedded.presets import PRESETS, Mixture
 from harness.engines.embedded.pretraining import Pretrainer, Schedule, one_thread
 from harness.engines.protocol import Sample, Sampling
 from harness.errors import CellError, CheckpointError, DiskFullError, UsageError
 from harness.learning.experience import Prompt
-from harness.tasks.micro import GROUPS, evaluation_prompts, problems
+from harness.tasks.micro import GROUPS, evaluation_prompts, problems, prompts
 
 Progress = Callable[[float, str], None]
 """(share done, a few words)"""
 
-STEPS: Mapping[str, int] = MappingProxyType({"llama": 1000, "qwen": 1000, "neox": 1000, "gpt2": 1000})
+STEPS: Mapping[str, int] = MappingProxyType({"llama": 2000, "qwen": 2000, "neox": 2000, "gpt2": 2000})
 """Optimiser steps that bring a family through the gate (measured, docs/micro.md)."""
 REPORT = "stage0.json"
-_SOURCES = (problems, families, mixture, pretraining)
+_SOURCES = (problems, prompts, families, mixture, pretraining)
 _BOXED = re.compile(r"\\boxed\{(-?\d+)\}")
 
 
@@ -203,14 +204,14 @@ def _build(spec: MicroSpec, folder: Path, progress: Progress) -> None:
             f"{name}: accuracy given chain of thought is {given_cot.groups} after {steps} steps; RL needs {spec.gate}"
         )
     with one_thread():
-        prompts = evaluation_prompts(spec.probes)
+        plain = evaluation_prompts(spec.probes)
         report = Report(
             spec=asdict(spec),
             steps=steps,
             given_cot=given_cot,
-            sampled=probe.accuracy(prompts, temperature=1.0, samples=2),
-            greedy=probe.accuracy(prompts, temperature=0.0, samples=1),
-            cot_share=probe.share(prompts, lambda prompt, sample: "=" in sample.text, temperature=1.0, samples=2),
+            sampled=probe.accuracy(plain, temperature=1.0, samples=2),
+            greedy=probe.accuracy(plain, temperature=0.0, samples=1),
+            cot_share=probe.share(plain, lambda prompt, sample: "=" in sample.text, temperature=1.0, samples=2),
             cpu_seconds=time.process_time() - started,
         )
     (folder / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(report)))

@@ -86,10 +86,13 @@ def _word(rng: Random, level: Level) -> Drawn:
 
 
 def _mul(rng: Random, level: Level) -> Drawn:
-    a, tens, ones = rng.randint(2, 9), rng.randint(1, 1 if level == 1 else 5), rng.randint(1, 9)
+    """Either order, so that there are enough questions without larger numbers; the steps are the same."""
+    a, tens, ones = rng.randint(2, 9), rng.randint(1, 1 if level == 1 else 3), rng.randint(1, 9)
     high, low = 10 * tens * a, ones * a
     steps = (f"{a}*{10 * tens}={high}", f"{a}*{ones}={low}", f"{high}+{low}={high + low}")
-    return f"{a}*{10 * tens + ones}", steps, high + low
+    factors = [a, 10 * tens + ones]
+    rng.shuffle(factors)
+    return f"{factors[0]}*{factors[1]}", steps, high + low
 
 
 def _muladd(rng: Random, level: Level) -> Drawn:
@@ -137,12 +140,17 @@ SKILLS: Mapping[str, Skill] = MappingProxyType(
 )
 
 
-def draw_fact(rng: Random) -> Problem:
-    """One drill fact, on the training side of the split: a single step of a random training problem."""
+def draw_fact(rng: Random, skill: Skill) -> Problem:
+    """One drill fact: a single step of a random problem of `skill`, half of the time its last and hardest.
+
+    That problem may lie on either side of the split, since its question is not shown; the fact's own question is a
+    training question.
+    """
     while True:
-        problem = SKILLS[rng.choice(list(SKILLS))].draw(rng, rng.choice(LEVELS), held_out=False)
-        step = rng.choice(problem.steps)
+        level = rng.choice(LEVELS)
+        problem = skill.draw(rng, level, held_out=rng.random() < 1 / 8)
+        step = problem.steps[-1] if rng.random() < 0.5 else rng.choice(problem.steps)
         question, _, answer = step.partition("=")
-        fact = Problem("facts", "drill", problem.level, question, (step,), int(answer))
+        fact = Problem("facts", "drill", level, question, (step,), int(answer))
         if not fact.held_out:
             return fact

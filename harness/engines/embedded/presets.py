@@ -1,0 +1,44 @@
+"""Presets of stage 0: which habits a micro base checkpoint is given. Data only.
+
+A base policy can execute chain of thought in every skill (hinted examples teach that) but, asked plainly, chooses it only
+as often as the mixture says. That gap between competence and habit is what RL can close, alone or with a peer's help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from harness.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Shares, each in [0, 1].
+
+    drill: of all examples, one-step facts (asked for by steps).
+    hinted: of the skill examples, those whose prompt asks for steps: always chain of thought, all skills alike.
+    strong_cot, weak_cot: of the plain examples of the policy's strong and weak group, those answered by chain of
+    thought; the others are answered directly.
+    """
+
+    weak_cot: float
+    strong_cot: float = 0.7
+    hinted: float = 0.6
+    drill: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise UsageError(f"mixture: {name} is {getattr(self, name)}, not a share between 0 and 1")
+
+
+PRESETS: Mapping[str, Mixture] = MappingProxyType(
+    {
+        # A little plain chain of thought in the weak group: RL finds it alone, sharing can only be faster.
+        "elicit": Mixture(weak_cot=0.03),
+        # None at all: independent RL is caught in direct answers. The positive control for regime comparisons.
+        "trap": Mixture(weak_cot=0.0),
+    }
+)
