@@ -15,6 +15,8 @@ from math_verify import LatexExtractionConfig, parse, verify
 from sympy import Basic, Expr, Float, simplify
 from sympy.core.relational import Relational
 
+from harness.verification.equivalence import Unreadable
+
 _NORMALISATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="last", equations=False
 )
@@ -38,23 +40,41 @@ def _parse(text: str) -> list[Any]:
 def equivalent(gold: str, answer: str) -> bool:
     """True when math-verify holds the two LaTeX expressions equal and our guards agree.
 
-    Raises whatever sympy raises on the way (MemoryError and RecursionError included); the worker reports it.
+    Raises
+    ------
+    Unreadable
+        The parser fails on the answer, or the comparison does on two that are not equal in value.
+    MemoryError, RecursionError
+        The algebra system gave up: the pair is undecided, as it is after any failure on the gold or on values that agree.
     """
-    gold_side, answer_side = _parse_gold(gold), _parse(answer)
-    golds = [value for value in gold_side if isinstance(value, Basic)]
-    answers = [value for value in answer_side if isinstance(value, Basic)]
-    if golds and answers:
-        gold_value, answer_value = golds[0], answers[0]
+    gold_side = _parse_gold(gold)
+    try:
+        answer_side = _parse(answer)
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:  # whatever the parser raises, the answer is at fault
+        raise Unreadable(type(error).__name__) from error
+    gold_value, answer_value = (
+        next((v for v in side if isinstance(v, Basic)), None) for side in (gold_side, answer_side)
+    )
+    close: bool | None = None
+    if gold_value is not None and answer_value is not None:
         if _symbols(gold_value) != _symbols(answer_value) and not isinstance(gold_value, Relational):
             return False
         if isinstance(gold_value, Expr) and isinstance(answer_value, Expr):
-            exact = not (gold_value.has(Float) or answer_value.has(Float))
             close = _same_values(gold_value, answer_value)
-            if close is False or (close and not exact):
+            if close is False or (close and (gold_value.has(Float) or answer_value.has(Float))):
                 return close
             if close and simplify(gold_value - answer_value) == 0:
                 return True  # math-verify compares a lone symbol as a string
-    return bool(verify(gold_side, answer_side, timeout_seconds=None, raise_on_error=True))
+    try:
+        return bool(verify(gold_side, answer_side, timeout_seconds=None, raise_on_error=True))
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:
+        if close:
+            raise
+        raise Unreadable(type(error).__name__) from error
 
 
 def _symbols(value: Basic) -> frozenset[str]:

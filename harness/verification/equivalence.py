@@ -30,6 +30,7 @@ _BIG_EXPONENT = re.compile(r"(?:\^|\*\*)\s*\{?\s*[-+(]*\s*\d{4,}")
 _TOWER = re.compile(r"(?:\^|\*\*)[{(\s]*-?\d+[)}\s]*(?:\^|\*\*)[{(\s]*-?\d")
 _BIG_FACTORIAL = re.compile(r"\d{4,}\s*\}?\)?\s*!|\)\s*!|!\s*\)?\s*!")
 _BIG_BINOMIAL = re.compile(r"\\[dt]?binom\s*\{[^{}]*\d{4,}|\\(?:sum|prod|int)\b")
+_CLOCK = re.compile(r"(\d{1,4})\s*:\s*(\d{1,4})(?:\s*:\s*(\d{1,4}))?")
 _WORDED = re.compile(r"\\text\s*\{[^{}]*\}|\([A-H]\)|[A-H]")
 _WORD = re.compile(r"[A-Za-z][A-Za-z '\-]{2,}")
 _LEADING_TEXT = re.compile(r"\\text\s*\{[^{}]*\}\s*[:=]?\s*(?=\S)")
@@ -46,11 +47,17 @@ class OverLimit(Exception):
     """The answer is larger than what is ever evaluated; it counts as wrong."""
 
 
+class Unreadable(Exception):
+    """The answer makes a parser or the comparison fail; it counts as wrong, or its author would escape a penalty."""
+
+
 def compare(gold: str, answer: str, algebra: Algebra | None = None) -> bool:
     """True when `answer` is equivalent to `gold`, both as extracted (no box around them).
 
     Raises
     ------
+    Unreadable
+        From `algebra`.
     OverLimit
         The answer exceeds the limits on length, digits, depth or exponents, and is not the gold's own spelling.
     NeedsAlgebra
@@ -86,6 +93,11 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
     number = _gold_numeral(gold)
     if number is not None:
         return _equals_numeral(gold, number, answer)
+    if clock := _CLOCK.fullmatch(gold):
+        told = _CLOCK.fullmatch(answer)
+        return told is not None and [int(part or 0) for part in told.groups()] == [
+            int(part or 0) for part in clock.groups()
+        ]
     if _WORDED.fullmatch(gold):
         return _letters(gold) == _letters(answer)
     if _WORD.fullmatch(gold) and _letters(gold) == _letters(answer):

@@ -26,6 +26,7 @@ _MATH = tuple(
     )
 )
 _TAIL = 4_096
+_LONGEST = 1 << 16
 
 
 def extract(text: str) -> str:
@@ -60,7 +61,7 @@ def _boxed(text: str, start: int) -> str | None:
     if "{" not in simple and "\\" not in simple:
         return simple
     depth = 0
-    for brace in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
+    for brace in re.finditer(r"\\.|[{}]", text[start : start + _LONGEST], re.DOTALL):
         if brace.group() == "{":
             depth += 1
         elif brace.group() == "}":

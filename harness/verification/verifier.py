@@ -13,7 +13,7 @@ from harness.verification.messages import Limits, Question, Reply
 from harness.verification.pool import Pool
 from harness.verification.verdict import Verdict
 
-MAX_TEXT = 256 * 1024
+MAX_TEXT = 1 << 22
 _CACHE_SIZE = 1 << 18
 
 

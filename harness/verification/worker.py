@@ -13,7 +13,7 @@ import sys
 
 import msgspec
 
-from harness.verification.equivalence import OverLimit, compare
+from harness.verification.equivalence import Algebra, OverLimit, Unreadable, compare
 from harness.verification.messages import HEADER, MAX_FRAME, Limits, Question, Reply, read_exactly, write
 
 
@@ -22,7 +22,7 @@ def serve(limits: Limits) -> None:
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a library's print must not end up in the replies
     sys.set_int_max_str_digits(4_300)
-    from harness.verification.algebra import equivalent
+    from harness.verification.algebra import equivalent  # imports sympy: a second, and only here
 
     equivalent("\\frac{x}{2}", "0.5x")  # builds the parser's tables before limits apply
     gc.freeze()
@@ -43,12 +43,14 @@ def serve(limits: Limits) -> None:
             return
 
 
-def decide(question: Question, algebra: object) -> Reply:
+def decide(question: Question, algebra: Algebra) -> Reply:
     """Right, wrong, or None with ``memory`` or ``crash`` when the algebra system failed on a pair within the limits."""
     try:
-        return Reply(right=compare(question.gold, question.answer, algebra))  # type: ignore[arg-type]
+        return Reply(right=compare(question.gold, question.answer, algebra))
     except OverLimit as limit:
         return Reply(right=False, reason=f"over-limit: {limit}")
+    except Unreadable as fault:
+        return Reply(right=False, reason=f"unreadable: {fault}")
     except MemoryError:
         return Reply(right=None, reason="memory")
     except RecursionError:

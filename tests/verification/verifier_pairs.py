@@ -9,6 +9,9 @@ from __future__ import annotations
 PAIRS: list[tuple[str, str, bool]] = [
     ("x", r"\boxed{\frac{2x}{2}}", True),
     ("x", r"\boxed{|x|}", False),
+    (r"05\!:\!00", r"\boxed{5:00}", True),
+    (r"05\!:\!00", r"\boxed{0}", False),
+    ("3:4", r"\boxed{6:8}", False),
     ("3", r"First \boxed{3}, but then \boxed{4}", False),
     ("4", r"First \boxed{3}, but then \boxed{4}", True),
     ("3,4", r"\boxed{3} and \boxed{4}", False),
