@@ -41,7 +41,7 @@ def by_bytes(
     tokens, wanted = np.diff(batch.rows), np.diff(texts.begins)
     sizes = np.add.reduceat(pieces.lengths, batch.rows[:-1])
     first = surfaces.first_of(batch, pieces.lengths > 0)
-    inserted = (sizes == wanted + 1) & (first < batch.ids.size)
+    inserted = (sizes == wanted + 1) & (first < batch.ids.size) & (texts.joined[texts.begins[:-1]] != ord(" "))
     inserted[inserted] = surfaces.bytes[pieces.starts[first[inserted]]] == ord(" ")
     pieces.starts[first[inserted]] += 1
     pieces.lengths[first[inserted]] -= 1

@@ -1,0 +1,232 @@
+"""Byte spans: canonical encodings against the core's offsets and the tokens' bytes, sampled ids against the core's decoder."""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import zoo
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from harness.errors import TokenizationError
+from harness.tokenization.codec import Encoded, TokenCodec
+from harness.tokenization.surfaces import byte_level_alphabet
+from harness.tokenization.utf8 import lossy_positions, units
+
+
+def byte_positions(text):
+    """Byte position of every character, and the end."""
+    return [len(text[:i].encode()) for i in range(len(text) + 1)]
+
+
+def test_every_byte_is_covered_once(kind, texts, encoded):
+    refused = 0
+    for text, e in zip(texts, encoded[kind], strict=True):
+        if e is None:
+            refused += 1
+            continue
+        assert e.ids.dtype == e.ends.dtype == np.int32
+        assert e.ids.shape == e.ends.shape
+        assert e.ends[-1] == len(text.encode())
+        assert (np.diff(e.ends, prepend=0) >= 0).all()
+    # BERT drops control characters, T5 joins spaces: a text of nothing else has no tokens.
+    assert refused <= (20 if kind in {"wordpiece", "unigram_nfkc"} else 0)
+
+
+def test_ids_are_those_of_the_tokenizer(kind, tokenizers, texts, encoded):
+    core = tokenizers[kind].backend_tokenizer
+    for text, e in zip(texts, encoded[kind], strict=True):
+        if e is not None:
+            assert e.ids.tolist() == core.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("kind", sorted(zoo.INVERTING))
+def test_spans_are_the_bytes_of_each_token(kind, tokenizers, texts, encoded):
+    """Against the token's own spelling, one token at a time."""
+    core, stand_ins = tokenizers[kind].backend_tokenizer, byte_level_alphabet()
+    for text, e in zip(texts, encoded[kind], strict=True):
+        data, begin = text.encode(), 0
+        assert e.inverse
+        for position, (i, end) in enumerate(zip(e.ids.tolist(), e.ends.tolist(), strict=True)):
+            token = core.id_to_token(i)
+            if kind == "byte_level":
+                own = bytes(stand_ins[character] for character in token)
+            elif token.startswith("<0x"):
+                own = bytes([int(token[3:5], 16)])
+            else:
+                own = token.replace("▁", " ").encode()
+                own = own[1:] if kind == "sentencepiece_bpe" and position == 0 else own
+            assert data[begin:end] == own
+            begin = end
+
+
+def test_tokens_that_share_no_character_end_where_the_core_says(kind, tokenizers, texts, encoded):
+    core = Tokenizer.from_str(tokenizers[kind].backend_tokenizer.to_str())
+    core.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])  # offsets must not be trimmed
+    checked = 0
+    for text, e in zip(texts, encoded[kind], strict=True):
+        if e is None:
+            continue
+        where, offsets = byte_positions(text), core.encode(text, add_special_tokens=False).offsets
+        for index, (begin, end) in enumerate(offsets[:-1]):
+            alone = begin < end <= offsets[index + 1][0] and (index == 0 or offsets[index - 1][1] <= begin)
+            if alone:
+                checked += 1
+                # Where the word's end is spelled as a space, the space belongs to the word.
+                after = offsets[index + 1][0] if kind == "word_suffix" and e.inverse else end
+                assert e.ends[index] == where[after]
+    assert checked > 3000
+
+
+def test_a_normalised_character_does_not_blur_the_cut_ones(codecs):
+    """NFC joins e + acute: the rest of the text keeps its exact ends inside cut characters."""
+    codec = codecs["byte_level_digits"]
+    for head in ("漢字\n", "🫠🧑🏽‍🚀\n", "ᄒ\n", "\u0600ז\n"):
+        plain, mixed = codec.encode([head, head + "e\u0301x"])
+        assert plain.inverse
+        assert not mixed.inverse
+        size = plain.ids.size
+        assert mixed.ids[:size].tolist() == plain.ids.tolist()
+        assert mixed.ends[:size].tolist() == plain.ends.tolist()
+
+
+def test_tokens_of_one_expanded_character_add_no_bytes(codecs):
+    """NFKC makes three letters of one: no token end is claimed inside it."""
+    encoded = codecs["unigram_nfkc"].encode(["x ﷺ y"])[0]
+    assert not encoded.inverse
+    assert set(encoded.ends.tolist()) <= {0, 1, 2, 5, 6, 7}
+
+
+def test_broken_bytes_are_read_with_replacement(codecs):
+    from_bytes, from_text = codecs["byte_level"].encode([b"a\xff\xe2\x82b", "a��b"])
+    assert from_bytes.ids.tolist() == from_text.ids.tolist()
+    assert from_bytes.ends[-1] == 8
+
+
+def sampled(codec, tokenizer, count=300, seed=3):
+    """Ids as a bad policy samples them: special tokens, lone bytes and ids of padded embeddings among them."""
+    rng = random.Random(seed)
+    byte_like = [i for t, i in tokenizer.get_vocab().items() if t.startswith("<0x") or len(t) == 1]
+    pools = [range(len(tokenizer) + 5), byte_like, byte_like]
+    return [
+        np.array([rng.choice(rng.choice(pools)) for _ in range(rng.randint(0, 40))], dtype=np.int32)
+        for _ in range(count)
+    ]
+
+
+def test_sampled_ids_give_the_cores_text_and_pieces_that_sum_to_it(kind, codecs, tokenizers):
+    codec, core = codecs[kind], tokenizers[kind].backend_tokenizer
+    answers = sampled(codec, tokenizers[kind])
+    for ids, decoded in zip(answers, codec.read(answers), strict=True):
+        assert decoded.text == core.decode(ids.tolist(), skip_special_tokens=True)
+        assert decoded.pieces.shape == ids.shape
+        assert decoded.pieces.sum() == len(decoded.text.encode())
+        assert (decoded.pieces >= 0).all()
+
+
+def test_sampled_tokens_end_where_a_shorter_answer_would(kind, codecs, tokenizers):
+    """The first tokens of an answer, decoded alone, end at the same byte, wherever they are a prefix of the whole text."""
+    codec, core, checked = codecs[kind], tokenizers[kind].backend_tokenizer, 0
+    answers = sampled(codec, tokenizers[kind], count=60)
+    for ids, decoded in zip(answers, codec.read(answers), strict=True):
+        ends, data = np.cumsum(decoded.pieces), decoded.text.encode()
+        for count in range(1, len(ids)):
+            prefix = core.decode(ids[:count].tolist(), skip_special_tokens=True)
+            if "�" not in prefix[-4:] and data.startswith(prefix.encode()) and not prefix.endswith(" "):
+                checked += 1
+                # A mark at the end of a word becomes a space unless the answer ends there.
+                assert ends[count - 1] - len(prefix.encode()) in ({0, 1} if kind == "word_suffix" else {0})
+    assert checked > 50
+
+
+def test_cut_characters_of_a_byte_level_answer(codecs, tokenizers):
+    """Bytes of one valid character are shared as they are; an ill-formed tail is one U+FFFD for all its tokens."""
+    stand_ins = {byte: character for character, byte in byte_level_alphabet().items()}
+    vocab = tokenizers["byte_level"].get_vocab()
+    ids = [vocab[stand_ins[byte]] for byte in "a€".encode() + b"\xff" + "€".encode()[:2]]
+    decoded = codecs["byte_level"].read([ids])[0]
+    assert decoded.text == "a€��"
+    assert decoded.pieces.tolist() == [1, 1, 1, 1, 3, 1, 2]
+
+
+def test_a_broken_run_of_fallback_bytes_is_replaced_byte_by_byte(codecs, tokenizers):
+    vocab = tokenizers["gemma"].get_vocab()
+    ids = [vocab[f"<0x{byte:02X}>"] for byte in "€".encode()] + [vocab["a"]]
+    assert codecs["gemma"].read([ids])[0].pieces.tolist() == [1, 1, 1, 1]
+    decoded = codecs["gemma"].read([ids[:2] + ids[-1:] + ids[:3]])[0]
+    assert decoded.text == "��a€"
+    assert decoded.pieces.tolist() == [3, 3, 1, 1, 1, 1]
+
+
+def test_units_follow_the_standard():
+    """Every cut and every corruption of every length of character, against Python's decoder."""
+    rng = random.Random(5)
+    samples = [bytes(rng.choice(b"a\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82\xed\xa0\xff\xc0\xf4\x90\x80") for _ in range(12))]
+    samples += [bytes(rng.choice(samples[0]) for _ in range(rng.randint(0, 12))) for _ in range(3000)]
+    samples += [bytes(rng.randrange(256) for _ in range(rng.randint(0, 12))) for _ in range(3000)]
+    for data in samples:
+        array = np.frombuffer(data, dtype=np.uint8)
+        starts, valid = units(array)
+        pieces = [data[a:b] for a, b in pairwise([*starts, len(data)])]
+        assert b"".join(pieces) == data
+        out = "".join(p.decode() if ok else "�" for p, ok in zip(pieces, valid, strict=True))
+        assert out == data.decode(errors="replace")
+        assert lossy_positions(array)[-1] == len(out.encode())
+
+
+def test_refusals_name_their_reason(codecs):
+    reasons = [
+        result.reason if isinstance(result, TokenizationError) else "ok"
+        for result in codecs["wordpiece"].try_encode(["", "x", "\ud800", "x" * (1 << 20), "x" * ((1 << 20) + 1), "\x07"])
+    ]
+    assert reasons == ["empty", "ok", "unicode", "ok", "too_long", "untokenized"]
+    with pytest.raises(TokenizationError, match="empty"):
+        codecs["wordpiece"].encode([""])
+    with pytest.raises(TokenizationError, match="negative"):
+        codecs["wordpiece"].read([[-1]])
+
+
+def test_only_the_text_that_kills_the_tokenizer_is_refused():
+    """A normaliser that inserts at a look-ahead in front breaks the core's own book-keeping: it panics, with no `Exception`."""
+    core = Tokenizer(models.BPE({"a": 0, "b": 1, "</s>": 2, "x": 3}, []))
+    core.normalizer = normalizers.Replace(Regex("(?=bb)"), "x")
+    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    with pytest.raises(BaseException, match="index out of bounds") as caught:
+        core.encode("bb")
+    assert not isinstance(caught.value, Exception)
+    results = TokenCodec(zoo.fast(core)).try_encode(["a", "bb", "ab"])
+    assert [type(r) for r in results] == [Encoded, TokenizationError, Encoded]
+    assert results[1].reason == "panic"
+
+
+def test_what_is_no_tokenizer_is_refused(tokenizers):
+    with pytest.raises(TokenizationError, match="slow"):
+        TokenCodec(object())
+    endless = zoo.fast(zoo.KINDS["byte_level"]())
+    endless.eos_token = None
+    with pytest.raises(TokenizationError, match="no end token"):
+        TokenCodec(endless)
+    assert TokenCodec(endless, eos_id=7).eos_id == 7
+    for decoder in (decoders.CTC(), decoders.Replace(Regex("a+"), "b"), decoders.Strip(" ", 2, 0)):
+        core = Tokenizer(models.BPE({"a": 0, "</s>": 1}, []))
+        core.decoder = decoder
+        with pytest.raises(TokenizationError, match="decoder"):
+            TokenCodec(zoo.fast(core))
+
+
+def test_the_policys_tokenizer_is_left_alone():
+    tokenizer = zoo.fast(zoo.KINDS["gemma"]())
+    before = tokenizer.backend_tokenizer.to_str()
+    TokenCodec(tokenizer).encode(["<|im_start|>x</s>"])
+    assert tokenizer.backend_tokenizer.to_str() == before
+    assert tokenizer.encode("<|im_start|>", add_special_tokens=False) == [3]
+
+
+def test_texts_of_the_zoo_are_what_they_claim(texts):
+    joined = "".join(texts)
+    for name in ("COMBINING ACUTE ACCENT", "ZERO WIDTH JOINER", "HEBREW LETTER SHIN", "REPLACEMENT CHARACTER"):
+        assert unicodedata.lookup(name) in joined
+    assert len(texts) == 2000
