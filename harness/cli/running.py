@@ -49,7 +49,7 @@ def run(
         print(f"{prepared.suite.name}: nothing left to do, all {len(prepared.cells)} cells are done.", file=sys.stderr)
         _after(prepared.suite.name, results, json, None)
         return
-    # _refuse_impossible(prepared)
+    _refuse_impossible(prepared)
     check_room(prepared)
     outcome = run_matrix(prepared, jobs or default_jobs(), reporter(), lambda: _ingest(results))
     ingest(results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,19 +83,21 @@ def check_room(prepared: Prepared) -> None:
     existing = next(p for p in (folder, *folder.parents) if p.exists())
     if not existing.is_dir():
         raise UsageError(f"{folder}: {existing} is a file, not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UsageError(f"{folder}: {existing} cannot be written")
+    needed = predicted_bytes(prepared, len(prepared.pending()))
+    free = shutil.disk_usage(existing).free
+    if needed > free:
+        raise UsageError(
+            f"{folder}: the results need about {needed / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free on this disk"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
         probe.touch()
         probe.unlink()
-    except OSError as error:
+    except OSError as error:  # permissions do not tell everything: read-only mounts, root's own limits
         raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from None
-    needed = predicted_bytes(prepared, len(prepared.pending()))
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise UsageError(
-            f"{folder}: the results need about {needed / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free on this disk"
-        )
 
 
 def predicted_bytes(prepared: Prepared, cells: int) -> int:
