@@ -16,6 +16,7 @@ _OPTIONS = {
     "server.fileWatcherType": "none",
     "browser.gatherUsageStats": "false",
     "client.toolbarMode": "viewer",
+    "theme.paddingTop": "3rem",
     "theme.light.primaryColor": "#0b6e69",
     "theme.dark.primaryColor": "#5ec8bf",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -26,8 +27,6 @@ PALETTE = ["#0f8a83", "#c2502d", "#3b6fd4", "#b08900", "#8e4fb8", "#4f8f2f", "#d
 """Readable on white and on near-black; regimes also differ by order and label, never by colour alone."""
 
 _BAR = 26
-_FRAME = 88
-"""Title, axis and padding: the app's heights include them."""
 
 
 def forest(
@@ -71,7 +70,7 @@ def forest(
     return alt.layer(*layers).properties(
         title=_title(title),
         width="container",
-        height=_BAR * max(rows["regime"].nunique(), 1) + _FRAME,
+        height=alt.Step(_BAR),
         description=f"{title}: {unit}. " + "; ".join(f"{r.regime} {r.label}" for r in rows.itertuples()),
     )
 
@@ -91,7 +90,16 @@ def lines(
     colour = alt.Color(
         "regime:N",
         scale=alt.Scale(domain=domain, range=_colours(len(domain))),
-        legend=alt.Legend(title=None, orient="bottom", columns=3, labelLimit=140, values=present, symbolType="stroke"),
+        legend=alt.Legend(
+            title=None,
+            orient="bottom",
+            columns=2,
+            labelLimit=140,
+            values=present,
+            symbolType="stroke",
+            symbolOpacity=1,
+            symbolStrokeWidth=3,
+        ),
     )
     dash = alt.StrokeDash("regime:N", scale=alt.Scale(domain=domain, range=_dashes(len(domain))), legend=None)
     base = alt.Chart(rows).encode(x=alt.X("x:Q", title=x_title, axis=alt.Axis(tickCount=6)), color=colour)
@@ -120,7 +128,7 @@ def dots(rows: pd.DataFrame, title: str, unit: str) -> Figure:
         y=alt.Y("row:N", sort=labels, title=None, axis=alt.Axis(labelLimit=170, ticks=False, domain=False))
     )
     x = alt.X("value:Q", title=unit, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(tickCount=6))
-    marks = {"color": alt.value(PALETTE[0])}
+    marks: dict[str, Any] = {"color": alt.value(PALETTE[0])}
     if "source" in rows:
         names = list(dict.fromkeys(rows["source"]))
         legend = alt.Legend(title=None, orient="bottom", columns=2, labelLimit=200)
@@ -135,7 +143,7 @@ def dots(rows: pd.DataFrame, title: str, unit: str) -> Figure:
     return alt.layer(zero, points).properties(
         title=_title(title),
         width="container",
-        height=_BAR * max(len(labels), 1) + _FRAME + (40 if "source" in rows else 0),
+        height=alt.Step(_BAR),
         description=f"{title}: {unit}. "
         + "; ".join(f"{r.row}, {r.label}: {r.value:+.1f}" for r in rows.head(60).itertuples()),
     )
@@ -163,10 +171,11 @@ def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Seq
     )
     cells = base.transform_filter("datum.kind == 'cell'").mark_point(size=35, opacity=0.55)
     means = base.transform_filter("datum.kind == 'mean'").mark_point(size=170, filled=True, opacity=1)
+    labels = _merged(rows[rows["kind"] == "mean"], rows)
     names = (
-        base.transform_filter("datum.kind == 'mean'")
-        .mark_text(dy=-14, fontSize=12, fontWeight="bold")
-        .encode(text="regime:N")
+        alt.Chart(labels)
+        .mark_text(dy=-15, fontSize=12, fontWeight="bold", color="#8b949e")
+        .encode(x=x, y=y, text="label:N")
     )
     said = "; ".join(f"{r.regime} at {r.x:.3g}, {r.y:.3g}" for r in rows[rows["kind"] == "mean"].itertuples())
     return alt.layer(cells, means, names).properties(
@@ -175,6 +184,19 @@ def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Seq
         height=420,
         description=f"{title}. {x_title} and {y_title}: {said}",
     )
+
+
+def _merged(means: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """One label for means that lie on each other."""
+    reach_x, reach_y = 0.06 * (rows["x"].max() - rows["x"].min()), 0.06 * (rows["y"].max() - rows["y"].min())
+    labels: list[dict[str, Any]] = []
+    for row in means.itertuples():
+        near = next((k for k in labels if abs(k["x"] - row.x) <= reach_x and abs(k["y"] - row.y) <= reach_y), None)
+        if near is None:
+            labels.append({"x": row.x, "y": row.y, "label": row.regime})
+        else:
+            near["label"] += f", {row.regime}"
+    return pd.DataFrame(labels)
 
 
 def bars(
@@ -197,14 +219,14 @@ def bars(
                 f"{colour}:N",
                 sort=parts,
                 scale=alt.Scale(domain=parts, range=_colours(len(parts))),
-                legend=alt.Legend(title=None, orient="bottom", columns=3, labelLimit=160),
+                legend=alt.Legend(title=None, orient="bottom", columns=2, labelLimit=170),
             ),
             tooltip=[f"{y}:N", f"{colour}:N", alt.Tooltip("value:Q", title=x_title, format=",.4~g")],
         )
         .properties(
             title=_title(title),
             width="container",
-            height=_BAR * max(rows[y].nunique(), 1) + _FRAME + 34,
+            height=alt.Step(_BAR),
             description=f"{title}: {x_title}. "
             + "; ".join(f"{getattr(r, y)}, {getattr(r, colour)}: {r.value:,.4g}" for r in rows.head(40).itertuples()),
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pandas as pd
+import pyarrow as pa
 import streamlit as st
 
 from harness.errors import StoreError
@@ -50,6 +51,14 @@ class Store:
         """`harness show` as a frame: the columns of ShowRow, intervals split into `low`, `high`, `gain_low`, `gain_high`."""
         return _show(self.results, self.stamp, suite)
 
+    def regimes(self, suite: str) -> list[str]:
+        """All regimes of the suite's cells, in suite order."""
+        return list(self.frame(_REGIMES, suite)["regime"])
+
+    def groups(self, suite: str) -> list[str]:
+        """All groups of the suite's cells, in suite order."""
+        return list(self.frame(_GROUPS, suite)["group_name"])
+
     def seeds(self, suite: str) -> pd.DataFrame:
         """The same seed by seed: the columns of SeedRow."""
         return _seeds(self.results, self.stamp, suite)
@@ -60,6 +69,22 @@ SELECT c.suite, coalesce(any_value(s.title), ''), coalesce(any_value(c.engine), 
 FROM current_cells c LEFT JOIN suites s USING (suite) WHERE c.kind = 'cell'
 GROUP BY c.suite ORDER BY max(c.finished) DESC, c.suite
 """
+
+
+_REGIMES = """
+SELECT DISTINCT regime, coalesce(list_position(s.variants, regime), 1000) AS place
+FROM current_cells c LEFT JOIN suites s USING (suite) WHERE c.suite = ? AND c.kind = 'cell' ORDER BY place, regime
+"""
+_GROUPS = """
+SELECT DISTINCT group_name, coalesce(list_position(s.groups, group_name), 1000) AS place
+FROM current_cells c LEFT JOIN suites s USING (suite) WHERE c.suite = ? AND c.kind = 'cell' ORDER BY place, group_name
+"""
+
+
+def baseline_of(rows: pd.DataFrame, otherwise: str) -> str:
+    """The baseline that most of the rows are compared with."""
+    named = rows["baseline"].dropna()
+    return str(named.mode().iloc[0]) if len(named) else otherwise
 
 
 def open_store(results: Path) -> Store:
@@ -80,7 +105,11 @@ def _snapshot(results: str, stamp: Stamp) -> Snapshot:
 
 @st.cache_resource(max_entries=256, show_spinner=False)
 def _frame(results: str, stamp: Stamp, sql: str, parameters: tuple[Any, ...]) -> pd.DataFrame:
-    return _snapshot(results, stamp).query(sql, parameters).to_pandas()
+    found = _snapshot(results, stamp).query(sql, parameters)
+    for i, column in enumerate(found.schema):
+        if pa.types.is_decimal(column.type):  # sums of integers
+            found = found.set_column(i, column.name, found.column(i).cast(pa.float64()))
+    return found.to_pandas()
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)

@@ -78,7 +78,7 @@ def csv_text(table: pd.DataFrame) -> bytes:
     """CSV in UTF-8. A text that a spreadsheet would take for a formula is quoted."""
     texts = table.select_dtypes(include=["object", "str"]).columns
     safe = table.assign(**{c: table[c].map(_no_formula) for c in texts})
-    return safe.to_csv(index=False).encode()
+    return str(safe.to_csv(index=False)).encode()
 
 
 def _no_formula(value: object) -> object:

@@ -30,13 +30,13 @@ ORDER BY task, metric, doc_id, policy, repeat LIMIT ? OFFSET ?
 def draw(store: Store, suite: str, view: View) -> None:
     """Selectors by group, regime and seed, then the cell."""
     cells = store.frame(
-        "SELECT cell, group_name AS 'group', regime, seed FROM current_cells WHERE suite = ? AND kind = 'cell' ORDER BY ALL",
+        "SELECT cell, group_name AS 'group', regime, seed FROM current_cells WHERE suite = ? AND kind = 'cell' ORDER BY seed",
         suite,
     )
     with st.container(horizontal=True, gap="small"):
-        group = choose("Group", list(dict.fromkeys(cells["group"])), "group", width=220)
+        group = choose("Group", store.groups(suite), "group", width=220)
         cells = cells[cells["group"] == group]
-        regime = choose("Regime", list(dict.fromkeys(cells["regime"])), "regime", width=220)
+        regime = choose("Regime", [r for r in store.regimes(suite) if r in set(cells["regime"])], "regime", width=220)
         cells = cells[cells["regime"] == regime]
         seed = choose("Seed", [str(s) for s in dict.fromkeys(cells["seed"])], "seed", width=120)
     key = cells.loc[cells["seed"].astype(str) == seed, "cell"].iloc[0]
@@ -85,7 +85,7 @@ def _training(store: Store, suite: str, key: str, about: pd.Series[Any]) -> None
         rows = pd.DataFrame({"regime": steps["policy"], "x": steps["step"], "y": values}).dropna()
         if len(rows):
             rows = rows.assign(low=rows["y"], high=rows["y"])
-            figures.append(charts.lines(rows, title, "step", unit, policies, height=240))
+            figures.append(charts.lines(rows, title, "step", unit, policies, height=290))
     costs = store.frame(
         "SELECT CASE policy WHEN '' THEN 'shared' ELSE policy END AS policy, phase, sum(cpu_seconds) AS value FROM spent "
         "WHERE suite = ? AND cell = ? GROUP BY ALL HAVING sum(cpu_seconds) > 0 ORDER BY 1, 3 DESC",
@@ -157,7 +157,7 @@ _MARKS = {"right": ("right", "green", ":material/check:"), "wrong": ("wrong", "r
 
 def _answer(row: dict[str, Any]) -> None:
     label, colour, icon = _MARKS.get(row["verdict"], (row["verdict"] or "no verdict", "orange", ":material/help:"))
-    st.badge(escaped(label), color=colour, icon=icon)  # type: ignore[arg-type]
+    st.badge(escaped(label), color=colour, icon=icon)
     decoding = "greedy" if row["metric"] == "greedy" else f"sample {row['repeat'] + 1}"
     st.caption(
         f"{escaped(row['policy'])}, {escaped(row['task'])} {escaped(row['doc_id'])}, {decoding}, {row['tokens']} tokens"

@@ -61,15 +61,14 @@ def draw(store: Store, suite: str, view: View) -> None:
         )
         return
     with st.container(horizontal=True, gap="small"):
-        groups = choose_some("Groups", list(dict.fromkeys(rows["group"])), "group")
+        groups = choose_some("Groups", [g for g in store.groups(suite) if g in set(rows["group"])], "group")
         policies = choose_some("Policies", list(dict.fromkeys(rows["policy"])), "policy")
-        known = [r for r in dict.fromkeys(store.seeds(suite)["regime"]) if r in set(rows["regime"])]
-        everyone = [*known, *sorted(set(rows["regime"]) - set(known))]
+        everyone = [r for r in store.regimes(suite) if r in set(rows["regime"])]
         regimes = choose_some("Regimes", everyone, "regime")
     rows = rows[rows["group"].isin(groups) & rows["policy"].isin(policies) & rows["regime"].isin(regimes)]
     points = _points(rows, axis)
     figures = []
-    shown = list(dict.fromkeys(points["group"]))
+    shown = groups
     columns = st.columns(2) if len(shown) > 1 else [st.container()]
     for i, group in enumerate(shown):
         part = points[points["group"] == group]

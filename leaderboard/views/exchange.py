@@ -37,8 +37,8 @@ def draw(store: Store, suite: str, view: View) -> None:
         empty("Nothing was exchanged in this suite: none of its finished regimes shares anything.")
         return
     with st.container(horizontal=True, gap="small"):
-        group = choose("Group", list(dict.fromkeys(flows["group"])), "group", width=220)
-        regimes = ["all", *sorted(set(flows.loc[flows["group"] == group, "regime"]))]
+        group = choose("Group", [g for g in store.groups(suite) if g in set(flows["group"])], "group", width=220)
+        regimes = ["all", *(r for r in store.regimes(suite) if r in set(flows.loc[flows["group"] == group, "regime"]))]
         regime = choose("Regime", regimes, "regime", width=220)
     part = flows[flows["group"] == group]
     chosen = part if regime == "all" else part[part["regime"] == regime]
@@ -62,9 +62,10 @@ def draw(store: Store, suite: str, view: View) -> None:
         .sum()
         .rename(columns={"records": "value"})
     )
+    order = store.regimes(suite)
     figures = [
         charts.bars(edges, f"{group}: who sent what to whom", "megabytes, all seeds", "edge", "share"),
-        charts.bars(fates, f"{group}: accepted, or refused and why", "messages, all seeds", "regime", "fate"),
+        charts.bars(fates, f"{group}: accepted, or refused and why", "messages, all seeds", "regime", "fate", order),
     ]
     for column, figure, key in zip(st.columns(2), figures, ("edges", "fates"), strict=True):
         column.altair_chart(figure, key=key)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from harness.statistics import paired, paired_by_question
+from harness.statistics import holm, paired, paired_by_question
 from harness.store.table import MEAN
 from leaderboard import charts
-from leaderboard.data import Store
+from leaderboard.data import Store, baseline_of
 from leaderboard.parts import choose, downloads, empty, escaped, percent_interval
 from leaderboard.view import Page, View
-from leaderboard.words import verdict
+from leaderboard.words import GAINS, LOSES, NOTHING, UNCLEAR, verdict
 
 _QUESTIONS = """
 SELECT c.group_name AS "group", c.regime, c.seed, s.policy, s.task, s.doc_id,
@@ -31,7 +31,7 @@ def draw(store: Store, suite: str, view: View) -> None:
         return
     means = seeds[seeds["policy"] == MEAN].groupby("regime")["accuracy"].mean()
     best = str(means.idxmax()) if len(means) else regimes[-1]
-    baseline = next((b for b in seeds["baseline"] if b), regimes[0])
+    baseline = baseline_of(seeds, regimes[0])
     with st.container(horizontal=True, gap="small"):
         ours = choose("Regime", regimes, "a", best if best != baseline else regimes[-1], width=190)
         theirs = choose("against", regimes, "b", baseline, width=190)
@@ -88,12 +88,16 @@ def _by_group(wide: pd.DataFrame, ours: str, theirs: str) -> pd.DataFrame:
                 "mean": policy == MEAN,
                 "label": f"{mean:+.1f} {percent_interval(found.low, found.high)}".strip(),
                 "detail": f"{len(part)} seeds",
-                "verdict": verdict(mean, low, high, float(found.p), True),
                 "p": float(found.p),
                 "seeds": len(part),
             }
         )
-    return pd.DataFrame(rows)
+    found_rows = pd.DataFrame(rows)
+    adjusted = holm(found_rows["p"].to_numpy())
+    judged = zip(found_rows["value"], found_rows["low"], found_rows["high"], adjusted, found_rows["seeds"], strict=True)
+    return found_rows.assign(
+        verdict=[verdict(v, low, high, p, True) if n > 1 else NOTHING for v, low, high, p, n in judged]
+    )
 
 
 def _by_question(store: Store, suite: str, ours: str, theirs: str, metric: str, task: str) -> pd.DataFrame | None:
@@ -112,7 +116,11 @@ def _sentence(groups: pd.DataFrame, questions: pd.DataFrame | None, ours: str, t
     heads = groups[groups["mean"]] if groups["mean"].any() else groups
     parts = []
     for row in heads.itertuples():
-        word = {"gains": "is ahead", "loses": "is behind"}.get(row.verdict, "cannot be told from it")
+        word = {
+            GAINS: "is ahead",
+            LOSES: "is behind",
+            UNCLEAR: f"may be {'ahead' if row.value > 0 else 'behind'}",
+        }.get(row.verdict, "cannot be told from it")
         parts.append(f"on {row.regime.removesuffix(', mean')} {ours} {word} ({row.label} points, {row.seeds} seeds)")
     text = f"Against {theirs}: {'; '.join(parts)}."
     if questions is not None:

@@ -19,14 +19,14 @@ def draw(store: Store | None, suite: str, view: View) -> None:
     """Gains per regime, from the papers and from the chosen suite; works without results too."""
     papers = pd.DataFrame(
         {
-            "paper": [p.paper for p in PUBLISHED],
-            "model": [p.model for p in PUBLISHED],
-            "setting": [p.setting for p in PUBLISHED],
             "regime": [p.regime for p in PUBLISHED],
+            "gain": [p.gain for p in PUBLISHED],
             "accuracy": [p.value for p in PUBLISHED],
             "against": [p.against for p in PUBLISHED],
             "baseline": [p.baseline for p in PUBLISHED],
-            "gain": [p.gain for p in PUBLISHED],
+            "model": [p.model for p in PUBLISHED],
+            "setting": [p.setting for p in PUBLISHED],
+            "paper": [p.paper for p in PUBLISHED],
         }
     )
     points = [(p.regime, p.gain, f"{p.model}, over {p.against}", p.paper) for p in PUBLISHED]
@@ -34,7 +34,7 @@ def draw(store: Store | None, suite: str, view: View) -> None:
     rows = pd.DataFrame(points, columns=["row", "value", "label", "source"]).sort_values(
         ["row", "source"], kind="stable"
     )
-    figure = charts.dots(rows, "Gains over the baseline, as published and as measured here", "gain, points")
+    figure = charts.dots(rows, "Gains, published and measured here", "gain, points")
     st.altair_chart(figure, key="published")
     st.caption(
         "Each paper has its own models, data, budgets and baselines, and prints no intervals; so compare signs and order, not heights. "
@@ -45,7 +45,6 @@ def draw(store: Store | None, suite: str, view: View) -> None:
         hide_index=True,
         key="papers",
         alt="Published accuracies and gains",
-        height="content",
         column_config={
             "accuracy": st.column_config.NumberColumn("Accuracy, %", format="%.1f"),
             "against": "Compared with",

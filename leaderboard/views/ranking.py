@@ -8,7 +8,7 @@ import streamlit as st
 from harness.store.table import MEAN
 from leaderboard import charts
 from leaderboard.charts import Figure
-from leaderboard.data import Store
+from leaderboard.data import Store, baseline_of
 from leaderboard.parts import choose, choose_some, downloads, empty, escaped
 from leaderboard.view import Page, View
 from leaderboard.words import Overall, overall, sentence, verdict
@@ -55,7 +55,7 @@ def draw(store: Store, suite: str, view: View) -> None:
         empty("Nothing has finished for this choice.")
         return
     order = list(dict.fromkeys(table["regime"]))
-    baseline = next((b for b in table["baseline"] if b), order[0])
+    baseline = baseline_of(table, order[0])
     sizes = store.frame(
         "SELECT DISTINCT len(policies) AS n FROM current_cells WHERE suite = ? AND kind = 'cell'", suite
     )["n"]

@@ -9,7 +9,7 @@ import streamlit as st
 
 from leaderboard import charts
 from leaderboard.data import Store
-from leaderboard.parts import choose, choose_some, downloads, empty
+from leaderboard.parts import choose, choose_some, downloads, empty, escaped
 from leaderboard.view import Page, View
 
 
@@ -103,17 +103,17 @@ def draw(store: Store, suite: str, view: View) -> None:
     means = known.groupby("regime", as_index=False)[["x", "y"]].mean().assign(kind="mean", group="all")
     figure = charts.plane(
         pd.concat([known.assign(kind="cell"), means]),
-        f"{suite}: what a regime pays for the support it gains",
-        _axis(across),
-        _axis(up),
+        "Support gained, stability paid",
+        across,
+        up,
         order,
         log_y=bool((known["y"] > 0).all() and known["y"].max() > 20 * known["y"].min()),
     )
     st.altair_chart(figure, key="plane")
     absent = [r for r in order if r not in set(known["regime"])]
     st.caption(
-        "Small marks: one policy of one cell, mean over its steps. Large marks: the regime's mean. To the right: more that the policy could not "
-        "have learnt alone. Up: noisier updates." + (f" Not measured: {', '.join(absent)}." if absent else "")
+        f"Across: {_meaning(across)}. Up: {_meaning(up)}. Small marks: one policy of one cell, mean over its steps. "
+        "Large marks: the regime's mean." + (f" Not measured: {escaped(', '.join(absent))}." if absent else "")
     )
     st.subheader("Components over steps")
     chosen = choose_some_measures()
@@ -127,8 +127,9 @@ def draw(store: Store, suite: str, view: View) -> None:
                 column.caption(f"{name}: not measured in this suite.")
                 continue
             present = [r for r in order if r in set(rows["regime"])]
-            figures.append(charts.lines(rows, name, "step", MEASURES[name].meaning, order, height=260, shown=present))
+            figures.append(charts.lines(rows, name, "step", _unit(name), order, height=330, shown=present))
             column.altair_chart(figures[-1], key=f"component-{name}")
+            column.caption(f"{MEASURES[name].meaning[0].upper()}{MEASURES[name].meaning[1:]}.")
     downloads(f"stability-{suite}", cells, charts.printable([figure, *figures]))
 
 
@@ -152,13 +153,19 @@ def _plane_rows(store: Store, suite: str, across: str, up: str) -> pd.DataFrame:
     return store.frame(sql, suite)
 
 
-def _axis(name: str) -> str:
-    return "relative spread of the gradient norm over steps" if name == NOISE else f"{name}: {MEASURES[name].meaning}"
+def _unit(name: str) -> str:
+    meaning = MEASURES[name].meaning
+    return "share" if meaning.startswith("share") else "nats per token" if meaning.startswith("nats") else "value"
+
+
+def _meaning(name: str) -> str:
+    return (
+        "standard deviation of the gradient norm over steps, over its mean" if name == NOISE else MEASURES[name].meaning
+    )
 
 
 def _order(store: Store, suite: str, regimes: list[str]) -> list[str]:
-    known = list(dict.fromkeys(store.seeds(suite)["regime"]))
-    return [r for r in known if r in regimes] + sorted(set(regimes) - set(known))
+    return [r for r in store.regimes(suite) if r in regimes]
 
 
 PAGE = Page(
