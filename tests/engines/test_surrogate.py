@@ -184,6 +184,16 @@ def test_bounds_tighten_with_further_updates():
     assert active[0] > active[1] > active[2]
 
 
+@pytest.mark.parametrize("form", ["nll", "kl"])
+def test_forms_without_a_ratio_report_none(form):
+    batch, logps = make_batch(form, "sequence", "answer")
+    live = list(batch.live())
+    _, statistics = surrogate(flat(live, logps), pack(batch, live))
+    assert not statistics.ratio_count.any()
+    assert not statistics.ratio_sum.any()
+    assert not statistics.clipped_tokens.any()
+
+
 def test_score_function_when_there_is_no_denominator():
     """Ratio exactly 1, gradient A / tokens: REINFORCE."""
     answers = (TermAnswer("p", np.arange(4, dtype=np.int32), 2.0), TermAnswer("p", np.arange(2, dtype=np.int32), -1.0))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from harness.engines.embedded import checkpoint
+from harness.engines.embedded.gradients import Gradients
 from harness.engines.embedded.loading import open_policy
 from harness.engines.embedded.sampling import draw
 from harness.engines.embedded.scoring import Request, answer_logprobs, microbatches
@@ -32,16 +33,6 @@ from harness.learning.terms import Term, TermAnswer
 
 CACHE_BYTES = 2 << 30
 """Keys and values that one sampling batch may hold."""
-
-
-@dataclass(slots=True)
-class Gradients:
-    """Norms of a step's gradients, one entry per update that measured them."""
-
-    total: list[float] = field(default_factory=list)
-    own: list[float] = field(default_factory=list)
-    peer: list[float] = field(default_factory=list)
-    cosine: list[float] = field(default_factory=list)
 
 
 class EmbeddedEngine:
@@ -147,25 +138,24 @@ class EmbeddedEngine:
         for group in self._optimiser.param_groups:
             group["lr"], group["betas"] = optimisation.learning_rate, optimisation.betas
             group["weight_decay"] = optimisation.weight_decay
-        tally, gradients, trained = Tally(terms, optimisation.updates), Gradients(), 0
+        tally, trained = Tally(terms, optimisation.updates), 0
+        gradients = Gradients(list(self.model.parameters()), optimisation.measure)
         for batch in minibatches(terms, optimisation.updates, optimisation.max_tokens):
-            self._optimiser.zero_grad(set_to_none=False)
-            trained += self._backward(batch, ids, place, tally, gradients if optimisation.measure else None)
-            norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), optimisation.clip_norm))
-            if not math.isfinite(norm):
+            gradients.reset()
+            trained += self._backward(batch, ids, place, tally, gradients)
+            if not math.isfinite(gradients.clip(optimisation.clip_norm)):
                 raise EngineError(f"policy {self.name}: the gradient of update {self._version} is not finite")
-            gradients.total.append(norm)
             self._optimiser.step()
             self._version += 1
         return UpdateReport(
-            terms=tally.reports(_mean(gradients.own), _mean(gradients.peer)),
+            terms=tally.reports(gradients.own_norm, gradients.peer_norm),
             loss=tally.loss,
-            gradient_norm=_mean(gradients.total),
+            gradient_norm=gradients.norm,
             updates=optimisation.updates,
             trained_tokens=trained,
-            own_gradient_norm=_mean(gradients.own),
-            peer_gradient_norm=_mean(gradients.peer),
-            own_peer_cosine=_mean(gradients.cosine),
+            own_gradient_norm=gradients.own_norm,
+            peer_gradient_norm=gradients.peer_norm,
+            own_peer_cosine=gradients.cosine,
         )
 
     def save(self, folder: Path) -> None:
@@ -204,43 +194,31 @@ class EmbeddedEngine:
         ids: Sequence[list[int]],
         place: Mapping[str, int],
         tally: Tally,
-        gradients: Gradients | None,
+        gradients: Gradients,
     ) -> int:
         """Accumulate the mini-batch's gradient, own terms first, so that measuring them apart changes nothing.
 
         Returns the number of tokens that went through the model.
         """
         live = list(batch.live())
-        trained, own = 0, None
-        for source in ("own", "peer"):
+        trained = 0
+        sources: tuple[Literal["own", "peer"], ...] = ("own", "peer")
+        for source in sources:
             answers = [(term, answer) for term, answer in live if batch.terms[term].source == source]
             requests = [self._request(place[answer.prompt_id], answer.tokens) for _, answer in answers]
             for piece in microbatches(ids, requests, self._micro_tokens):
                 chosen = [answers[index] for index in piece]
                 logps = self._logprobs(ids, [requests[index] for index in piece])
-                flat = [
-                    logp if a.mask is None else logp[_mask(a, logp)] for logp, (_, a) in zip(logps, chosen, strict=True)
-                ]
                 packed = pack(batch, chosen)
-                loss, statistics = surrogate(torch.cat(flat), packed)
+                taking = [_taking_part(logp, answer) for logp, (_, answer) in zip(logps, chosen, strict=True)]
+                loss, statistics = surrogate(torch.cat(taking), packed)
                 torch.autograd.backward(loss)
                 tally.add(packed, statistics)
                 trained += sum(len(requests[index].tokens) for index in piece)
                 trained += sum(len(ids[prompt]) for prompt in {requests[index].prompt for index in piece})
-            if gradients is None or not answers:
-                continue
-            if source == "own":
-                own = self._gradient()
-                gradients.own.append(float(own.norm()))
-            else:
-                peer = self._gradient() if own is None else self._gradient() - own
-                gradients.peer.append(float(peer.norm()))
-                if own is not None:
-                    gradients.cosine.append(float(torch.nn.functional.cosine_similarity(own, peer, dim=0)))
+            if answers:
+                gradients.observe(source)
         return trained
-
-    def _gradient(self) -> Tensor:
-        return torch.cat([p.grad.flatten() for p in self.model.parameters() if p.grad is not None])
 
     def _logprobs(self, ids: Sequence[list[int]], requests: Sequence[Request]) -> list[Tensor]:
         return answer_logprobs(
@@ -255,9 +233,8 @@ class EmbeddedEngine:
     def _distinct(self, prompts: Sequence[Prompt]) -> tuple[list[list[int]], dict[str, int]]:
         """Token ids of the distinct prompts, and the place of each by prompt id."""
         distinct = {prompt.id: prompt for prompt in prompts}
-        return [self._policy.vocabulary.encode(p) for p in distinct.values()], {
-            key: place for place, key in enumerate(distinct)
-        }
+        place = {prompt: index for index, prompt in enumerate(distinct)}
+        return [self._policy.vocabulary.encode(p) for p in distinct.values()], place
 
     def _chunks(self, ids: Sequence[list[int]], group: int, max_new_tokens: int) -> Iterator[list[int]]:
         """Prompts in batches whose keys and values fit `CACHE_BYTES`, longest first."""
@@ -277,9 +254,5 @@ def _shapes(model: PreTrainedModel) -> dict[str, torch.Size]:
     return {name: parameter.shape for name, parameter in model.named_parameters()}
 
 
-def _mask(answer: TermAnswer, logp: Tensor) -> Tensor:
-    return torch.as_tensor(answer.mask, device=logp.device)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else float("nan")
+def _taking_part(logp: Tensor, answer: TermAnswer) -> Tensor:
+    return logp if answer.mask is None else logp[torch.as_tensor(answer.mask, device=logp.device)]

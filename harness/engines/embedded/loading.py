@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -49,11 +50,19 @@ def open_policy(folder: Path, device: torch.device, chat: bool) -> Policy:
     """
     vocabulary = open_vocabulary(folder, chat)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, local_files_only=True, dtype=torch.float32, attn_implementation="sdpa", use_safetensors=True
+        opened: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            local_files_only=True,
+            dtype=torch.float32,
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         raise EngineError(f"{folder}: does not open: {str(error).splitlines()[0]}") from error
+    model, loaded = opened
+    if loaded["missing_keys"]:
+        raise EngineError(f"{folder}: does not open: the weights lack {min(loaded['missing_keys'])}")
     kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:
         raise EngineError(

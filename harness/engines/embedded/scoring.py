@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from harness.engines.embedded.sampling import causal, left_pad, look_ahead, positions
 
-PASS_COST = 128
+PASS_COST = 64
 """Padding, in tokens, that a bucket may hold before another forward pass is cheaper (measured on the micro families)."""
 
 
