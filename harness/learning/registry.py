@@ -15,7 +15,8 @@ from typing import Any, get_args, get_type_hints
 
 from harness.errors import PluginError, SuiteError
 from harness.exchange.conditions import condition_of
-from harness.learning.regime import Regime
+from harness.exchange.records import AnyRecord, Rollout, Success, TextRollout
+from harness.learning.regime import Need, Regime
 from harness.suite.schema import Suite, Variant
 
 ENTRY_POINT_GROUP = "harness.regimes"
@@ -50,19 +51,43 @@ def load(name: str) -> type[Regime]:
         )
     try:
         regime = known[name].load()
-    except Exception as error:  # whatever a plugin's import raises is this plugin's error, not ours
+    except (Exception, SystemExit) as error:  # whatever a plugin's import raises is this plugin's error, not ours
         raise PluginError(
             f"regime {name!r} ({known[name].value}) does not load: {type(error).__name__}: {error}"
         ) from error
     if not (isinstance(regime, type) and issubclass(regime, Regime)):
         raise PluginError(f"regime {name!r} ({known[name].value}) is not a subclass of harness.learning.regime.Regime")
+    if not dataclasses.is_dataclass(regime.Options):
+        raise PluginError(f"regime {name!r} ({known[name].value}): Options is not a dataclass")
     return regime
 
 
 def build(name: str, options: Mapping[str, Any]) -> Regime:
-    """An instance with validated options. Raises PluginError."""
+    """An instance with validated options, and with needs that its shares can meet. Raises PluginError."""
     regime = load(name)
-    return regime(check_options(regime, options))
+    try:
+        instance = regime(check_options(regime, options))
+        check_declaration(instance)
+    except PluginError:
+        raise
+    except Exception as error:  # the plugin's own code again
+        raise PluginError(f"regime {name!r} cannot be built: {type(error).__name__}: {error}") from error
+    return instance
+
+
+def check_declaration(regime: Regime) -> None:
+    """Whether what the regime needs can come from what it shares. Raises PluginError."""
+    known, name = get_args(AnyRecord), type(regime).__name__
+    if not isinstance(regime.shares, frozenset) or not regime.shares <= set(known):
+        raise PluginError(f"{name} must declare `shares` as a frozenset of {', '.join(r.__name__ for r in known)}")
+    if not isinstance(regime.needs, frozenset) or not regime.needs <= set(Need):
+        raise PluginError(f"{name} must declare `needs` as a frozenset of {', '.join(f'Need.{n.name}' for n in Need)}")
+    if Need.ALIGNED in regime.needs and Rollout not in regime.shares:
+        raise PluginError(
+            f"{name} needs peers' log-probabilities (Need.ALIGNED) but does not share Rollout, their only carrier"
+        )
+    if Need.RECEIVER_OLD in regime.needs and not regime.shares & {Rollout, TextRollout, Success}:
+        raise PluginError(f"{name} needs to score peers' answers (Need.RECEIVER_OLD) but shares none")
 
 
 def check_options(regime: type[Regime], options: Mapping[str, Any]) -> Any:
@@ -106,7 +131,8 @@ def _typed(key: str, value: Any, hint: Any) -> Any:
 def validate(suite: Suite, source: str) -> Suite:
     """The suite with every variant's options filled in from its regime's defaults.
 
-    `source` is the file's path, for messages. Raises SuiteError naming the place for an unknown regime or option, and for a sharing regime where nobody could share.
+    `source` is the file's path, for messages. Raises SuiteError naming the place for an unknown regime or option, for needs
+    that a regime's shares cannot meet, and for a sharing regime where nobody could share.
     """
     _conditions(suite, source)
     variants = []
@@ -172,8 +198,7 @@ def listing() -> list[RegimeInfo]:
         package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "?"
         origin = f"{package} ({entry.value})"
         try:
-            regime = load(name)
-            instance = regime()
+            regime, instance = load(name), build(name, {})
             options = resolved(instance.options)
         except PluginError as error:
             found.append(RegimeInfo(name, origin, error=str(error)))

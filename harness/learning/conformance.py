@@ -1,0 +1,247 @@
+"""The contract that every regime keeps, as tests: for the shipped ones and for the authors of plugins.
+
+    from harness.learning.conformance import check_regime
+
+    def test_contract():
+        check_regime(BestOfPeers)
+
+Each check raises AssertionError with one line that says what the regime does and may not do. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from harness.errors import PluginError
+from harness.exchange.records import Rollout, Success, TextRollout
+from harness.learning.experience import Answer, PeerAnswer
+from harness.learning.minibatches import minibatches
+from harness.learning.packing import pack
+from harness.learning.regime import Regime
+from harness.learning.registry import check_declaration, check_options, load, resolved
+from harness.learning.situations import MAX_TOKENS, Situation, situations
+from harness.learning.terms import Term, TermAnswer
+
+Make = Callable[[], Regime]
+
+
+def check_regime(regime: str | type[Regime], options: Mapping[str, Any] | None = None) -> None:
+    """Every check below on an installed regime's name or on a class.
+
+    Raises
+    ------
+    AssertionError
+        With the first clause of the contract that does not hold.
+    PluginError
+        The name is unknown, or its module does not import.
+    """
+    kind = load(regime) if isinstance(regime, str) else regime
+
+    def make() -> Regime:
+        return kind(check_options(kind, options or {}))
+
+    for check in CHECKS:
+        check(make)
+
+
+def declares_itself(make: Make) -> None:
+    """Shares, needs and options are declared; unknown options are refused, resolved ones accepted."""
+    regime = make()
+    kind = type(regime)
+    try:
+        check_declaration(regime)
+        again = check_options(kind, resolved(regime.options))
+    except PluginError as error:
+        raise AssertionError(str(error)) from None
+    _hold(again == regime.options, f"options do not survive being written out: {regime.options} became {again}")
+    _hold((kind.__doc__ or "").strip(), f"{kind.__name__} has no docstring; `harness regimes` shows its first line")
+    try:
+        check_options(kind, {"no such option": 1})
+    except PluginError:
+        return
+    raise AssertionError("an unknown option is accepted")
+
+
+def publishes_what_it_shares(make: Make) -> None:
+    """Records of the declared types only, about its own groups, and none of an answer that is invalid or only EOS."""
+    regime = make()
+    for situation in situations(regime):
+        groups = {g.prompt.id: g for g in situation.own}
+        for record in regime.publish(situation.own, lambda a: [1] * (a.tokens.size - a.finished)):
+            kind = type(record)
+            _hold(kind in regime.shares, f"publishes a {kind.__name__}, which `shares` does not name")
+            _hold(record.author == situation.policies[0], f"publishes as {record.author!r}")
+            _hold(record.prompt_id in groups, f"publishes about {record.prompt_id!r}, a prompt it was not asked")
+            if isinstance(record, Rollout | TextRollout | Success):
+                answer = groups[record.prompt_id].answers[record.index]
+                _hold(
+                    answer.verdict.valid and answer.text, f"publishes an answer that is {answer.verdict.value} or empty"
+                )
+
+
+def learns_well_formed_terms(make: Make) -> None:
+    """With peers, without, with three policies, with silent peers and with nothing valid: finite terms that engines can pack."""
+    for situation in situations(make()):
+        terms = make().learn(situation.own, situation.inbox, situation.context())
+        alike = isinstance(terms, list) and all(isinstance(t, Term) for t in terms)
+        _hold(alike, "`learn` must return a list of Term")
+        for term, answer in _answers(terms):
+            _check_numbers(f"{situation.name}: term {term.name!r}, prompt {answer.prompt_id!r}", term, answer)
+            _check_origin(f"{situation.name}: term {term.name!r}, prompt {answer.prompt_id!r}", situation, term, answer)
+        for batch in minibatches(terms, 2, MAX_TOKENS):
+            try:
+                pack(batch, list(batch.live()))
+            except ValueError as error:
+                raise AssertionError(f"{situation.name}: no engine can learn these terms: {error}") from None
+
+
+def _check_numbers(at: str, term: Term, answer: TermAnswer) -> None:
+    for name in ("advantage", "weight", "scale"):
+        _hold(np.isfinite(getattr(answer, name)), f"{at}: {name} is {getattr(answer, name)}")
+    _hold(np.isfinite(term.weight), f"{at}: the term's weight is {term.weight}")
+    _hold(min(answer.weight, term.weight) >= 0, f"{at}: a negative weight turns the clip around; use the advantage")
+    _hold(answer.denominator is None or np.isfinite(answer.denominator).all(), f"{at}: the denominator is not finite")
+    mask = answer.mask
+    _hold(mask is None or (mask.dtype == bool and mask.shape == answer.tokens.shape), f"{at}: the mask does not fit")
+
+
+def _check_origin(at: str, situation: Situation, term: Term, answer: TermAnswer) -> None:
+    """The answer is one that the policy gave or received, and that some verifier could decide on."""
+    _hold(term.source in ("own", "peer"), f"{at}: source {term.source!r}")
+    prompt, inbox = answer.prompt_id, situation.inbox
+    given: Sequence[Answer | PeerAnswer]
+    if term.source == "own":
+        _hold(answer.origin is None, f"{at}: an own answer has no origin")
+        given = [a for g in situation.own if g.prompt.id == prompt for a in g.answers]
+    else:
+        received = (*inbox.answers.get(prompt, ()), *inbox.successes.get(prompt, ()))
+        given = [a for a in received if (a.author, a.index) == answer.origin]
+        _hold(given, f"{at}: origin {answer.origin} names no answer that was received")
+    same = [a for a in given if np.array_equal(a.tokens, answer.tokens)]
+    _hold(same, f"{at}: tokens that nobody gave as an answer to this prompt")
+    _hold(all(a.verdict.valid for a in same), f"{at}: an answer with an invalid verdict is learnt")
+
+
+def learns_alone_without_peers(make: Make) -> None:
+    """Nothing received: nothing of a peer's in the terms, and something of one's own."""
+    (alone,) = [s for s in situations(make()) if s.name == "zero peers"]
+    sources = {t.source for t, _ in _answers(make().learn(alone.own, alone.inbox, alone.context()))}
+    _hold("peer" not in sources, "peer answers in the terms of a policy without peers")
+    _hold("own" in sources, "without peers nothing is learnt")
+
+
+def restores_its_state(make: Make) -> None:
+    """`state` is JSON, and a regime that takes it up goes on as the first would have."""
+    first, second = make(), make()
+    for situation in situations(first):
+        first.learn(situation.own, situation.inbox, situation.context())
+    try:
+        stored = msgspec.json.encode(first.state())
+    except TypeError as error:
+        raise AssertionError(f"`state` is not JSON-compatible: {error}") from None
+    second.restore(msgspec.json.decode(stored))
+    for situation in situations(first):
+        one, other = (r.learn(situation.own, situation.inbox, situation.context()) for r in (first, second))
+        _hold(_digest(one) == _digest(other), f"{situation.name}: after `restore` the terms differ")
+
+
+def draws_only_from_the_context(make: Make) -> None:
+    """Equal experience and an equal generator give equal terms, whatever the global generators hold."""
+    found = []
+    before = random.getstate(), np.random.get_state()
+    try:
+        for seed in (1, 2):
+            random.seed(seed)
+            np.random.seed(seed)
+            found.append([_digest(make().learn(s.own, s.inbox, s.context())) for s in situations(make())])
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+    _hold(
+        found[0] == found[1],
+        "two runs with equal seeds differ: draw from `context.rng` only, keep no state in the class",
+    )
+
+
+def leaves_its_inputs_alone(make: Make) -> None:
+    """Other stages read the same arrays: they are handed over write-protected."""
+    for situation in situations(make()):
+        arrays = list(_arrays(situation))
+        before = [a.tobytes() for a in arrays]
+        for array in arrays:
+            array.flags.writeable = False
+        try:
+            make().learn(situation.own, situation.inbox, situation.context())
+        except ValueError as error:
+            if "read-only" not in str(error):
+                raise
+            raise AssertionError(f"{situation.name}: `learn` writes into the arrays that it is given") from None
+        _hold(before == [a.tobytes() for a in arrays], f"{situation.name}: `learn` changed what it was given")
+
+
+def imports_no_torch(make: Make) -> None:
+    """A suite is validated without torch, so a regime's module must do without it."""
+    module = type(make()).__module__
+    error, loaded = _import(module, tuple(p for p in sys.path if p))
+    _hold(not error, f"{module} cannot be imported on its own: {error}")
+    _hold(not loaded, f"{module} imports torch")
+
+
+@cache
+def _import(module: str, path: tuple[str, ...]) -> tuple[str, bool]:
+    """In a process of its own: the error's last line, and whether torch was loaded."""
+    code = f"import sys, importlib; importlib.import_module({module!r}); print('torch' in sys.modules)"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    error = (done.stderr.strip().splitlines() or ["no message"])[-1] if done.returncode else ""
+    return error, done.stdout.strip() == "True"
+
+
+CHECKS: tuple[Callable[[Make], None], ...] = (
+    declares_itself,
+    publishes_what_it_shares,
+    learns_well_formed_terms,
+    learns_alone_without_peers,
+    draws_only_from_the_context,
+    restores_its_state,
+    leaves_its_inputs_alone,
+    imports_no_torch,
+)
+
+
+def _hold(condition: object, otherwise: str) -> None:
+    """`assert` that `python -O` does not drop."""
+    if not condition:
+        raise AssertionError(otherwise)
+
+
+def _answers(terms: Sequence[Term]) -> Iterator[tuple[Term, TermAnswer]]:
+    return ((term, answer) for term in terms for answer in term.answers)
+
+
+def _arrays(situation: Situation) -> Iterator[np.ndarray]:
+    for group in situation.own:
+        for mine in group.answers:
+            yield from (mine.tokens, mine.logprobs)
+    for received in (situation.inbox.answers, situation.inbox.successes):
+        for theirs in (a for answers in received.values() for a in answers):
+            yield from (a for a in (theirs.tokens, theirs.aligned, theirs.receiver_old) if a is not None)
+
+
+def _digest(terms: Sequence[Term]) -> list[Any]:
+    """Everything that terms say, comparable."""
+    return [
+        (t.name, t.source, t.objective, t.weight, t.order, a.prompt_id, a.tokens.tobytes(), a.advantage, a.weight, a.scale,
+         a.origin, np.asarray(np.nan if a.denominator is None else a.denominator).tobytes(),
+         None if a.mask is None else a.mask.tobytes())
+        for t, a in _answers(terms)
+    ]  # fmt: skip
