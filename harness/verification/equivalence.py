@@ -90,16 +90,17 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
     if compact(gold) == compact(answer):
         return True
     check_limits(gold, answer)
-    number = _gold_numeral(gold)
-    if number is not None:
-        return _equals_numeral(gold, number, answer)
     if clock := _CLOCK.fullmatch(gold):
         told = _CLOCK.fullmatch(answer)
         return told is not None and [int(part or 0) for part in told.groups()] == [
             int(part or 0) for part in clock.groups()
         ]
     if _WORDED.fullmatch(gold):
-        return _letters(gold) == _letters(answer)
+        return _letters(gold) == _letters(_value_side(answer))
+    gold, answer = _without_parentheses(gold), _without_parentheses(answer)
+    number = _gold_numeral(gold)
+    if number is not None:
+        return _equals_numeral(gold, number, answer)
     if _WORD.fullmatch(gold) and _letters(gold) == _letters(answer):
         return True
     structured = _compare_matrices(gold, answer, algebra)
@@ -137,6 +138,12 @@ def _split_relation(text: str) -> tuple[str, str, str]:
     if len(parts) < 2 or "," in text or re.search(r"[<>]|\\(?:le|ge|lt|gt|neq?)(?![a-zA-Z])", text):
         return text, "", ""
     return parts[0].strip(), "=", parts[-1].strip()
+
+
+def _without_parentheses(text: str) -> str:
+    """`(x+1)` is `x+1`; a tuple, an interval and `(a)(b)` stay."""
+    brackets, items = split_items(text)
+    return _without_parentheses(items[0]) if brackets == "()" and len(items) == 1 else text
 
 
 def _letters(text: str) -> str:

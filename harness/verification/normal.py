@@ -39,6 +39,10 @@ _REWRITES = tuple(
         (r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{"),
         (r"(\\frac\s*\{[^{}]*\})\s*([\da-zA-Z])", r"\1{\2}"),
         (r"\\sqrt\s*(\d)", r"\\sqrt{\1}"),
+        (r"(?<![\w\\})])\(\s*([-+]?[\d.]+)\s*\)\s*/", r"\1/"),
+        (r"/\s*\(\s*([\d.]+)\s*\)(?![\^\w])", r"/\1"),
+        (r"(?<=\d)(?=i(?![a-zA-Z]))", " "),  # `5i` and `5*i` must be read alike
+        (r"(?<=\d)\*(?=[a-zA-Z\\])", " "),
         (r"\s+", " "),
     )
 )
@@ -53,7 +57,7 @@ def normalise(answer: str) -> str:
     text = unwrap(text).replace("\\\\", _ROW)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    text = unwrap(text.strip().rstrip(".,;:").strip())
+    text = unwrap(text.strip().rstrip(".,;:\\").strip())
     return text.strip("*").replace(_ROW, "\\\\")
 
 
