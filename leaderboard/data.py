@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pandas as pd
 import pyarrow as pa
 import streamlit as st
@@ -15,7 +14,8 @@ import streamlit as st
 from harness.errors import StoreError
 from harness.store.ingest import STORE
 from harness.store.read import Snapshot
-from harness.store.table import SeedRow, ShowRow, seed_rows, show_rows
+from harness.store.table import seed_rows, show_rows
+from leaderboard.frames import seeds_frame, show_frame
 
 Stamp = tuple[int, int, int]
 
@@ -81,12 +81,6 @@ FROM current_cells c LEFT JOIN suites s USING (suite) WHERE c.suite = ? AND c.ki
 """
 
 
-def baseline_of(rows: pd.DataFrame, otherwise: str) -> str:
-    """The baseline that most of the rows are compared with."""
-    named = rows["baseline"].dropna()
-    return str(named.mode().iloc[0]) if len(named) else otherwise
-
-
 def open_store(results: Path) -> Store:
     """The newest state of the store. Raises StoreError where there is none."""
     try:
@@ -114,23 +108,9 @@ def _frame(results: str, stamp: Stamp, sql: str, parameters: tuple[Any, ...]) ->
 
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _show(results: str, stamp: Stamp, suite: str) -> pd.DataFrame:
-    rows = show_rows(_snapshot(results, stamp), suite)
-    frame = pd.DataFrame.from_records(
-        [msgspec.structs.astuple(r) for r in rows], columns=list(ShowRow.__struct_fields__)
-    )
-    for column, prefix in (("interval", ""), ("gain_interval", "gain_")):
-        frame[f"{prefix}low"] = [pair[0] if pair else float("nan") for pair in frame[column]]
-        frame[f"{prefix}high"] = [pair[1] if pair else float("nan") for pair in frame[column]]
-    numbers = ["base", "gain", "peer_used", "gain_p", "detectable", "gain_per_1000_rollouts", "gain_per_gpu_second"]
-    frame[numbers] = frame[numbers].astype(float)
-    return frame.drop(columns=["interval", "gain_interval"])
+    return show_frame(show_rows(_snapshot(results, stamp), suite))
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _seeds(results: str, stamp: Stamp, suite: str) -> pd.DataFrame:
-    rows = seed_rows(_snapshot(results, stamp), suite)
-    frame = pd.DataFrame.from_records(
-        [msgspec.structs.astuple(r) for r in rows], columns=list(SeedRow.__struct_fields__)
-    )
-    frame[["base", "gain"]] = frame[["base", "gain"]].astype(float)
-    return frame
+    return seeds_frame(seed_rows(_snapshot(results, stamp), suite))

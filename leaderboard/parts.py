@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 
@@ -11,6 +10,7 @@ import streamlit as st
 
 from harness.store.text import visible
 from leaderboard.charts import Figure
+from leaderboard.figures import to_png, to_svg
 from leaderboard.view import Page, View
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~$:&-])")
@@ -85,27 +85,3 @@ def _no_formula(value: object) -> object:
     if isinstance(value, str) and value[:1] in tuple("=+-@\t\r"):
         return f"'{value}"
     return value
-
-
-def to_svg(chart: Figure) -> str:
-    """The figure as a stand-alone SVG on white."""
-    import vl_convert
-
-    return str(vl_convert.vegalite_to_svg(_printed(chart)))
-
-
-def to_png(chart: Figure) -> bytes:
-    """The figure as a PNG at twice the resolution of the screen."""
-    import vl_convert
-
-    return bytes(vl_convert.vegalite_to_png(_printed(chart), scale=2))
-
-
-def _printed(chart: Figure) -> str:
-    spec = chart.to_dict()
-    for part in (spec, *spec.get("vconcat", ()), *spec.get("hconcat", ())):
-        if part.get("width") == "container":
-            part["width"] = 520
-    spec["background"] = "white"
-    spec["config"] = {**spec.get("config", {}), "font": "Helvetica, Arial, sans-serif"}
-    return json.dumps(spec)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from harness.store.columns import SCHEMAS
+from harness.store.columns import SCHEMAS, without_nan
 from harness.store.journal import write_columns
 from harness.store.manifest import (
     Manifest,
@@ -209,7 +209,7 @@ def _table(name: str, rows: int, **columns: object) -> pa.Table:
         else:
             arrays.append(pa.array(value, field.type))
     assert not columns, columns
-    return pa.Table.from_arrays(arrays, schema=SCHEMAS[name])
+    return without_nan(pa.Table.from_arrays(arrays, schema=SCHEMAS[name]))
 
 
 def _steps(

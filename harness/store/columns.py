@@ -57,6 +57,15 @@ def conform(table: str, data: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=SCHEMAS[table])
 
 
+def without_nan(data: pa.Table) -> pa.Table:
+    """NaN as null, as `to_arrow` has it."""
+    for i, column in enumerate(data.schema):
+        if pa.types.is_floating(column.type):
+            values = data.column(i)
+            data = data.set_column(i, column, pc.if_else(pc.is_nan(values), pa.scalar(None, column.type), values))
+    return data
+
+
 def up_to(table: str, data: pa.Table, step: int) -> pa.Table:
     """The rows that a cell resumed at `step` keeps."""
     names = SCHEMAS[table].names

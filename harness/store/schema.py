@@ -53,6 +53,7 @@ CREATE TABLE flows (
 DERIVED = ("scores", "totals", "spent", "flows")
 
 # `{samples}` and its like name the relation that holds the new cells' rows. An invalid verdict is left out of every mean.
+# Rounding takes away what the order of a parallel sum changes: the same journals give the same scores.
 DERIVE = {
     "scores": """
 WITH questions AS (
@@ -65,7 +66,7 @@ WITH questions AS (
     QUALIFY checkpoint_step = max(checkpoint_step) OVER (PARTITION BY suite, cell, policy, task, metric)
 )
 SELECT suite, cell, policy, task, metric, checkpoint_step, max(repeats), count(mean), sum(answers), sum(hits), sum(invalid),
-    avg(mean), stddev_samp(mean) / sqrt(count(mean))
+    round(avg(mean), 12), round(stddev_samp(mean) / sqrt(count(mean)), 12)
 FROM means GROUP BY ALL
 """,
     "totals": """

@@ -8,7 +8,8 @@ import streamlit as st
 from harness.statistics import holm, paired, paired_by_question
 from harness.store.table import MEAN
 from leaderboard import charts
-from leaderboard.data import Store, baseline_of
+from leaderboard.data import Store
+from leaderboard.frames import baseline_of
 from leaderboard.parts import choose, downloads, empty, escaped, percent_interval
 from leaderboard.view import Page, View
 from leaderboard.words import GAINS, LOSES, NOTHING, UNCLEAR, verdict

@@ -8,10 +8,11 @@ import streamlit as st
 from harness.store.table import MEAN
 from leaderboard import charts
 from leaderboard.charts import Figure
-from leaderboard.data import Store, baseline_of
+from leaderboard.data import Store
+from leaderboard.frames import baseline_of, overall_table, panel, readable
 from leaderboard.parts import choose, choose_some, downloads, empty, escaped
 from leaderboard.view import Page, View
-from leaderboard.words import Overall, overall, sentence, verdict
+from leaderboard.words import Overall, overall, sentence
 
 SORTS = ("best first", "suite order", "name", "cheapest first")
 SHOWN = 6
@@ -68,7 +69,7 @@ def draw(store: Store, suite: str, view: View) -> None:
     ]
     if len(figures) > 1:
         figures.insert(
-            0, panel(as_table(found, table), f"Mean of the {len(figures)} panels below, {metric}", measure, order)
+            0, panel(overall_table(found, table), f"Mean of the {len(figures)} panels below, {metric}", measure, order)
         )
     draw_panels(figures)
     st.caption(
@@ -99,48 +100,6 @@ def sorted_regimes(sort: str, order: list[str], found: Overall, table: pd.DataFr
     means = table.groupby("regime")["accuracy"].mean().sort_values(ascending=False, kind="stable")
     known = list(found.rows["regime"]) if not found.rows.empty else []
     return [*known, *(r for r in means.index if r not in known)]
-
-
-def panel(rows: pd.DataFrame, title: str, measure: str, order: list[str]) -> Figure:
-    """A forest plot of gains or accuracies."""
-    prefix = "gain_" if measure == "gain" else ""
-    value = "gain" if measure == "gain" else "accuracy"
-    drawn = pd.DataFrame(
-        {
-            "regime": rows["regime"],
-            "value": 100 * rows[value],
-            "low": 100 * rows[f"{prefix}low"].fillna(rows[value]),
-            "high": 100 * rows[f"{prefix}high"].fillna(rows[value]),
-            "detail": [f"{r.rollouts:,.0f} rollouts, {r.cpu_seconds:,.0f} CPU-s" for r in rows.itertuples()],
-            "verdict": [
-                verdict(r.gain, r.gain_low, r.gain_high, r.gain_p, isinstance(r.baseline, str))
-                for r in rows.itertuples()
-            ],
-        }
-    )
-    if measure == "gain":
-        drawn = drawn.assign(
-            **{
-                c: drawn[c].fillna(0.0).where(drawn["verdict"] == "baseline", drawn[c])
-                for c in ("value", "low", "high")
-            }
-        )
-        drawn = drawn.dropna(subset=["value"])
-    signed = "+" if measure == "gain" else ""
-    drawn["label"] = [
-        f"{r.value:{signed}.1f} [{r.low:.1f}, {r.high:.1f}]" if r.high > r.low else f"{r.value:.1f}"
-        for r in drawn.itertuples()
-    ]
-    unit = "gain, points" if measure == "gain" else "accuracy, %"
-    return charts.forest(drawn, title, unit, order, zero=measure == "gain")
-
-
-def as_table(found: Overall, table: pd.DataFrame) -> pd.DataFrame:
-    """The overall rows with the columns that a panel needs."""
-    rows = found.rows.rename(columns={"p": "gain_p"})
-    costs = table.groupby("regime")[["rollouts", "cpu_seconds"]].mean()
-    baselines = table.groupby("regime")["baseline"].first()
-    return rows.join(costs, on="regime").join(baselines, on="regime")
 
 
 def draw_panels(figures: list[Figure]) -> None:
@@ -180,38 +139,6 @@ COLUMNS = {
     "per 1000": st.column_config.NumberColumn("Gain per 1,000 rollouts", format="%.2f"),
     "baseline": st.column_config.TextColumn("Compared with"),
 }
-
-
-def readable(table: pd.DataFrame, order: list[str]) -> pd.DataFrame:
-    """The table as people read it: percent and points, intervals as text."""
-    rank = {regime: i for i, regime in enumerate(order)}
-    rows = table.assign(place=table["regime"].map(rank)).sort_values(["group", "task", "place"], kind="stable")
-    return pd.DataFrame(
-        {
-            "regime": rows["regime"],
-            "group": rows["group"],
-            "task": rows["task"],
-            "tie": rows["tie_group"],
-            "gain": 100 * rows["gain"],
-            "gain interval": [
-                _interval(low, high) for low, high in zip(rows["gain_low"], rows["gain_high"], strict=True)
-            ],
-            "accuracy": 100 * rows["accuracy"],
-            "interval": [_interval(low, high) for low, high in zip(rows["low"], rows["high"], strict=True)],
-            "base": 100 * rows["base"],
-            "seeds": rows["seeds"],
-            "used": 100 * rows["peer_used"],
-            "rollouts": rows["rollouts"],
-            "cpu": rows["cpu_seconds"],
-            "gpu": rows["gpu_seconds"],
-            "per 1000": 100 * rows["gain_per_1000_rollouts"],
-            "baseline": rows["baseline"],
-        }
-    )
-
-
-def _interval(low: float, high: float) -> str:
-    return "" if pd.isna(low) else f"{100 * low:.1f} to {100 * high:.1f}"
 
 
 PAGE = Page(

@@ -1,0 +1,247 @@
+"""`harness import`: another lab's results folder, every record checked; nothing that exists here is changed.
+
+A cell goes to results/<suite>@<origin>/<key>. What fails a check is refused record by record with the reason, the rest of
+its cell is taken. Checkpoints are not read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.errors import StoreError, UsageError
+from harness.store.columns import SCHEMAS, without_nan
+from harness.store.files import replace_atomic
+from harness.store.journal import read_journal, write_columns
+from harness.store.manifest import Manifest, read_manifest, read_suite, write_manifest, write_suite
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
+_BUDGET = re.compile(r"[1-9][0-9]?x")
+_MAX_MANIFEST = 4 << 20
+_MAX_JOURNAL = 2 << 30
+_MAX_TEXT = 1 << 20
+_MAX_NAME = 256
+_MAX_COUNT = 1 << 53
+
+_TEXTS = {"prompt", "text", "extracted", "gold", "own_text", "peer_text"}
+_SHARES = {
+    "reward_mean", "effective_sample_size", "clipped_share", "refused_share", "peer_only_support_share", "accuracy",
+    "residual_boundary",
+}  # fmt: skip
+_WORDS = {
+    "verdict": ("right", "wrong", "invalid", ""),
+    "own_verdict": ("right", "wrong", "invalid", ""),
+    "peer_verdict": ("right", "wrong", "invalid", ""),
+    "metric": ("greedy", "sampled"),
+    "source": ("own", "peer"),
+}
+_UNIQUE = {
+    "steps": ["policy", "step"],
+    "curves": ["policy", "step", "metric"],
+    "samples": ["policy", "checkpoint_step", "task", "metric", "doc_id", "repeat"],
+}
+_NEGATIVE = {"made", "loss"}
+
+
+@dataclass(slots=True)
+class MergeReport:
+    """What an import did. refused: one line per refused cell, table or kind of row, with the reason."""
+
+    cells: int = 0
+    present: int = 0
+    rows: int = 0
+    rows_refused: int = 0
+    refused: list[str] = field(default_factory=list)
+
+
+def merge(results: Path, source: Path, origin: str) -> MergeReport:
+    """Take over the finished cells of `source`, a results folder or one suite's folder, marked with `origin`.
+
+    Cells that were imported before are left alone. Raises UsageError (bad origin, no such folder, no cells at all),
+    StoreError and DiskFullError (here, not there).
+    """
+    if not _NAME.fullmatch(origin):
+        raise UsageError(f"origin {origin!r}: letters, digits and _ . + - are allowed")
+    if not source.is_dir():
+        raise UsageError(f"{source}: no such folder")
+    report = MergeReport()
+    folders = list(_cells(source, report))
+    if not folders and not report.refused:
+        raise UsageError(f"{source}: holds no results (expected <suite>/<cell>/manifest.json)")
+    for suite, folder in folders:
+        target = results / f"{suite}@{origin}" / folder.name
+        if target.exists():
+            report.present += 1
+            continue
+        try:
+            manifest = _checked_manifest(suite, folder)
+            tables = _checked_tables(manifest, folder, report)
+        except StoreError as error:
+            report.refused.append(str(error))
+            continue
+        _write(target, msgspec.structs.replace(manifest, suite=f"{suite}@{origin}", origin=origin), tables)
+        report.cells += 1
+        report.rows += sum(table.num_rows for table in tables.values())
+    for suite in dict.fromkeys(suite for suite, _ in folders):
+        _take_suite(results / f"{suite}@{origin}", folders, suite, report)
+    return report
+
+
+def _cells(source: Path, report: MergeReport) -> Iterator[tuple[str, Path]]:
+    suites = [source] if any(source.glob("*/manifest.json")) else sorted(p for p in source.iterdir() if p.is_dir())
+    for suite in suites:
+        if suite.is_symlink() or not _NAME.fullmatch(suite.name):
+            if suite.is_symlink() or any(suite.glob("*/manifest.json")):
+                report.refused.append(f"{suite}: not a suite's folder (name or link)")
+            continue
+        for folder in sorted(suite.iterdir()):
+            if folder.is_dir() and (folder / "manifest.json").exists():
+                if folder.is_symlink() or not _NAME.fullmatch(folder.name):
+                    report.refused.append(f"{folder}: not a cell's folder (name or link)")
+                else:
+                    yield suite.name, folder
+
+
+def _checked_manifest(suite: str, folder: Path) -> Manifest:
+    journal = folder / "journal"
+    files = [folder / "manifest.json", *journal.rglob("*")]
+    for file in files:
+        if file.is_symlink():
+            raise StoreError(f"{file}: a link")
+    if files[0].stat().st_size > _MAX_MANIFEST:
+        raise StoreError(f"{files[0]}: larger than {_MAX_MANIFEST >> 20} MiB")
+    if sum(file.stat().st_size for file in files[1:] if file.is_file()) > _MAX_JOURNAL:
+        raise StoreError(f"{journal}: larger than {_MAX_JOURNAL >> 30} GiB")
+    manifest = read_manifest(folder)
+    names = [policy.name for policy in manifest.policies]
+    checks = {
+        "key: is not the folder's name": manifest.key == folder.name,
+        "suite: is not the folder's name": manifest.suite.partition("@")[0] == suite.partition("@")[0],
+        "state: only finished cells are taken": manifest.state == "done",
+        "policies: empty, doubled or too long": 0 < len(names) <= 64 and len(set(names)) == len(names),
+        "group: empty or too long": 0 < len(manifest.group) <= _MAX_NAME,
+        "regime: empty or too long": manifest.kind == "base" or 0 < len(manifest.regime) <= _MAX_NAME,
+        "seed: absent or negative": manifest.kind == "base" or (manifest.seed is not None and 0 <= manifest.seed < _MAX_COUNT),
+        "budget: not like 1x": bool(_BUDGET.fullmatch(manifest.budget)),
+    }  # fmt: skip
+    for problem, good in checks.items():
+        if not good:
+            raise StoreError(f"{folder / 'manifest.json'}: {problem}")
+    return manifest
+
+
+def _checked_tables(manifest: Manifest, folder: Path, report: MergeReport) -> dict[str, pa.Table]:
+    try:
+        contents = read_journal(folder)
+    except OSError as error:
+        raise StoreError(f"{folder}: cannot be read: {error.strerror}") from error
+    report.refused += contents.problems
+    tables: dict[str, pa.Table] = {}
+    policies = pa.array([p.name for p in manifest.policies])
+    for name, table in contents.tables.items():
+        try:
+            table.validate(full=True)
+        except (pa.ArrowException, ValueError) as error:
+            report.refused.append(f"{folder.name}/{name}: {str(error).splitlines()[0]}")
+            continue
+        good = table
+        for problem, check in _checks(name, policies).items():
+            kept = good.filter(pc.fill_null(check(good), False))
+            if lost := good.num_rows - kept.num_rows:
+                report.rows_refused += lost
+                report.refused.append(f"{manifest.suite}/{folder.name}/{name}: {lost} row{'s' * (lost > 1)}: {problem}")
+            good = kept
+        if good.num_rows:
+            tables[name] = without_nan(good)
+    if "samples" not in tables:
+        raise StoreError(f"{folder}: no usable evaluation samples")
+    return tables
+
+
+Check = Callable[[pa.Table], pa.ChunkedArray]
+
+
+def _checks(name: str, policies: pa.Array) -> dict[str, Check]:
+    """What each row of a table must satisfy, by the words that refuse it."""
+    checks: dict[str, Check] = {}
+    for column in SCHEMAS[name]:
+        label, kind = column.name, column.type
+        if pa.types.is_string(kind):
+            limit = _MAX_TEXT if label in _TEXTS else _MAX_NAME
+            checks[f"{label}: absent or longer than {limit:,} bytes"] = partial(_short, label, limit)
+        elif pa.types.is_integer(kind):
+            checks[f"{label}: absent or out of range"] = partial(
+                _inside, label, -1 if label in _NEGATIVE else 0, _MAX_COUNT
+            )
+        elif pa.types.is_floating(kind):
+            low, high = (0.0, 1.0) if label in _SHARES else (-1e300, 1e300)
+            checks[f"{label}: not in [{low:g}, {high:g}]"] = partial(_unmeasured_or_inside, label, low, high)
+        elif pa.types.is_boolean(kind):
+            checks[f"{label}: absent"] = partial(_there, label)
+        if label in _WORDS:
+            checks[f"{label}: not one of {', '.join(_WORDS[label])}"] = partial(_one_of, label, pa.array(_WORDS[label]))
+    for label in ("policy", "author", "receiver"):
+        if label in SCHEMAS[name].names:
+            known = pa.concat_arrays([policies, pa.array([""])]) if name == "costs" else policies
+            checks[f"{label}: not a policy of the cell"] = partial(_one_of, label, known)
+    if name in _UNIQUE:
+        checks["stands twice"] = partial(_first_of, _UNIQUE[name])
+    return checks
+
+
+def _short(column: str, limit: int, table: pa.Table) -> pa.ChunkedArray:
+    return pc.less_equal(pc.binary_length(table[column]), limit)
+
+
+def _inside(column: str, low: float, high: float, table: pa.Table) -> pa.ChunkedArray:
+    return pc.and_(pc.greater_equal(table[column], low), pc.less_equal(table[column], high))
+
+
+def _unmeasured_or_inside(column: str, low: float, high: float, table: pa.Table) -> pa.ChunkedArray:
+    return pc.or_kleene(pc.is_null(table[column], nan_is_null=True), _inside(column, low - 1e-9, high + 1e-9, table))
+
+
+def _there(column: str, table: pa.Table) -> pa.ChunkedArray:
+    return pc.is_valid(table[column])
+
+
+def _one_of(column: str, words: pa.Array, table: pa.Table) -> pa.ChunkedArray:
+    return pc.is_in(table[column], words)
+
+
+def _first_of(columns: list[str], table: pa.Table) -> pa.ChunkedArray:
+    numbered = table.select(columns).append_column("row", pa.array(range(table.num_rows), pa.int64()))
+    first = numbered.group_by(columns).aggregate([("row", "min")])["row_min"]
+    return pc.is_in(numbered["row"], first.combine_chunks())
+
+
+def _write(target: Path, manifest: Manifest, tables: Mapping[str, pa.Table]) -> None:
+    def fill(temporary: Path) -> None:
+        compact = temporary / "journal" / "compact-000001"
+        compact.mkdir(parents=True)
+        for name, table in tables.items():
+            write_columns(compact, name, table)
+        write_manifest(temporary, manifest)
+
+    replace_atomic(target, fill)
+
+
+def _take_suite(target: Path, folders: list[tuple[str, Path]], suite: str, report: MergeReport) -> None:
+    source = next(folder.parent for name, folder in folders if name == suite)
+    if not target.exists() or (target / "suite.json").exists() or not (source / "suite.json").exists():
+        return
+    try:
+        if (source / "suite.json").is_symlink() or (source / "suite.json").stat().st_size > _MAX_MANIFEST:
+            raise StoreError(f"{source / 'suite.json'}: a link, or too large")
+        about = read_suite(source)
+    except StoreError as error:
+        report.refused.append(str(error))
+        return
+    write_suite(target, msgspec.structs.replace(about, name=target.name, cells=()))

@@ -1,0 +1,155 @@
+"""`harness export`: one HTML file with the ranking, to send or to archive. No server, no script, nothing loaded."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from harness.errors import PluginError, StoreError
+from harness.store.files import write_atomic
+from harness.store.read import Snapshot
+from harness.store.table import MEAN, seed_rows, show_rows, suites
+from harness.store.text import visible
+from leaderboard.charts import Figure
+from leaderboard.frames import baseline_of, overall_table, panel, readable, seeds_frame, show_frame
+from leaderboard.words import overall, sentence
+
+_HEADS = {
+    "regime": "Regime", "group": "Group", "task": "Benchmark", "tie": "Tie group", "gain": "Gain, points",
+    "gain interval": "95 % interval", "accuracy": "Accuracy, %", "interval": "95 % interval", "base": "Before, %", "seeds": "Seeds",
+    "used": "Peer data used, %", "rollouts": "Rollouts", "cpu": "CPU-s", "gpu": "GPU-s", "baseline": "Compared with",
+}  # fmt: skip
+_STYLE = """
+:root {color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --page: #ffffff; --line: #d1d9e0; --note: #eef6ff}
+@media (prefers-color-scheme: dark) {:root {--ink: #e6e4e0; --soft: #a9a5a0; --page: #171614; --line: #3d3a36; --note: #1e2a3d}}
+body {font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); margin: 0 auto; max-width: 72rem; padding: 1rem}
+h1 {font-size: 1.9rem} .note {background: var(--note); border-radius: .5rem; padding: .8rem 1rem}
+figure {margin: 0; background: #ffffff; border-radius: .4rem; padding: .4rem; overflow-x: auto} figure svg {max-width: 100%; height: auto}
+.panels {display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem; margin: 1rem 0}
+.scroll {overflow-x: auto} table {border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem}
+th, td {padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap}
+th {color: var(--soft); font-weight: 600} td.t, th.t {text-align: left} .best {font-weight: 700} footer, .soft {color: var(--soft)}
+"""
+
+
+def export(results: Path, target: Path, only: str | None = None) -> int:
+    """Write the report of all suites (or of one) to `target`; returns how many suites it holds.
+
+    Raises StoreError (no results, unknown suite), PluginError (the `leaderboard` extra is missing), DiskFullError.
+    """
+    with Snapshot(results) as snapshot:
+        names = suites(snapshot)
+        if only is not None:
+            if only not in names:
+                raise StoreError(f"{results}: no results of a suite {only!r}")
+            names = [only]
+        sections = [_suite(snapshot, name) for name in names]
+    body = "\n".join(sections)
+    page = (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n'
+        f"<title>Experience-sharing results</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>Does sharing experience help?</h1>\n"
+        f"{body}\n<footer><p>Gains are paired by seed with the baseline at the same rollout budget; intervals are Student t over seeds. "
+        "Marks: ▲ gains, ▼ loses (Holm-corrected), ◆ unclear, ● no effect seen, ■ baseline. Bold: cannot be told from the best.</p></footer>\n"
+        "</body>\n</html>\n"
+    )
+    write_atomic(target, page.encode())
+    return len(names)
+
+
+def _suite(snapshot: Snapshot, suite: str) -> str:
+    table, seeds = show_frame(show_rows(snapshot, suite)), seeds_frame(seed_rows(snapshot, suite))
+    about = snapshot.query("SELECT title FROM suites WHERE suite = ?", [suite]).to_pylist()
+    title = _text(about[0]["title"]) if about and about[0]["title"] else ""
+    head = f"<section>\n<h2>{_text(suite)}</h2>\n" + (f'<p class="soft">{title}</p>\n' if title else "")
+    if table.empty:
+        return head + "<p>No finished cell yet.</p>\n</section>"
+    parts = [head]
+    policy = MEAN if (table["policy"] == MEAN).any() else table["policy"].iloc[0]
+    sizes = snapshot.query(
+        "SELECT DISTINCT len(policies) AS n FROM current_cells WHERE suite = ? AND kind = 'cell'", [suite]
+    )
+    for metric in dict.fromkeys(table["metric"]):
+        rows = table[(table["metric"] == metric) & (table["policy"] == policy)]
+        found = overall(
+            seeds[(seeds["metric"] == metric) & (seeds["policy"] == policy)],
+            list(dict.fromkeys(rows["regime"])),
+            sizes["n"].to_pylist(),
+        )
+        order = list(found.rows["regime"]) if not found.rows.empty else []
+        order += [r for r in dict.fromkeys(rows["regime"]) if r not in order]
+        said = sentence(found, baseline_of(rows, order[0]))
+        figures = [
+            panel(part, f"{group}: {task}", "gain", order)
+            for (group, task), part in rows.groupby(["group", "task"], sort=False)
+        ]
+        if len(figures) > 1 and not found.rows.empty:
+            figures.insert(0, panel(overall_table(found, rows), "mean of all panels", "gain", order))
+        parts.append(
+            f'<h3>{_text(metric)}</h3>\n<p class="note">{_text(said)}</p>\n<div class="panels">\n{_figures(figures)}</div>\n'
+        )
+        parts.append(_table(readable(rows, order)))
+    return "".join(parts) + _provenance(snapshot, suite) + "</section>"
+
+
+def _figures(figures: Sequence[Figure]) -> str:
+    try:
+        from leaderboard.figures import to_svg
+    except ImportError as error:
+        raise PluginError(
+            f"harness export needs the leaderboard extra (pip install 'experience-sharing-harness[leaderboard]'): {error}"
+        ) from error
+    return "".join(f"<figure>{to_svg(figure, width=400)}</figure>\n" for figure in figures)
+
+
+def _table(rows: pd.DataFrame) -> str:
+    shown = [column for column in _HEADS if column in rows and rows[column].notna().any()]
+    texts = {"regime", "group", "task", "gain interval", "interval", "baseline"}
+    head = "".join(f'<th{" class=t" if c in texts else ""} scope="col">{_HEADS[c]}</th>' for c in shown)
+    lines = []
+    for row in rows.to_dict("records"):
+        cells = []
+        for column in shown:
+            kind = [k for k, on in (("t", column in texts), ("best", column == "regime" and row["tie"] == 1)) if on]
+            cells.append(f'<td class="{" ".join(kind)}">{_cell(column, row[column])}</td>')
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return (
+        f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n'
+        + "\n".join(lines)
+        + "\n</tbody></table></div>\n"
+    )
+
+
+def _cell(column: str, value: object) -> str:
+    if isinstance(value, str):
+        return _text(value)
+    if not isinstance(value, int | float) or value != value:
+        return "–"
+    if column in ("tie", "seeds"):
+        return str(int(value))
+    if column == "gain":
+        return f"{value:+.1f}"
+    return f"{value:,.0f}" if column in ("rollouts", "cpu", "gpu", "used") else f"{value:.1f}"
+
+
+def _provenance(snapshot: Snapshot, suite: str) -> str:
+    rows = snapshot.query(
+        "SELECT count(*) AS cells, min(started) AS first, max(finished) AS last, list(DISTINCT code_version) AS code, "
+        "list(DISTINCT commit_hash) AS commits, bool_or(dirty) AS dirty, list(DISTINCT engine) AS engines, list(DISTINCT origin) AS origins "
+        "FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done'",
+        [suite],
+    ).to_pylist()[0]
+    commits = ", ".join(c[:12] for c in rows["commits"] or [] if c)
+    parts = [
+        f"{rows['cells']} finished cells, {rows['first']} to {rows['last']}",
+        f"engine {', '.join(e for e in rows['engines'] or [] if e)}",
+        f"code {', '.join(c for c in rows['code'] or [] if c)} ({commits}{', with local changes' if rows['dirty'] else ''})",
+        *(f"origin {o}" for o in rows["origins"] or [] if o),
+    ]
+    return f'<p class="soft">{_text("; ".join(parts))}</p>\n'
+
+
+def _text(value: str) -> str:
+    return html.escape(visible(value, 2000))

@@ -1,0 +1,111 @@
+"""Rows of the store as data frames, and the pure steps from them to figures: shared by the pages and the static report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pandas as pd
+
+from harness.store.table import SeedRow, ShowRow
+from leaderboard import charts
+from leaderboard.charts import Figure
+from leaderboard.words import Overall, verdict
+
+
+def show_frame(rows: Sequence[ShowRow]) -> pd.DataFrame:
+    """The columns of ShowRow, intervals split into `low`, `high`, `gain_low`, `gain_high`; None is NaN."""
+    frame = pd.DataFrame.from_records(
+        [msgspec.structs.astuple(r) for r in rows], columns=list(ShowRow.__struct_fields__)
+    )
+    for column, prefix in (("interval", ""), ("gain_interval", "gain_")):
+        frame[f"{prefix}low"] = [pair[0] if pair else float("nan") for pair in frame[column]]
+        frame[f"{prefix}high"] = [pair[1] if pair else float("nan") for pair in frame[column]]
+    numbers = ["base", "gain", "peer_used", "gain_p", "detectable", "gain_per_1000_rollouts", "gain_per_gpu_second"]
+    frame[numbers] = frame[numbers].astype(float)
+    return frame.drop(columns=["interval", "gain_interval"])
+
+
+def seeds_frame(rows: Sequence[SeedRow]) -> pd.DataFrame:
+    """The columns of SeedRow."""
+    frame = pd.DataFrame.from_records(
+        [msgspec.structs.astuple(r) for r in rows], columns=list(SeedRow.__struct_fields__)
+    )
+    frame[["base", "gain"]] = frame[["base", "gain"]].astype(float)
+    return frame
+
+
+def baseline_of(rows: pd.DataFrame, otherwise: str) -> str:
+    """The baseline that most of the rows are compared with."""
+    named = rows["baseline"].dropna()
+    return str(named.mode().iloc[0]) if len(named) else otherwise
+
+
+def overall_table(found: Overall, table: pd.DataFrame) -> pd.DataFrame:
+    """The overall rows with the columns that a panel needs."""
+    rows = found.rows.rename(columns={"p": "gain_p"})
+    costs = table.groupby("regime")[["rollouts", "cpu_seconds"]].mean()
+    baselines = table.groupby("regime")["baseline"].first()
+    return rows.join(costs, on="regime").join(baselines, on="regime")
+
+
+def panel(rows: pd.DataFrame, title: str, measure: str, order: Sequence[str]) -> Figure:
+    """A forest plot of one group and benchmark. `measure` is `gain` (points) or `accuracy` (percent)."""
+    gains = measure == "gain"
+    value, prefix = ("gain", "gain_") if gains else ("accuracy", "")
+    drawn = pd.DataFrame(
+        {
+            "regime": rows["regime"],
+            "value": 100 * rows[value],
+            "low": 100 * rows[f"{prefix}low"].fillna(rows[value]),
+            "high": 100 * rows[f"{prefix}high"].fillna(rows[value]),
+            "detail": [f"{r.rollouts:,.0f} rollouts, {r.cpu_seconds:,.0f} CPU-s" for r in rows.itertuples()],
+            "verdict": [
+                verdict(r.gain, r.gain_low, r.gain_high, r.gain_p, isinstance(r.baseline, str))
+                for r in rows.itertuples()
+            ],
+        }
+    )
+    if gains:
+        itself = drawn["verdict"] == "baseline"
+        for column in ("value", "low", "high"):
+            drawn.loc[itself, column] = drawn.loc[itself, column].fillna(0.0)
+        drawn = drawn.dropna(subset=["value"])
+    sign = "+" if gains else ""
+    drawn["label"] = [
+        f"{r.value:{sign}.1f} [{r.low:.1f}, {r.high:.1f}]" if r.high > r.low else f"{r.value:{sign}.1f}"
+        for r in drawn.itertuples()
+    ]
+    return charts.forest(drawn, title, "gain, points" if gains else "accuracy, %", order, zero=gains)
+
+
+def readable(table: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
+    """The ranking as people read it: percent and points, intervals as text."""
+    rank = {regime: i for i, regime in enumerate(order)}
+    rows = table.assign(place=table["regime"].map(rank)).sort_values(["group", "task", "place"], kind="stable")
+    return pd.DataFrame(
+        {
+            "regime": rows["regime"],
+            "group": rows["group"],
+            "task": rows["task"],
+            "tie": rows["tie_group"],
+            "gain": 100 * rows["gain"],
+            "gain interval": [
+                _interval(low, high) for low, high in zip(rows["gain_low"], rows["gain_high"], strict=True)
+            ],
+            "accuracy": 100 * rows["accuracy"],
+            "interval": [_interval(low, high) for low, high in zip(rows["low"], rows["high"], strict=True)],
+            "base": 100 * rows["base"],
+            "seeds": rows["seeds"],
+            "used": 100 * rows["peer_used"],
+            "rollouts": rows["rollouts"],
+            "cpu": rows["cpu_seconds"],
+            "gpu": rows["gpu_seconds"],
+            "per 1000": 100 * rows["gain_per_1000_rollouts"],
+            "baseline": rows["baseline"],
+        }
+    )
+
+
+def _interval(low: float, high: float) -> str:
+    return "" if pd.isna(low) else f"{100 * low:.1f} to {100 * high:.1f}"

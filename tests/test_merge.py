@@ -1,0 +1,215 @@
+"""`harness import`: the good part is taken, the bad is refused with reasons, nothing existing changes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from synthetic_results import REGIMES, write_results
+
+from harness.errors import UsageError
+from harness.store.columns import SCHEMAS, to_arrow
+from harness.store.ingest import ingest
+from harness.store.journal import Journal, read_journal, write_columns
+from harness.store.manifest import read_manifest, write_manifest
+from harness.store.merge import merge
+from harness.store.read import Snapshot
+from harness.store.rows import CostRow, SampleRow, StepRow
+from harness.store.table import show_rows, suites
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    folder = tmp_path / "theirs"
+    write_results(folder, steps=4, questions=8, regimes=REGIMES[:2], seeds=(1, 2))
+    return folder
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    folder = tmp_path / "ours"
+    folder.mkdir()
+    return folder
+
+
+def cells(results: Path) -> list[Path]:
+    return sorted(p.parent for p in results.glob("*/[!b]*/manifest.json"))
+
+
+def replace_table(cell: Path, name: str, data: pa.Table) -> None:
+    compact = next((cell / "journal").glob("compact-*"))
+    for old in compact.glob(f"{name}-*"):
+        old.unlink()
+    write_columns(compact, name, data)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_import_takes_everything_good_and_marks_its_origin(theirs: Path, ours: Path) -> None:
+    write_results(ours, steps=4, questions=8, regimes=REGIMES[:2], seeds=(1, 2))
+    before = contents(ours)
+    report = merge(ours, theirs, "lab-b")
+    assert (report.cells, report.present, report.rows_refused, report.refused) == (2 * 2 * 2 + 4, 0, 0, [])
+    assert before.items() <= contents(ours).items()
+    ingest(ours)
+    with Snapshot(ours) as snapshot:
+        assert suites(snapshot) == ["synthetic-small", "synthetic-small@lab-b"]
+        mine, other = (show_rows(snapshot, name) for name in suites(snapshot))
+        for row, copy in zip(mine, other, strict=True):
+            assert row == msgspec.structs.replace(copy, cpu_seconds=row.cpu_seconds)
+        origins = snapshot.query("SELECT DISTINCT suite, origin FROM cells ORDER BY 1").to_pylist()
+        assert [row["origin"] for row in origins] == ["", "lab-b"]
+    after = contents(ours)
+    again = merge(ours, theirs, "lab-b")
+    assert (again.cells, again.present) == (0, 12)
+    assert {k: v for k, v in contents(ours).items() if "@" in k} == {k: v for k, v in after.items() if "@" in k}
+
+
+def test_one_suites_folder_can_be_imported_alone(theirs: Path, ours: Path) -> None:
+    assert merge(ours, theirs / "synthetic-small", "b").cells == 12
+
+
+BAD = {
+    "reward_mean": 1.5, "accuracy": -0.1, "rollouts": -1, "step": None, "policy": "stranger", "kl_base": float("inf"),
+    "prompts": 1 << 60,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("column", BAD)
+def test_a_bad_row_is_refused_and_its_neighbours_taken(theirs: Path, ours: Path, column: str) -> None:
+    cell = cells(theirs)[0]
+    table = "curves" if column == "accuracy" else "steps"
+    data = read_journal(cell).tables[table]
+    values = data[column].to_pylist()
+    values[1] = BAD[column]
+    replace_table(
+        cell,
+        table,
+        data.set_column(
+            data.schema.names.index(column), data.schema.field(column), pa.array(values, data.schema.field(column).type)
+        ),
+    )
+    report = merge(ours, theirs, "b")
+    assert report.rows_refused == 1
+    assert len(report.refused) == 1
+    assert column in report.refused[0]
+    assert cell.name in report.refused[0]
+    taken = read_journal(ours / "synthetic-small@b" / cell.name).tables[table]
+    assert taken.num_rows == data.num_rows - 1
+
+
+def test_doubled_samples_foreign_words_and_giant_texts_are_refused(theirs: Path, ours: Path) -> None:
+    cell = cells(theirs)[0]
+    data = read_journal(cell).tables["samples"]
+    policy = data["policy"][0].as_py()
+    extra = [
+        SampleRow(policy=policy, checkpoint_step=4, task="t", metric="greedy", doc_id="1", verdict="perfect"),
+        SampleRow(policy=policy, checkpoint_step=4, task="t", metric="best", doc_id="2", verdict="right"),
+        SampleRow(
+            policy=policy,
+            checkpoint_step=4,
+            task="t",
+            metric="greedy",
+            doc_id="3",
+            verdict="right",
+            text="x" * (1 << 20) + "x",
+        ),
+        SampleRow(
+            policy=policy,
+            checkpoint_step=4,
+            task="t",
+            metric="greedy",
+            doc_id="4",
+            verdict="right",
+            text="y" * (1 << 20),
+        ),
+    ]
+    replace_table(cell, "samples", pa.concat_tables([data, data.slice(0, 2), to_arrow("samples", extra)]))
+    report = merge(ours, theirs, "b")
+    assert report.rows_refused == 5
+    assert any("stands twice" in line and "2 rows" in line for line in report.refused)
+    taken = read_journal(ours / "synthetic-small@b" / cell.name).tables["samples"]
+    assert taken.num_rows == data.num_rows + 1
+
+
+def test_corrupt_truncated_and_foreign_files_are_refused_with_reasons(theirs: Path, ours: Path) -> None:
+    found = cells(theirs)
+    steps = next(found[0].glob("journal/*/steps-*"))
+    steps.write_bytes(steps.read_bytes()[:100])
+    (found[1] / "manifest.json").write_bytes(b"\xff\xfe not json")
+    next(found[2].glob("journal/*/samples-*")).unlink()
+    write_manifest(found[3], msgspec.structs.replace(read_manifest(found[3]), state="running"))
+    write_manifest(found[4], msgspec.structs.replace(read_manifest(found[4]), key="../../evil"))
+    os.symlink("/etc/passwd", found[5] / "journal" / "compact-000001" / "terms-00000000.arrow")
+    (theirs / "holiday-photos").mkdir()
+    (theirs / "synthetic-small" / "..evil").mkdir()
+    (theirs / "synthetic-small" / "..evil" / "manifest.json").write_text("{}")
+    report = merge(ours, theirs, "b")
+    assert report.cells == 12 - 5
+    text = "\n".join(report.refused)
+    for cause in ("checksum", "not a manifest", "no usable", "only finished", "folder's name", "a link", "..evil"):
+        assert cause in text
+    assert not (ours / "synthetic-small@b" / found[4].name).exists()
+    assert "steps" not in read_journal(ours / "synthetic-small@b" / found[0].name).tables
+    assert ingest(ours).problems == []
+
+
+@pytest.mark.parametrize("keep", [0, 1, 7, 40, 333])
+def test_every_truncation_of_a_table_is_noticed(theirs: Path, ours: Path, keep: int) -> None:
+    for file in theirs.rglob("*.arrow"):
+        file.write_bytes(file.read_bytes()[:keep])
+    report = merge(ours, theirs, "b")
+    assert report.cells == 0
+    assert len(report.refused) >= 12
+
+
+def test_a_valid_checksum_over_nonsense_is_no_way_in(theirs: Path, ours: Path) -> None:
+    import zlib
+
+    for cell in cells(theirs):
+        for file in cell.rglob("*.arrow"):
+            data = bytearray(file.read_bytes())
+            rng = np.random.default_rng(zlib.crc32(file.name.encode()))
+            for place in rng.integers(0, len(data), 12):
+                data[place] ^= int(rng.integers(1, 256))
+            file.unlink()
+            table = file.name.rsplit("-", 1)[0]
+            (file.parent / f"{table}-{zlib.crc32(bytes(data)):08x}.arrow").write_bytes(bytes(data))
+    merge(ours, theirs, "b")
+    assert ingest(ours).problems == []
+
+
+@pytest.mark.parametrize("origin", ["", "../up", "a b", "x" * 200, "a@b"])
+def test_bad_origins(theirs: Path, ours: Path, origin: str) -> None:
+    with pytest.raises(UsageError, match="origin"):
+        merge(ours, theirs, origin)
+
+
+def test_folders_without_results(tmp_path: Path, ours: Path) -> None:
+    with pytest.raises(UsageError, match="no such folder"):
+        merge(ours, tmp_path / "absent", "b")
+    with pytest.raises(UsageError, match="holds no results"):
+        merge(ours, ours, "b")
+
+
+def test_costs_without_a_policy_and_parts_are_taken(theirs: Path, ours: Path) -> None:
+    cell = cells(theirs)[0]
+    journal = Journal(cell)
+    journal.append(
+        [
+            CostRow(attempt=2, policy="", phase="save", cpu_seconds=1.0),
+            StepRow(policy=read_manifest(cell).policies[0].name, step=77),
+        ]
+    )
+    journal.commit(77)
+    assert merge(ours, theirs, "b").refused == []
+    taken = read_journal(ours / "synthetic-small@b" / cell.name).tables
+    assert 77 in taken["steps"]["step"].to_pylist()
+    assert "" in taken["costs"]["policy"].to_pylist()
+    assert taken["steps"].schema.equals(SCHEMAS["steps"])
