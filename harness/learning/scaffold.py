@@ -1,0 +1,193 @@
+"""`harness new-regime NAME`: a plugin package that installs, passes its contract test and runs in a suite as it is."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+import sys
+from pathlib import Path
+from string import Template
+
+from harness.errors import UsageError
+from harness.learning.registry import ENTRY_POINT_GROUP, installed
+
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+LONGEST = 40
+
+
+def write_package(name: str, into: Path) -> Path:
+    """Write the package `into`/NAME and return its folder.
+
+    Raises
+    ------
+    UsageError
+        The name cannot be a regime's and a module's, is taken, or the folder exists or cannot be written.
+    """
+    module = name.replace("-", "_")
+    if not NAME.fullmatch(name) or len(name) > LONGEST or keyword.iskeyword(module):
+        raise UsageError(
+            f"{name!r} cannot name a regime: lower-case letters, digits and single hyphens, a letter first, at most {LONGEST}"
+        )
+    taken = installed().get(name)
+    if taken is not None:
+        raise UsageError(f"a regime {name!r} is installed already ({taken.value})")
+    if module in sys.stdlib_module_names or importlib.util.find_spec(module) is not None:
+        raise UsageError(f"{name!r}: a Python module {module!r} exists already; its name would be ambiguous")
+    folder = into / name
+    words = {"name": name, "module": module, "title": _camel(name), "group": ENTRY_POINT_GROUP}
+    try:
+        (folder / "tests").mkdir(parents=True)
+        for path, text in FILES.items():
+            (folder / Template(path).substitute(words)).write_text(Template(text).substitute(words), encoding="utf-8")
+    except FileExistsError:
+        raise UsageError(f"{folder} exists already") from None
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror or error}") from None
+    return folder
+
+
+def _camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("-"))
+
+
+PYPROJECT = """\
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "harness-regime-$name"
+version = "0.1.0"
+description = "The sharing regime $name for the experience-sharing harness"
+requires-python = ">=3.11"
+dependencies = ["experience-sharing-harness"]
+
+[project.entry-points."$group"]
+$name = "$module:$title"
+
+[tool.setuptools]
+py-modules = ["$module"]
+"""
+
+MODULE = '''\
+"""$title: a sharing regime. Say here where it comes from: a paper and its equation, or "our reading"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.exchange.records import Success
+from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_answer
+from harness.learning.experience import Group, Inbox
+from harness.learning.regime import Context, Regime
+from harness.learning.terms import Objective, Term
+
+IMITATION = Objective(form="nll", aggregation="prompt")
+
+
+@dataclass(frozen=True)
+class ${title}Options:
+    """weight: of the imitation term. below: a prompt is rescued when at most this share of own answers is right."""
+
+    weight: float = 0.1
+    below: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.weight < 0:
+            raise ValueError(f"weight: must not be negative, got {self.weight}")
+        if not 0 <= self.below <= 1:
+            raise ValueError(f"below: must lie in [0, 1], got {self.below}")
+
+
+class $title(Regime):
+    """GRPO on own answers; where they fail, imitate the shortest answer that a peer got right."""
+
+    Options = ${title}Options
+    shares = frozenset({Success})
+
+    def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
+        """Own answers by GRPO, and the negative log-likelihood of one success per rescued prompt."""
+        imitated = []
+        for group in own:
+            successes = inbox.successes.get(group.prompt.id, ())
+            if group.valid and group.rewards.mean() <= self.options.below and successes:
+                shortest = min(successes, key=lambda s: s.tokens.size)
+                imitated.append(peer_answer(shortest, 1.0, None))
+        return [
+            own_term(own, grpo_advantages, GRPO),
+            Term("imitation", "peer", IMITATION, tuple(imitated), weight=self.options.weight),
+        ]
+'''
+
+TEST = '''\
+"""$name keeps the contract of every regime, and does what it says."""
+
+from __future__ import annotations
+
+import pytest
+from $module import $title
+
+from harness.errors import PluginError
+from harness.learning.conformance import check_regime
+from harness.learning.registry import build, load
+from harness.learning.situations import situations
+
+
+@pytest.mark.parametrize("options", [{}, {"weight": 1.0, "below": 0.5}], ids=str)
+def test_keeps_the_contract(options):
+    check_regime("$name", options)
+
+
+def test_is_found_by_name():
+    assert load("$name") is $title
+
+
+def test_rescues_failed_prompts_only():
+    for situation in situations($title()):
+        _, imitation = $title().learn(situation.own, situation.inbox, situation.context())
+        failed = {g.prompt.id for g in situation.own if g.valid and not g.rewards.any()}
+        assert {a.prompt_id for a in imitation.answers} == failed & {p for p, s in situation.inbox.successes.items() if s}
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(PluginError, match="weight"):
+        build("$name", {"weight": -1.0})
+'''
+
+README = """\
+# $name
+
+A sharing regime for the experience-sharing harness, in one module: `$module.py`.
+
+    pip install -e .
+    pytest
+    harness regimes
+    harness run suite.yaml
+
+`suite.yaml` trains it beside the independent baseline on two small policies, in seconds. What a regime may use and must
+keep is in the harness's `docs/regimes.md`.
+"""
+
+SUITE = """\
+# $name beside the baseline, on a pair of small policies: a few steps, seconds.
+title: $name
+groups:
+  - name: llama-qwen
+    policies:
+      - {name: llama, model: micro/llama, stage0: {preset: trap, strong: add}}
+      - {name: qwen, model: micro/qwen, stage0: {preset: trap, strong: mul}}
+regimes: [independent, $name]
+seeds: [1, 2]
+training: {steps: 6, prompts: 8, checkpoint_every: 2, measure_every: 3}
+evaluation: {k: 2, limit: 48, curve_every: 3, curve_prompts: 24}
+"""
+
+FILES = {
+    "pyproject.toml": PYPROJECT,
+    "${module}.py": MODULE,
+    "tests/test_${module}.py": TEST,
+    "README.md": README,
+    "suite.yaml": SUITE,
+}

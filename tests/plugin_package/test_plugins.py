@@ -1,0 +1,148 @@
+"""Plugins that pip really installs: found without import, imported on use, and listed with their error when broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.errors import UsageError
+from harness.learning.scaffold import write_package
+
+HERE = Path(__file__).parent
+SUITE = """
+groups:
+  - name: pair
+    policies:
+      - {name: a, model: micro/llama, stage0: {preset: trap, strong: add}}
+      - {name: b, model: micro/qwen, stage0: {preset: trap, strong: mul}}
+regimes: [independent, NAME]
+seeds: [1]
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A folder with the witnesses and a scaffolded regime, installed by pip."""
+    work = tmp_path_factory.mktemp("plugins")
+    shutil.copytree(HERE / "witnesses", work / "witnesses")
+    written = write_package("shortest-success", work)
+    target = work / "site"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*command, "--target", target, work / "witnesses", written], check=True, timeout=120)
+    return target
+
+
+def harness(site: Path, *arguments: str, trace: Path | None = None) -> subprocess.CompletedProcess[str]:
+    paths = [str(site), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(p for p in paths if p),
+        "WITNESS_TRACE": str(trace or os.devnull),
+    }
+    code = "import sys; from harness.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
+
+
+def test_installed_plugins_are_listed_and_broken_ones_with_their_error(site, tmp_path):
+    done = harness(site, "regimes", "--json", trace=tmp_path / "trace")
+    assert done.returncode == 0, done.stderr
+    found = {r["name"]: r for r in json.loads(done.stdout)["regimes"]}
+    assert found["witness"]["origin"] == "harness-witnesses 1.2.3 (witness:Witness)"
+    assert found["witness"]["summary"] == "Independent training, observed."
+    assert found["witness"]["error"] == ""
+    assert found["shortest-success"]["shares"] == ["Success"]
+    assert found["shortest-success"]["options"] == {"weight": 0.1, "below": 0.0}
+    for name, words in {
+        "broken": "No module named 'a_module_that_nobody_has'",
+        "quitter": "SystemExit: goodbye",
+        "misnamed": "has no attribute 'Nothing'",
+        "no-regime": "not a subclass",
+        "greedy": "does not share Rollout",
+        "careless": "forgot something",
+    }.items():
+        assert words in found[name]["error"], name
+    assert found["sgt"]["error"] == ""
+    assert harness(site, "regimes").stdout.count("BROKEN") == 6
+
+
+def test_found_without_import_and_imported_on_use(site, tmp_path):
+    trace = tmp_path / "trace"
+    suite = tmp_path / "plain.yaml"
+    suite.write_text(SUITE.replace("NAME", "sgt"))
+    done = harness(site, "plan", str(suite), "--results", str(tmp_path), trace=trace)
+    assert done.returncode == 0, done.stderr
+    assert not trace.exists()
+    suite.write_text(SUITE.replace("NAME", "witness"))
+    done = harness(site, "plan", str(suite), "--results", str(tmp_path), trace=trace)
+    assert done.returncode == 0, done.stderr
+    assert trace.read_text() == "imported\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("broken", "does not load: ModuleNotFoundError"),
+        ("greedy", "needs peers' log-probabilities (Need.ALIGNED) but does not share Rollout"),
+        ("{regime: shortest-success, below: 2.0}", "below: must lie in [0, 1]"),
+        ("shortest-sucess", "did you mean 'shortest-success'?"),
+    ],
+)
+def test_refused_before_anything_starts_in_one_line(site, tmp_path, name, words):
+    suite = tmp_path / "bad.yaml"
+    suite.write_text(SUITE.replace("NAME", name))
+    done = harness(site, "run", str(suite), "--results", str(tmp_path / "results"))
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_the_scaffold_passes_its_own_tests(site, tmp_path):
+    written = write_package("shortest-success", tmp_path)
+    (written / "shortest_success.py").unlink()  # the installed module is tested
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(written)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=100, cwd=written, env=os.environ | {"PYTHONPATH": str(site)}
+    )
+    assert done.returncode == 0, done.stdout
+    assert "5 passed" in done.stdout
+
+
+def test_the_scaffold_is_short_and_clean(tmp_path):
+    written = write_package("best-of-peers", tmp_path)
+    lines = (written / "best_of_peers.py").read_text().splitlines()
+    assert len(lines) < 60
+    done = subprocess.run([sys.executable, "-m", "ruff", "check", "--isolated", "--line-length", "120", written],
+                          capture_output=True, text=True, timeout=60)  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sgt", "installed already"), ("Best", "cannot name"), ("best_of", "cannot name"), ("-x", "cannot name"),
+        ("a--b", "cannot name"), ("../x", "cannot name"), ("", "cannot name"), ("class", "cannot name"), ("x" * 41, "cannot name"),
+        ("json", "exists already"), ("torch", "exists already"), ("regimes", "exists already"), ("è", "cannot name"),
+    ],
+)  # fmt: skip
+def test_bad_names_are_refused_and_nothing_is_written(tmp_path, name, words):
+    with pytest.raises(UsageError, match=words):
+        write_package(name, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_existing_folders_and_unwritable_places_are_refused(tmp_path):
+    folder = write_package("mine", tmp_path)
+    (folder / "mine.py").write_text("precious")
+    with pytest.raises(UsageError, match="exists already"):
+        write_package("mine", tmp_path)
+    assert (folder / "mine.py").read_text() == "precious"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="Not a directory"):
+        write_package("other", tmp_path / "file")

@@ -1,0 +1,3 @@
+"""Does not import."""
+
+import a_module_that_nobody_has  # noqa: F401
