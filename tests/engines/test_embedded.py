@@ -23,9 +23,13 @@ from harness.learning.packing import pack
 from harness.learning.surrogate import surrogate
 from harness.learning.terms import Objective, Term, TermAnswer
 
+# Grouped-query attention with rotary positions, and learned positions; what differs by family is tested on all four.
+two_families = pytest.mark.parametrize("folder", ["qwen", "gpt2"], indirect=True)
+one_family = pytest.mark.parametrize("folder", ["qwen"], indirect=True)
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
+@two_families
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
 def test_conformance(check, device, folder, prompts, tmp_path):
@@ -92,6 +96,7 @@ def test_gradient_is_that_of_plain_forward_passes(folder, prompts):
         torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=2e-6, msg=lambda m, n=name: f"{n}: {m}")
 
 
+@one_family
 def test_sampling_follows_the_distribution(folder, prompts):
     """First tokens of 4,000 answers against the model's own probabilities, chi-square below its 1e-4 quantile."""
     engine = EmbeddedEngine("a", folder, device="cpu")
@@ -130,6 +135,7 @@ def test_uniforms_are_uniform_and_distinct():
     assert uniforms(np.zeros(1, np.uint64), 1)[0, 0] == ((0xE220A8397B1DCDAF >> 11) + 1) * 2.0**-53
 
 
+@one_family
 def test_hard_clipped_peers_are_not_active(folder, prompts):
     """HACPO's term: answers outside the window count as not used."""
     engine = EmbeddedEngine("a", folder, device="cpu")
@@ -163,6 +169,7 @@ def test_micro_batches_and_buckets_keep_every_answer():
     assert [len(piece) for piece in pieces] == [2, 2, 2, 2, 1]
 
 
+@one_family
 def test_small_cache_budget_gives_the_same_answers(folder, prompts, monkeypatch):
     engine = EmbeddedEngine("a", folder, device="cpu")
     seeds = np.arange(18, dtype=np.uint64).reshape(9, 2)
@@ -172,6 +179,7 @@ def test_small_cache_budget_gives_the_same_answers(folder, prompts, monkeypatch)
     assert [[s.text for s in g] for g in whole] == [[s.text for s in g] for g in pieces]
 
 
+@one_family
 def test_refusals_are_one_clear_line(folder, prompts, tmp_path):
     engine = EmbeddedEngine("a", folder, device="cpu")
     pad = np.array([5, engine.tokenizer.pad_token_id], np.int32)
@@ -201,6 +209,7 @@ def test_refusals_are_one_clear_line(folder, prompts, tmp_path):
         engine.update(prompts[:1], [Term("own", "own", Objective(), (poison,))], Optimisation())
 
 
+@one_family
 def test_chat_template_and_sliding_windows(folder, prompts, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.chat_template = (
