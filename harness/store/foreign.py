@@ -21,6 +21,7 @@ from harness.store.columns import SCHEMAS, without_nan
 from harness.store.files import replace_atomic
 from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import Manifest, read_manifest, read_suite, write_manifest, write_suite
+from harness.store.text import visible
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
 _BUDGET = re.compile(r"[1-9][0-9]?x")
@@ -51,7 +52,7 @@ _NEGATIVE = {"made", "loss"}
 
 
 @dataclass(slots=True)
-class MergeReport:
+class ImportReport:
     """What an import did. refused: one line per refused cell, table or kind of row, with the reason."""
 
     cells: int = 0
@@ -60,8 +61,16 @@ class MergeReport:
     rows_refused: int = 0
     refused: list[str] = field(default_factory=list)
 
+    def describe(self) -> str:
+        """A few lines for people."""
+        lines = [f"{self.cells} cells with {self.rows:,} rows imported, {self.present} were there already"]
+        if self.refused:
+            lines.append(f"refused ({self.rows_refused} rows in all):")
+            lines += [f"  {visible(line, 400)}" for line in self.refused]
+        return "\n".join(lines)
 
-def merge(results: Path, source: Path, origin: str) -> MergeReport:
+
+def import_results(source: Path, results: Path, origin: str) -> ImportReport:
     """Take over the finished cells of `source`, a results folder or one suite's folder, marked with `origin`.
 
     Cells that were imported before are left alone. Raises UsageError (bad origin, no such folder, no cells at all),
@@ -71,7 +80,7 @@ def merge(results: Path, source: Path, origin: str) -> MergeReport:
         raise UsageError(f"origin {origin!r}: letters, digits and _ . + - are allowed")
     if not source.is_dir():
         raise UsageError(f"{source}: no such folder")
-    report = MergeReport()
+    report = ImportReport()
     folders = list(_cells(source, report))
     if not folders and not report.refused:
         raise UsageError(f"{source}: holds no results (expected <suite>/<cell>/manifest.json)")
@@ -94,7 +103,7 @@ def merge(results: Path, source: Path, origin: str) -> MergeReport:
     return report
 
 
-def _cells(source: Path, report: MergeReport) -> Iterator[tuple[str, Path]]:
+def _cells(source: Path, report: ImportReport) -> Iterator[tuple[str, Path]]:
     suites = [source] if any(source.glob("*/manifest.json")) else sorted(p for p in source.iterdir() if p.is_dir())
     for suite in suites:
         if suite.is_symlink() or not _NAME.fullmatch(suite.name):
@@ -137,7 +146,7 @@ def _checked_manifest(suite: str, folder: Path) -> Manifest:
     return manifest
 
 
-def _checked_tables(manifest: Manifest, folder: Path, report: MergeReport) -> dict[str, pa.Table]:
+def _checked_tables(manifest: Manifest, folder: Path, report: ImportReport) -> dict[str, pa.Table]:
     try:
         contents = read_journal(folder)
     except OSError as error:
@@ -233,7 +242,7 @@ def _write(target: Path, manifest: Manifest, tables: Mapping[str, pa.Table]) -> 
     replace_atomic(target, fill)
 
 
-def _take_suite(target: Path, folders: list[tuple[str, Path]], suite: str, report: MergeReport) -> None:
+def _take_suite(target: Path, folders: list[tuple[str, Path]], suite: str, report: ImportReport) -> None:
     source = next(folder.parent for name, folder in folders if name == suite)
     if not target.exists() or (target / "suite.json").exists() or not (source / "suite.json").exists():
         return

@@ -13,10 +13,10 @@ from synthetic_results import REGIMES, write_results
 
 from harness.errors import UsageError
 from harness.store.columns import SCHEMAS, to_arrow
+from harness.store.foreign import import_results
 from harness.store.ingest import ingest
 from harness.store.journal import Journal, read_journal, write_columns
 from harness.store.manifest import read_manifest, write_manifest
-from harness.store.merge import merge
 from harness.store.read import Snapshot
 from harness.store.rows import CostRow, SampleRow, StepRow
 from harness.store.table import show_rows, suites
@@ -54,7 +54,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_import_takes_everything_good_and_marks_its_origin(theirs: Path, ours: Path) -> None:
     write_results(ours, steps=4, questions=8, regimes=REGIMES[:2], seeds=(1, 2))
     before = contents(ours)
-    report = merge(ours, theirs, "lab-b")
+    report = import_results(theirs, ours, "lab-b")
     assert (report.cells, report.present, report.rows_refused, report.refused) == (2 * 2 * 2 + 4, 0, 0, [])
     assert before.items() <= contents(ours).items()
     ingest(ours)
@@ -66,13 +66,13 @@ def test_import_takes_everything_good_and_marks_its_origin(theirs: Path, ours: P
         origins = snapshot.query("SELECT DISTINCT suite, origin FROM cells ORDER BY 1").to_pylist()
         assert [row["origin"] for row in origins] == ["", "lab-b"]
     after = contents(ours)
-    again = merge(ours, theirs, "lab-b")
+    again = import_results(theirs, ours, "lab-b")
     assert (again.cells, again.present) == (0, 12)
     assert {k: v for k, v in contents(ours).items() if "@" in k} == {k: v for k, v in after.items() if "@" in k}
 
 
 def test_one_suites_folder_can_be_imported_alone(theirs: Path, ours: Path) -> None:
-    assert merge(ours, theirs / "synthetic-small", "b").cells == 12
+    assert import_results(theirs / "synthetic-small", ours, "b").cells == 12
 
 
 BAD = {
@@ -95,7 +95,7 @@ def test_a_bad_row_is_refused_and_its_neighbours_taken(theirs: Path, ours: Path,
             data.schema.names.index(column), data.schema.field(column), pa.array(values, data.schema.field(column).type)
         ),
     )
-    report = merge(ours, theirs, "b")
+    report = import_results(theirs, ours, "b")
     assert report.rows_refused == 1
     assert len(report.refused) == 1
     assert column in report.refused[0]
@@ -131,7 +131,7 @@ def test_doubled_samples_foreign_words_and_giant_texts_are_refused(theirs: Path,
         ),
     ]
     replace_table(cell, "samples", pa.concat_tables([data, data.slice(0, 2), to_arrow("samples", extra)]))
-    report = merge(ours, theirs, "b")
+    report = import_results(theirs, ours, "b")
     assert report.rows_refused == 5
     assert any("stands twice" in line and "2 rows" in line for line in report.refused)
     taken = read_journal(ours / "synthetic-small@b" / cell.name).tables["samples"]
@@ -150,7 +150,7 @@ def test_corrupt_truncated_and_foreign_files_are_refused_with_reasons(theirs: Pa
     (theirs / "holiday-photos").mkdir()
     (theirs / "synthetic-small" / "..evil").mkdir()
     (theirs / "synthetic-small" / "..evil" / "manifest.json").write_text("{}")
-    report = merge(ours, theirs, "b")
+    report = import_results(theirs, ours, "b")
     assert report.cells == 12 - 5
     text = "\n".join(report.refused)
     for cause in ("checksum", "not a manifest", "no usable", "only finished", "folder's name", "a link", "..evil"):
@@ -164,7 +164,7 @@ def test_corrupt_truncated_and_foreign_files_are_refused_with_reasons(theirs: Pa
 def test_every_truncation_of_a_table_is_noticed(theirs: Path, ours: Path, keep: int) -> None:
     for file in theirs.rglob("*.arrow"):
         file.write_bytes(file.read_bytes()[:keep])
-    report = merge(ours, theirs, "b")
+    report = import_results(theirs, ours, "b")
     assert report.cells == 0
     assert len(report.refused) >= 12
 
@@ -181,21 +181,21 @@ def test_a_valid_checksum_over_nonsense_is_no_way_in(theirs: Path, ours: Path) -
             file.unlink()
             table = file.name.rsplit("-", 1)[0]
             (file.parent / f"{table}-{zlib.crc32(bytes(data)):08x}.arrow").write_bytes(bytes(data))
-    merge(ours, theirs, "b")
+    import_results(theirs, ours, "b")
     assert ingest(ours).problems == []
 
 
 @pytest.mark.parametrize("origin", ["", "../up", "a b", "x" * 200, "a@b"])
 def test_bad_origins(theirs: Path, ours: Path, origin: str) -> None:
     with pytest.raises(UsageError, match="origin"):
-        merge(ours, theirs, origin)
+        import_results(theirs, ours, origin)
 
 
 def test_folders_without_results(tmp_path: Path, ours: Path) -> None:
     with pytest.raises(UsageError, match="no such folder"):
-        merge(ours, tmp_path / "absent", "b")
+        import_results(tmp_path / "absent", ours, "b")
     with pytest.raises(UsageError, match="holds no results"):
-        merge(ours, ours, "b")
+        import_results(ours, ours, "b")
 
 
 def test_costs_without_a_policy_and_parts_are_taken(theirs: Path, ours: Path) -> None:
@@ -208,7 +208,7 @@ def test_costs_without_a_policy_and_parts_are_taken(theirs: Path, ours: Path) ->
         ]
     )
     journal.commit(77)
-    assert merge(ours, theirs, "b").refused == []
+    assert import_results(theirs, ours, "b").refused == []
     taken = read_journal(ours / "synthetic-small@b" / cell.name).tables
     assert 77 in taken["steps"]["step"].to_pylist()
     assert "" in taken["costs"]["policy"].to_pylist()

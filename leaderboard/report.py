@@ -35,7 +35,7 @@ th {color: var(--soft); font-weight: 600} td.t, th.t {text-align: left} .best {f
 """
 
 
-def export(results: Path, target: Path, only: str | None = None) -> int:
+def export_report(results: Path, target: Path, only: str | None = None) -> int:
     """Write the report of all suites (or of one) to `target`; returns how many suites it holds.
 
     Raises StoreError (no results, unknown suite), PluginError (the `leaderboard` extra is missing), DiskFullError.
