@@ -1,0 +1,405 @@
+"""Where each policy's trainer and rollout engine go, and how they are cut, for one cell on so many GPUs.
+
+Three arrangements are tried:
+
+  colocated  each policy has GPUs of its own, on which its trainer and its rollout engine take turns (or stand side by side
+             where both fit); shares in proportion to predicted work, so that the policies finish a step together.
+  split      each policy has some GPUs for the trainer and others for rollouts; pays off only when experience may be stale, for
+             then both work at once.
+  stacked    all policies take turns on all GPUs of the cell: for fewer GPUs than policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import msgspec
+
+from harness.allocation.demand import (
+    CONTEXT_BYTES,
+    CellDemand,
+    Memory,
+    PolicyDemand,
+    Workload,
+    activation_bytes,
+    kv_cache_bytes,
+    trainer_states,
+    weight_bytes,
+)
+from harness.allocation.packing import Bundle
+from harness.allocation.shares import apportion
+from harness.allocation.work import (
+    HOST_LINK,
+    SYNC_LINK,
+    Device,
+    StepSeconds,
+    device,
+    rollout_seconds,
+    score_seconds,
+    train_seconds,
+)
+
+Arrangement = Literal["colocated", "split", "stacked"]
+USABLE = 0.95
+"""Share of a device's memory that is planned with; the rest is fragmentation."""
+MICRO_BATCHES = (16, 8, 4, 2, 1)
+LEAST_CONCURRENT = 8
+"""A rollout engine that holds fewer sequences at once is not worth starting (fewer answers than that: all of them)."""
+HOST_BYTES = 4 * 10**9
+"""RAM of a trainer's and a rollout engine's processes beside what is put to sleep there: a prior."""
+CORES = 1
+"""Cores per GPU: what the engine's placement groups reserve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One kind of GPU and what the engine can do on it.
+
+    node: how many a node has, the most that tensor parallelism may span. sleeps: trainer and rollout engine can put each other's
+    memory to sleep in the host's; offloads: the optimiser can live in the host's memory; stacks: several policies can take turns
+    on one GPU. An engine that cannot gets no layout that would need it.
+    """
+
+    kind: str
+    memory: int
+    node: int
+    sleeps: bool = False
+    offloads: bool = False
+    stacks: bool = False
+
+    @property
+    def usable(self) -> int:
+        return int(self.memory * USABLE)
+
+    @property
+    def device(self) -> Device:
+        return device(self.kind)
+
+
+class PolicyLayout(msgspec.Struct, frozen=True):
+    """One policy's place. gpus: its trainer's ranks; rollout_gpus: its engines' (the same ones unless split). sleeps: trainer
+    and engine take turns in the GPU's memory. memory: per device, of the fullest; host: RAM over all its GPUs."""
+
+    policy: str
+    model: str
+    gpus: int
+    rollout_gpus: int
+    engines: int
+    tensor_parallel: int
+    zero: int
+    micro_batch: int
+    checkpointing: bool
+    offload: bool
+    sleeps: bool
+    split: bool
+    concurrent: int
+    memory: Memory
+    peak: int
+    capacity: int
+    host: int
+    seconds: StepSeconds
+
+    def engine_options(self, sequence: int) -> dict[str, int | float | bool]:
+        """The layout as `engine_options` of the openrlhf engine, for sequences of at most so many tokens."""
+        return {
+            "zero_stage": self.zero,
+            "trainers": self.gpus,
+            "rollout_engines": self.engines,
+            "tensor_parallel": self.tensor_parallel,
+            "colocate": not self.split,
+            "gradient_checkpointing": self.checkpointing,
+            "micro_batch_tokens": self.micro_batch * sequence,
+            "rollout_sequences": self.concurrent,
+            "rollout_memory": round((self.memory.rollout + self.capacity // 100) / self.capacity, 3),
+            "max_length": sequence,
+        }
+
+
+class CellLayout(msgspec.Struct, frozen=True):
+    """One kind of cell: its policies' places, the step they make together, and the resources that it reserves."""
+
+    arrangement: Arrangement
+    gpus: int
+    policies: tuple[PolicyLayout, ...]
+    step_seconds: float
+    seconds: float
+    evaluation_seconds: float
+    memory_bytes: int
+
+    @property
+    def host(self) -> int:
+        return sum(p.host for p in self.policies)
+
+    def bundles(self, gpu: Gpu) -> tuple[Bundle, ...]:
+        """What to reserve. One bundle per tensor-parallel group, which must not cross nodes, and per other GPU."""
+        if self.arrangement == "stacked":
+            widest = max(p.tensor_parallel for p in self.policies)
+            groups = [widest] * (self.gpus // widest) + [1] * (self.gpus % widest)
+            ram = self.host // self.gpus
+            return tuple(Bundle(n, CORES * n, ram * n, gpu.memory) for n in groups)
+        bundles: list[Bundle] = []
+        for p in self.policies:
+            total = p.gpus + p.rollout_gpus if self.arrangement == "split" else max(p.gpus, p.rollout_gpus)
+            grouped = p.engines * p.tensor_parallel
+            groups = [p.tensor_parallel] * p.engines + [1] * (total - grouped)
+            bundles += [Bundle(n, CORES * n, p.host // total * n, gpu.memory) for n in groups]
+        return tuple(bundles)
+
+
+@lru_cache(maxsize=65536)
+def policy_layout(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, asleep: int = 0) -> PolicyLayout | None:
+    """The fastest way to put trainer and rollouts of one policy on the same `gpus` GPUs, or None if nothing fits.
+
+    asleep: bytes that other processes keep on each of these GPUs meanwhile.
+    """
+    best: PolicyLayout | None = None
+    for states, micro, checkpointing, offload, zero in _trainers(policy, work, gpus, gpu.offloads):
+        train = states.train + asleep
+        if train > gpu.usable:
+            continue
+        for tensor_parallel in _tensor_parallel(policy, gpus, gpu):
+            for sleeps in (False, True) if gpu.sleeps else (False,):
+                room = gpu.usable - asleep - CONTEXT_BYTES - (0 if sleeps else states.train)
+                engine = _engine(policy, work, gpus // tensor_parallel, tensor_parallel, room)
+                if engine is None:
+                    continue
+                concurrent, weights, cache = engine
+                seconds = _seconds(policy, work, gpus, tensor_parallel, concurrent, checkpointing, offload, gpu.device)
+                memory = msgspec.structs.replace(states, rollout_weights=weights, kv_cache=cache)
+                host = HOST_BYTES * gpus + (12 * policy.model.parameters if offload else 0)
+                if sleeps:
+                    moved = (states.weights + states.gradients + states.optimiser) * gpus + weights * gpus
+                    host += moved
+                    away = 2 * moved / (gpus * HOST_LINK)
+                    seconds = msgspec.structs.replace(seconds, move=seconds.move + away)
+                if best is None or seconds.total < 0.999 * best.seconds.total:
+                    peak = asleep + (max(memory.train, memory.rollout) if sleeps else memory.train + memory.rollout)
+                    best = PolicyLayout(
+                        policy.name, policy.model.name, gpus, gpus, gpus // tensor_parallel, tensor_parallel, zero, micro,
+                        checkpointing, offload, sleeps, False, concurrent, memory, peak, gpu.memory, host, seconds,
+                    )  # fmt: skip
+                break
+    return best
+
+
+@lru_cache(maxsize=4096)
+def split_layout(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu) -> PolicyLayout | None:
+    """The fastest division of `gpus` GPUs into trainer and rollout GPUs, each always busy, or None if nothing fits.
+
+    The step is the longer of the two sides plus the weight sync.
+    """
+    best: PolicyLayout | None = None
+    for ranks in range(1, gpus):
+        trainer = next((t for t in _trainers(policy, work, ranks, gpu.offloads) if t[0].train <= gpu.usable), None)
+        if trainer is None:
+            continue
+        states, micro, checkpointing, offload, zero = trainer
+        others = gpus - ranks
+        for tensor_parallel in _tensor_parallel(policy, others, gpu):
+            engine = _engine(policy, work, others // tensor_parallel, tensor_parallel, gpu.usable - CONTEXT_BYTES)
+            if engine is None:
+                continue
+            concurrent, weights, cache = engine
+            full = _seconds(policy, work, ranks, tensor_parallel, concurrent, checkpointing, offload, gpu.device)
+            rollout = rollout_seconds(
+                policy,
+                work,
+                work.prompts * policy.rollouts,
+                others // tensor_parallel,
+                tensor_parallel,
+                concurrent,
+                gpu.device,
+            )
+            # Both sides work at once: only what one takes longer than the other shows beside it.
+            shown = max(0.0, rollout - full.score - full.train)
+            seconds = msgspec.structs.replace(full, rollout=shown)
+            if best is None or seconds.total < 0.999 * best.seconds.total:
+                memory = msgspec.structs.replace(states, rollout_weights=weights, kv_cache=cache)
+                host = HOST_BYTES * gpus + (12 * policy.model.parameters if offload else 0)
+                best = PolicyLayout(
+                    policy.name, policy.model.name, ranks, others, others // tensor_parallel, tensor_parallel, zero, micro,
+                    checkpointing, offload, False, True, concurrent, memory, max(memory.train, memory.rollout), gpu.memory,
+                    host, seconds,
+                )  # fmt: skip
+            break
+    return best
+
+
+def _trainers(
+    policy: PolicyDemand, work: Workload, ranks: int, offloads: bool
+) -> Iterator[tuple[Memory, int, bool, bool, int]]:
+    """Ways to train on `ranks` ranks, the fastest first: (memory, micro-batch, checkpointing, offload, ZeRO stage)."""
+    answers = max(1, int(work.prompts * policy.rollouts * work.trained) // ranks)
+    for offload in (False, True) if offloads else (False,):
+        for checkpointing in (False, True):
+            for zero in (0, 2, 3) if ranks > 1 else (0,):
+                for micro in (m for m in MICRO_BATCHES if m <= answers or m == 1):
+                    states = trainer_states(policy.model, policy.precision, zero, ranks, offload)
+                    reference = weight_bytes(policy.model, policy.precision) if policy.reference else 0
+                    yield (
+                        msgspec.structs.replace(
+                            states,
+                            activations=activation_bytes(
+                                policy.model, micro, work.sequence, checkpointing, policy.precision
+                            ),
+                            reference=reference // (ranks if zero == 3 else 1),
+                            context=CONTEXT_BYTES,
+                        ),
+                        micro,
+                        checkpointing,
+                        offload,
+                        zero,
+                    )
+
+
+def _tensor_parallel(policy: PolicyDemand, gpus: int, gpu: Gpu) -> list[int]:
+    """1, 2, 4, ... that divide the GPUs and the heads, within a node."""
+    return [t for t in (1, 2, 4, 8) if t <= gpu.node and gpus % t == 0 and policy.model.heads % t == 0]
+
+
+def _engine(
+    policy: PolicyDemand, work: Workload, engines: int, tensor_parallel: int, room: int
+) -> tuple[int, int, int] | None:
+    """(sequences at once, bytes of weights, bytes of KV cache) per device of an engine with `room` bytes, or None."""
+    answers = work.prompts * policy.rollouts
+    weights = weight_bytes(policy.model, policy.precision) // tensor_parallel
+    one = kv_cache_bytes(policy.model, 1, work.sequence, tensor_parallel, 2 if policy.precision == "bf16" else 4)
+    wanted = -(-answers // engines)
+    concurrent = min(wanted, (room - weights) // one)
+    if concurrent < min(LEAST_CONCURRENT, wanted):
+        return None
+    return concurrent, weights, concurrent * one
+
+
+def _seconds(
+    policy: PolicyDemand,
+    work: Workload,
+    gpus: int,
+    tensor_parallel: int,
+    concurrent: int,
+    checkpointing: bool,
+    offload: bool,
+    on: Device,
+) -> StepSeconds:
+    answers = work.prompts * policy.rollouts
+    return StepSeconds(
+        rollout=rollout_seconds(
+            policy, work, answers, max(1, gpus // tensor_parallel), tensor_parallel, concurrent, on
+        ),
+        score=score_seconds(policy, work, gpus, on),
+        train=train_seconds(policy, work, gpus, checkpointing, offload, on),
+        move=weight_bytes(policy.model, policy.precision) / SYNC_LINK,
+    )
+
+
+@lru_cache(maxsize=4096)
+def least_gpus(policy: PolicyDemand, work: Workload, gpu: Gpu, most: int = 4096) -> int | None:
+    """The fewest GPUs on which the policy can be trained, or None if `most` are not enough."""
+    sizes: list[int] = [*range(1, 17), *(2**n for n in range(5, 13))]
+    for gpus in sizes:
+        if gpus <= most and policy_layout(policy, work, gpus, gpu) is not None:
+            return gpus
+    return None
+
+
+def cell_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
+    """The fastest arrangement of a cell on at most `gpus` GPUs, or None if it does not fit."""
+    found = [
+        layout
+        for layout in (_colocated(cell, gpus, gpu), _split(cell, gpus, gpu), _stacked(cell, gpus, gpu))
+        if layout is not None
+    ]
+    return min(found, key=lambda layout: layout.step_seconds, default=None)
+
+
+def _colocated(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
+    least = {}
+    for policy in cell.policies:
+        number = least_gpus(policy, cell.workload, gpu, gpus)
+        if number is None:
+            return None
+        least[policy.name] = number
+    by_name = {p.name: p for p in cell.policies}
+
+    def seconds(name: str, n: int) -> float:
+        layout = policy_layout(by_name[name], cell.workload, n, gpu)
+        return layout.seconds.total if layout is not None else float("inf")
+
+    share = apportion(least, gpus, seconds)
+    if share is None:
+        return None
+    layouts = [policy_layout(p, cell.workload, share[p.name], gpu) for p in cell.policies]
+    fitted = tuple(layout for layout in layouts if layout is not None)
+    return _cell("colocated", cell, fitted, sum(share.values()), max(p.seconds.total for p in fitted), gpu)
+
+
+def _split(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
+    if cell.workload.staleness == 0 or gpus < 2 * len(cell.policies):
+        return None
+    by_name = {p.name: p for p in cell.policies}
+
+    def seconds(name: str, n: int) -> float:
+        layout = split_layout(by_name[name], cell.workload, n, gpu)
+        return layout.seconds.total if layout is not None else float("inf")
+
+    least = {}
+    for policy in cell.policies:
+        number = next((n for n in range(2, gpus + 1) if seconds(policy.name, n) < float("inf")), None)
+        if number is None:
+            return None
+        least[policy.name] = number
+    share = apportion(least, gpus, seconds)
+    if share is None:
+        return None
+    layouts = [split_layout(p, cell.workload, share[p.name], gpu) for p in cell.policies]
+    fitted = tuple(layout for layout in layouts if layout is not None)
+    return _cell("split", cell, fitted, sum(share.values()), max(p.seconds.total for p in fitted), gpu)
+
+
+def _stacked(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
+    if len(cell.policies) < 2 or not (gpu.stacks and gpu.sleeps):
+        return None
+    asleep = CONTEXT_BYTES * (len(cell.policies) - 1)
+    layouts = []
+    for policy in cell.policies:
+        layout = policy_layout(policy, cell.workload, gpus, gpu, asleep)
+        if layout is None:
+            return None
+        states = (
+            layout.memory.weights + layout.memory.gradients + layout.memory.optimiser + layout.memory.rollout_weights
+        ) * gpus
+        if not layout.sleeps:
+            away = 2 * states / (gpus * HOST_LINK)
+            moved = msgspec.structs.replace(layout.seconds, move=layout.seconds.move + away)
+            layout = msgspec.structs.replace(layout, host=layout.host + states, seconds=moved)
+        layouts.append(layout)
+    return _cell("stacked", cell, tuple(layouts), gpus, sum(p.seconds.total for p in layouts), gpu)
+
+
+START_SECONDS = 120.0
+"""Loading models and starting engines of a cell on GPUs: a prior."""
+
+
+def _cell(
+    arrangement: Arrangement, cell: CellDemand, layouts: tuple[PolicyLayout, ...], gpus: int, step: float, gpu: Gpu
+) -> CellLayout:
+    work = cell.workload
+    turns = []
+    for policy, layout in zip(cell.policies, layouts, strict=True):
+        evaluated = rollout_seconds(
+            policy, work, work.evaluated, layout.engines, layout.tensor_parallel, layout.concurrent, gpu.device
+        )
+        turns.append(evaluated if work.evaluated else 0.0)
+    evaluation = sum(turns) if arrangement == "stacked" else max(turns)
+    device_bytes = (
+        max(p.peak for p in layouts) * gpus
+        if arrangement == "stacked"
+        else sum(p.peak * (p.gpus + p.rollout_gpus if arrangement == "split" else p.gpus) for p in layouts)
+    )
+    seconds = START_SECONDS + work.steps * step + evaluation
+    return CellLayout(
+        arrangement, gpus, layouts, step, seconds, evaluation, device_bytes + sum(p.host for p in layouts)
+    )

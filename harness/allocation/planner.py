@@ -1,0 +1,347 @@
+"""The plan of a suite on an inventory: layouts, resources, predicted time and cost, or what is short and by how much."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from harness.allocation.demand import CellDemand
+from harness.allocation.estimates import Estimates
+from harness.allocation.inventory import Inventory
+from harness.allocation.layout import CellLayout, Gpu, cell_layout, least_gpus, policy_layout
+from harness.allocation.packing import Bundle, capacity, gigabytes, missing
+from harness.allocation.scheduler import Request, Scheduler, Start
+
+LIMIT_FACTOR = 4.0
+"""A cell is stopped after so many times its predicted seconds (and ten minutes more)."""
+MAX_PARALLEL = 16
+"""Numbers of cells side by side that are tried."""
+
+
+class Resources(msgspec.Struct, frozen=True):
+    """What there is, and how much of it the plan uses at once. workers: cells side by side."""
+
+    inventory: str
+    cores: int
+    memory_bytes: int
+    gpus: int
+    workers: int = 0
+    cores_used: int = 0
+    gpus_used: int = 0
+
+
+class Predicted(msgspec.Struct, frozen=True):
+    """Of all pending cells. cpu_seconds: of reserved cores; gpu_seconds: of reserved GPUs; memory_bytes: host and devices
+    together, at the fullest moment; wall_bound: no schedule of these layouts is shorter."""
+
+    cpu_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    memory_bytes: int = 0
+    wall_bound: float = 0.0
+
+    @property
+    def gpu_hours(self) -> float:
+        return self.gpu_seconds / 3600
+
+
+class KindPlan(msgspec.Struct, frozen=True):
+    """All pending cells of one kind, which share a layout (None on the embedded engine)."""
+
+    kind: str
+    cells: int
+    seconds: float
+    layout: CellLayout | None = None
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The answer. shortfall: in words, None where everything fits."""
+
+    feasible: bool
+    shortfall: str | None
+    cells: int
+    pending: int
+    resources: Resources
+    predicted: Predicted
+    kinds: tuple[KindPlan, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data for ``harness plan --json``."""
+        built: dict[str, Any] = msgspec.to_builtins(self)
+        return built
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDemand:
+    """A cell in one process on one core: CPU-seconds by prior or measurement, and peak bytes."""
+
+    key: str
+    kind: str
+    seconds: float
+    memory: int
+
+
+def plan_workers(
+    cells: int,
+    pending: Sequence[WorkerDemand],
+    inventory: Inventory,
+    first: Sequence[WorkerDemand] = (),
+    workers: int | None = None,
+) -> Plan:
+    """The embedded engine: one worker process per cell, one core each.
+
+    first: what must end before any cell starts (base checkpoints). workers: most processes at once.
+    """
+    held = inventory if workers is None else _at_most(inventory, workers)
+    total, bound, used, memory, most = 0.0, 0.0, 0, 0, 0
+    for jobs in (first, pending):
+        requests = [(Request(j.key, j.kind, (Bundle(0, 1, j.memory),), _limit(j.seconds)), j.seconds) for j in jobs]
+        if refused := _refused(requests, held):
+            return Plan(False, refused, cells, len(pending), _resources(inventory), Predicted())
+        run = timetable(requests, held)
+        total, bound = total + run.seconds, bound + run.bound
+        used, memory, most = max(used, run.cores), max(memory, run.memory), max(most, run.together)
+    predicted = Predicted(sum(j.seconds for j in (*first, *pending)), 0.0, total, memory, bound)
+    resources = msgspec.structs.replace(_resources(inventory), workers=most, cores_used=used)
+    return Plan(True, None, cells, len(pending), resources, predicted, _kinds(pending))
+
+
+def plan_cells(
+    cells: Sequence[CellDemand],
+    inventory: Inventory,
+    *,
+    sleeps: bool = False,
+    offloads: bool = False,
+    stacks: bool = False,
+    estimates: Estimates | None = None,
+) -> Plan:
+    """Cells whose policies have GPUs of their own (the openrlhf engine), on a cluster's GPUs (logical ones where it has none).
+
+    The number of cells side by side is the one whose makespan bound is the least; within a cell the GPUs are shared out so that
+    its policies finish a step together. sleeps, offloads, stacks: what the engine can do (`Gpu`). estimates: measured seconds
+    per kind of cell, which take the prediction's place.
+    """
+    cluster = inventory if inventory.gpus else inventory.with_logical_gpus()
+    gpu, cluster = _uniform(cluster, sleeps, offloads, stacks)
+    pending = [c for c in cells if c.pending]
+    kinds = {c.kind: c for c in pending}
+    counts = {kind: sum(c.kind == kind for c in pending) for kind in kinds}
+    if not pending:
+        return Plan(True, None, len(cells), 0, _resources(inventory), Predicted())
+    total = cluster.gpus
+    short: dict[str, list[str]] = {}
+    for kind, cell in kinds.items():
+        if words := _shortfall(cell, total, gpu):
+            short.setdefault(words, []).append(kind)
+    if short:
+        said = "; ".join(f"{_named(group)}: {words}" for words, group in short.items())
+        return Plan(False, said, len(cells), len(pending), _resources(inventory), Predicted())
+    best: tuple[Timetable, dict[str, CellLayout]] | None = None
+    why = ""
+    for layouts in _candidates(kinds, counts, total, gpu):
+        requests = []
+        for cell in pending:
+            layout = layouts[cell.kind]
+            seconds = estimates.seconds(cell.kind, layout.seconds) if estimates is not None else layout.seconds
+            requests.append((Request(cell.key, cell.kind, layout.bundles(gpu), _limit(seconds)), seconds))
+        if refused := _refused(requests, cluster):
+            why = why or refused
+            continue
+        run = timetable(requests, cluster)
+        if best is None or run.seconds < 0.999 * best[0].seconds:
+            best = run, layouts
+    if best is None:
+        return Plan(False, why, len(cells), len(pending), _resources(inventory), Predicted())
+    run, chosen = best
+    device_bytes = {kind: layout.memory_bytes - layout.host for kind, layout in chosen.items()}
+    predicted = Predicted(
+        run.core_seconds,
+        run.gpu_seconds,
+        run.seconds,
+        run.memory + max(device_bytes.values()) * run.together,
+        run.bound,
+    )
+    resources = msgspec.structs.replace(
+        _resources(cluster), workers=run.together, cores_used=run.cores, gpus_used=run.gpus
+    )
+    return Plan(
+        True, None, len(cells), len(pending), resources, predicted,
+        tuple(KindPlan(kind, counts[kind], chosen[kind].seconds, chosen[kind]) for kind in kinds),
+    )  # fmt: skip
+
+
+# Inside ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """What a schedule came to: its length and bound, core- and GPU-seconds, and the fullest moments."""
+
+    seconds: float
+    bound: float
+    core_seconds: float
+    gpu_seconds: float
+    together: int
+    cores: int
+    gpus: int
+    memory: int
+
+
+def timetable(requests: Sequence[tuple[Request, float]], inventory: Inventory) -> Timetable:
+    """Play the requests, each with its seconds, through the scheduler itself."""
+    if not requests:
+        return Timetable(0, 0, 0, 0, 0, 0, 0, 0)
+    seconds = {request.key: s for request, s in requests}
+    bundles = {request.key: request.bundles for request, _ in requests}
+    prior = {request.kind: s for request, s in requests}
+    scheduler = Scheduler(inventory, max(r.limit for r, _ in requests), estimates=Estimates(prior))
+    running: list[tuple[float, str]] = []
+    peak = [0, 0, 0, 0]
+    now = 0.0
+    actions = scheduler.submit([request for request, _ in requests], now)
+    while True:
+        for action in actions:
+            if isinstance(action, Start):
+                heapq.heappush(running, (now + seconds[action.key], action.key))
+        held = [b for _, key in running for b in bundles[key]]
+        now_held = [len(running), sum(b.cores for b in held), sum(b.gpus for b in held), sum(b.memory for b in held)]
+        peak = [max(pair) for pair in zip(peak, now_held, strict=True)]
+        if not running:
+            break
+        if scheduler.wake <= running[0][0]:
+            now = scheduler.wake
+            actions = scheduler.tick(now)
+        else:
+            now, key = heapq.heappop(running)
+            actions = scheduler.finished(key, now)
+    cores = sum(s * sum(b.cores for b in r.bundles) for r, s in requests)
+    gpus = sum(s * sum(b.gpus for b in r.bundles) for r, s in requests)
+    memory = sum(s * sum(b.memory for b in r.bundles) for r, s in requests)
+    bounds = [max(seconds.values()), cores / max(1, inventory.cores), memory / max(1, inventory.memory)]
+    bounds += [gpus / inventory.gpus] if inventory.gpus else []
+    return Timetable(now, max(bounds), cores, gpus, *peak)
+
+
+def _candidates(
+    kinds: Mapping[str, CellDemand], counts: Mapping[str, int], total: int, gpu: Gpu
+) -> list[dict[str, CellLayout]]:
+    """Layouts per kind for several numbers of cells side by side, the shortest by their bound first, at most four."""
+    sizes = sorted({total // side for side in range(1, min(total, sum(counts.values()), MAX_PARALLEL) + 1)})
+    found = []
+    for index in range(len(sizes)):
+        layouts = {}
+        for kind, cell in kinds.items():
+            layout = next((fit for n in sizes[index:] if (fit := cell_layout(cell, n, gpu)) is not None), None)
+            if layout is None:
+                break
+            layouts[kind] = layout
+        if len(layouts) == len(kinds):
+            work = sum(layouts[kind].gpus * layouts[kind].seconds * counts[kind] for kind in kinds) / total
+            found.append((max(work, max(layout.seconds for layout in layouts.values())), index, layouts))
+    found.sort(key=lambda entry: entry[:2])
+    return [layouts for _, _, layouts in found[:4]]
+
+
+def _shortfall(cell: CellDemand, total: int, gpu: Gpu) -> str:
+    """In words, why a cell does not fit on all the GPUs there are; empty where it does."""
+    if cell_layout(cell, total, gpu) is not None:
+        return ""
+    least = {p.name: least_gpus(p, cell.workload, gpu) for p in cell.policies}
+    words = []
+    for policy in cell.policies:
+        needed = least[policy.name]
+        if needed is not None and needed <= total:
+            continue
+        size = f"{policy.name} ({policy.model.name}, {policy.model.parameters / 1e9:.2f} B parameters)"
+        smallest = _smallest_memory(cell, policy.name, total, gpu)
+        where = f"{total} GPU{'s' if total != 1 else ''} of {gigabytes(gpu.memory)} ({gigabytes(gpu.usable)} usable)"
+        enough = f"{needed} such GPUs would do: {needed - total} short" if needed else "no number of such GPUs would do"
+        if smallest > gpu.usable:
+            words.append(
+                f"{size} needs {gigabytes(smallest)} per GPU on {where}: {gigabytes(smallest - gpu.usable)} per GPU short "
+                f"({enough})"
+            )
+        else:
+            words.append(f"{size} does not fit on {where} ({enough})")
+    if not words:
+        known = {name: number for name, number in least.items() if number is not None}
+        together = sum(known.values())
+        list_ = ", ".join(f"{name} {number}" for name, number in known.items())
+        words.append(
+            f"its policies need {together} GPUs together ({list_}) where there are {total}: {together - total} short"
+        )
+    return "; ".join(words)
+
+
+def _named(kinds: Sequence[str]) -> str:
+    return (
+        kinds[0]
+        if len(kinds) == 1
+        else f"{kinds[0]} and {len(kinds) - 1} other kind{'s' if len(kinds) > 2 else ''} of cells"
+    )
+
+
+def _smallest_memory(cell: CellDemand, name: str, total: int, gpu: Gpu) -> int:
+    """The least bytes per GPU with which the policy would fit on `total` GPUs, to 0.1 GB."""
+    policy = next(p for p in cell.policies if p.name == name)
+    low, high = 0, 2**45
+    while high - low > 10**8:
+        middle = (low + high) // 2
+        if policy_layout(policy, cell.workload, total, replace(gpu, memory=middle)) is None:
+            low = middle
+        else:
+            high = middle
+    return replace(gpu, memory=high).usable
+
+
+def _uniform(inventory: Inventory, sleeps: bool, offloads: bool, stacks: bool) -> tuple[Gpu, Inventory]:
+    """The kind of GPU with most memory in all, and the nodes that have it: a cell's ranks should be equally fast."""
+    memory: dict[tuple[str, int], int] = {}
+    for node in inventory.nodes:
+        if node.gpus:
+            kind = (node.gpu_kind, node.gpu_memory)
+            memory[kind] = memory.get(kind, 0) + node.gpus * node.gpu_memory
+    name, size = max(memory, key=lambda kind: (memory[kind], kind))
+    nodes = tuple(n for n in inventory.nodes if n.gpus and (n.gpu_kind, n.gpu_memory) == (name, size))
+    return Gpu(name, size, max(n.gpus for n in nodes), sleeps, offloads, stacks), Inventory(nodes)
+
+
+def _refused(requests: Sequence[tuple[Request, float]], inventory: Inventory) -> str:
+    """In words, what the empty inventory cannot hold; one sentence per kind."""
+    seen: dict[tuple[Bundle, ...], list[str]] = {}
+    for request, _ in requests:
+        kinds = seen.setdefault(request.bundles, [])
+        if request.kind not in kinds:
+            kinds.append(request.kind)
+    whole = capacity(inventory)
+    return "; ".join(
+        f"{_named(kinds)} {words}" for bundles, kinds in seen.items() if (words := missing(bundles, whole))
+    )
+
+
+def _limit(seconds: float) -> float:
+    return LIMIT_FACTOR * seconds + 600.0
+
+
+def _at_most(inventory: Inventory, workers: int) -> Inventory:
+    """The same nodes with at most so many cores in all."""
+    nodes = []
+    for node in inventory.nodes:
+        cores = min(node.cores, max(0, workers))
+        workers -= cores
+        nodes.append(replace(node, cores=cores))
+    return Inventory(tuple(nodes))
+
+
+def _resources(inventory: Inventory) -> Resources:
+    return Resources(inventory.describe(), inventory.cores, inventory.memory, inventory.gpus)
+
+
+def _kinds(jobs: Sequence[WorkerDemand]) -> tuple[KindPlan, ...]:
+    kinds = dict.fromkeys(job.kind for job in jobs)
+    groups = {kind: [job.seconds for job in jobs if job.kind == kind] for kind in kinds}
+    return tuple(KindPlan(kind, len(group), sum(group) / len(group)) for kind, group in groups.items())

@@ -1,0 +1,131 @@
+"""How long a step takes: operations and bytes moved, over what a device can do.
+
+The rates are data-sheet peaks times an efficiency that is a prior. `Estimates` replaces the prediction by measurements as soon
+as there are any, so what matters here are ratios between policies, layouts and regimes more than seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from harness.allocation.demand import PolicyDemand, Workload, kv_cache_bytes, weight_bytes
+from harness.allocation.models import ModelShape
+
+TRAIN_EFFICIENCY = 0.35
+"""Share of the peak that training reaches: model FLOPs utilisation of dense models of 1 to 8 B, a prior."""
+SCORE_EFFICIENCY = 0.45
+BANDWIDTH_EFFICIENCY = 0.6
+"""Share of the memory bandwidth that decoding reaches, a prior."""
+HOST_LINK = 20e9
+"""Bytes per second between a GPU and the host's memory (PCIe 5 x16, pinned), a prior."""
+SYNC_LINK = 50e9
+"""Bytes per second of the weight sync between trainer and rollout engine, a prior."""
+CPU_ADAM = 1e9
+"""Parameters per second that the host's Adam updates with offloaded states, a prior."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """peak: dense bf16 FLOP/s; bandwidth: bytes/s of its memory."""
+
+    peak: float
+    bandwidth: float
+
+
+DEVICES: Mapping[str, Device] = {
+    "H200": Device(989e12, 4.8e12),
+    "H100": Device(989e12, 3.35e12),
+    "A100": Device(312e12, 2.0e12),
+    "L40S": Device(362e12, 0.864e12),
+    "L4": Device(121e12, 0.3e12),
+    "A10G": Device(125e12, 0.6e12),
+    "4090": Device(165e12, 1.0e12),
+    "V100": Device(125e12, 0.9e12),
+    "T4": Device(65e12, 0.3e12),
+    "LOGICAL": Device(0.05e12, 0.02e12),
+}
+"""Makers' data sheets (SXM variants, no sparsity); LOGICAL is one core of a CPU."""
+UNKNOWN = Device(100e12, 1.0e12)
+
+
+def device(kind: str) -> Device:
+    """The device of that name (`A100-80G` counts as A100); a modest one where the name is unknown."""
+    name = kind.upper()
+    found = [known for known in DEVICES if name.startswith(known)]
+    return DEVICES[max(found, key=len)] if found else UNKNOWN
+
+
+class StepSeconds(msgspec.Struct, frozen=True):
+    """Seconds of one step of one policy by phase; `move` is weight sync and waking or putting to sleep."""
+
+    rollout: float = 0.0
+    score: float = 0.0
+    train: float = 0.0
+    move: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.rollout + self.score + self.train + self.move
+
+
+def training_flops(model: ModelShape, tokens: float, sequence: float, checkpointing: bool) -> float:
+    """6 N per token for forward and backward (8 N with full recomputation) plus attention, 12 x layers x q x sequence (16).
+
+    Source: Chowdhery et al., PaLM (arXiv 2204.02311), appendix B; recomputation: Korthikanti et al. (arXiv 2205.05198).
+    N counts the parameters of matrix products, the head included. Causal masking halves the attention's part.
+    """
+    attention = 12 * model.layers * model.heads * model.head_dim * sequence / 2
+    return tokens * (6 * model.matmul_parameters + attention) * (4 / 3 if checkpointing else 1.0)
+
+
+def scoring_flops(model: ModelShape, tokens: float, sequence: float) -> float:
+    """A forward pass alone: a third of `training_flops`."""
+    return training_flops(model, tokens, sequence, checkpointing=False) / 3
+
+
+def rollout_seconds(
+    policy: PolicyDemand,
+    work: Workload,
+    answers: float,
+    engines: int,
+    tensor_parallel: int,
+    concurrent: int,
+    on: Device,
+) -> float:
+    """Generating `answers` answers by `engines` engines that hold `concurrent` sequences each.
+
+    Prefill by its FLOPs; each decoding step reads the weights once and the KV cache of all that run, or does 2 N FLOPs per
+    sequence, whichever takes longer. The last of a wave are as long as the longest answer.
+    """
+    model = policy.model
+    each = answers / engines
+    batch = max(1.0, min(each, concurrent))
+    waves = max(1.0, each / batch)
+    steps = (waves - 1) * work.mean_answer_tokens + work.answer_tokens
+    kv = kv_cache_bytes(model, 1, int(work.mean_sequence), tensor_parallel)
+    read = weight_bytes(model, "bf16") / tensor_parallel + batch * kv
+    flops = 2 * model.matmul_parameters * batch / tensor_parallel
+    decode = steps * max(read / (on.bandwidth * BANDWIDTH_EFFICIENCY), flops / (on.peak * SCORE_EFFICIENCY))
+    prompts = answers / policy.rollouts
+    prefill = scoring_flops(model, prompts * work.prompt_tokens, work.prompt_tokens)
+    return decode + prefill / (engines * tensor_parallel * on.peak * SCORE_EFFICIENCY)
+
+
+def train_seconds(
+    policy: PolicyDemand, work: Workload, gpus: int, checkpointing: bool, offload: bool, on: Device
+) -> float:
+    """Updates of one step on `gpus` GPUs, data parallel; with `offload` the host's Adam is added."""
+    tokens = work.prompts * policy.rollouts * work.trained * work.mean_sequence
+    flops = training_flops(policy.model, tokens, work.mean_sequence, checkpointing)
+    adam = policy.model.parameters / gpus / CPU_ADAM if offload else 0.0
+    return flops / (gpus * on.peak * TRAIN_EFFICIENCY) + adam
+
+
+def score_seconds(policy: PolicyDemand, work: Workload, gpus: int, on: Device) -> float:
+    """Log-probabilities before the update: own answers under the trainer (and the reference), peers' where the regime asks."""
+    per_rollout = 1 + work.scored + (1 if policy.reference else 0)
+    tokens = work.prompts * policy.rollouts * per_rollout * work.mean_sequence
+    return scoring_flops(policy.model, tokens, work.mean_sequence) / (gpus * on.peak * SCORE_EFFICIENCY)
