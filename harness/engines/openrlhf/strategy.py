@@ -47,6 +47,9 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
         """Join the ranks' process group; no wait in it is longer than the engine's starting deadline."""
         super().setup_distributed(timeout or timedelta(seconds=self.deadline))
 
+    def print(self, *_: Any) -> None:
+        """OpenRLHF prints whole models here."""
+
     def _get_model_parameters(self, model: Any, *, optim: str | None = None, weight_decay: float = 0.0) -> Any:
         """All parameters as one group: weight decay is the suite's for all of them, as in the embedded engine."""
         raw, _ = super()._get_model_parameters(model, optim=optim, weight_decay=weight_decay)

@@ -175,9 +175,9 @@ class ReferenceWorker(ReferenceModelActor.__ray_metadata__.modified_class):  # t
         super().init_model_from_pretrained(strategy, pretrain)
         self.forbidden = _penalty(self.model, forbidden)
 
-    def logprobs(self, batches: Sequence[MicroBatch]) -> list[Float32[np.ndarray, "N"]]:
-        """Log-probabilities of the tokens asked for, per micro-batch."""
-        return _scores(self.model, batches, self.forbidden)
+    def logprobs(self, batches: Sequence[MicroBatch], raw: bool = False) -> list[Float32[np.ndarray, "N"]]:
+        """See `PolicyWorker.logprobs`."""
+        return _scores(self.model, batches, None if raw else self.forbidden)
 
     @ray.method(concurrency_group="pulse")
     def pulse(self) -> int:

@@ -1,0 +1,17 @@
+# Included by the Makefile: the OpenRLHF engine's own environment and tests.
+
+OPENRLHF_VENV ?= .venv-openrlhf
+OPENRLHF_ENV = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=0
+
+.PHONY: install-openrlhf test-openrlhf
+
+install-openrlhf: $(OPENRLHF_VENV)/installed
+
+$(OPENRLHF_VENV)/installed: constraints-openrlhf.txt tools/install_openrlhf.sh
+	tools/install_openrlhf.sh $(OPENRLHF_VENV)
+	touch $@
+
+test-openrlhf: install-openrlhf
+	$(OPENRLHF_ENV) $(OPENRLHF_VENV)/bin/python -m pytest tests/openrlhf
+	$(OPENRLHF_ENV) $(OPENRLHF_VENV)/bin/harness run suites/openrlhf_cpu.yaml
+	$(OPENRLHF_ENV) $(OPENRLHF_VENV)/bin/harness show suites/openrlhf_cpu.yaml

@@ -1,0 +1,161 @@
+"""The engine on real Ray, DeepSpeed and vLLM: conformance, weight sync, checkpoints between engines, policies side by side."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from harness.engines.conformance import CHECKS, Case, name_of
+from harness.engines.embedded.engine import EmbeddedEngine
+from harness.engines.openrlhf import open_reference
+from harness.engines.openrlhf.batches import Row
+from harness.engines.openrlhf.engine import OpenRLHFEngine
+from harness.engines.openrlhf.settings import Settings
+from harness.engines.protocol import Optimisation, Sampling
+from harness.errors import EngineError
+from harness.learning.terms import Objective, Term, TermAnswer
+
+pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(600)]
+SETTINGS = {
+    "dtype": "fp32", "start_seconds": 240.0, "call_seconds": 120.0, "rollout_memory": 0.05, "max_length": 160,
+    "rollout_sequences": 64,
+}  # fmt: skip
+
+
+class Reused(OpenRLHFEngine):
+    """An engine whose processes serve one test after another: closed, it waits to be opened anew with its start weights."""
+
+    def close(self):
+        if self in getattr(self, "pool", []):
+            return
+        self.pool.append(self)
+
+    def reopen(self, name):
+        self.name, self._version = name, 0
+        self._load(self.folder)
+        self.sync()
+        return self
+
+
+@pytest.fixture(scope="module")
+def make(ray_cluster, folders):
+    """Engines of one rank and ZeRO 2, at most two of them alive."""
+    pool, everyone = [], []
+
+    def make(name):
+        if pool:
+            return pool.pop().reopen(name)
+        Reused.pool = pool
+        engine = Reused(name, folders["qwen"], settings=Settings(**SETTINGS))
+        engine.folder = str(folders["qwen"])
+        everyone.append(engine)
+        return engine
+
+    yield make
+    for engine in everyone:
+        OpenRLHFEngine.close(engine)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=name_of)
+def test_conformance(check, make, prompts, tmp_path):
+    check(Case(make, prompts[:7], tmp_path))
+
+
+def own_term(prompts, samples, scale=1.0):
+    rng = np.random.default_rng(0)
+    answers = tuple(
+        TermAnswer(p.id, s.tokens, scale * float(rng.normal()), s.logprobs)
+        for p, group in zip(prompts, samples, strict=True)
+        for s in group
+    )
+    return Term("own", "own", Objective(), answers)
+
+
+def test_weight_sync_is_real(make, prompts, report_line, monkeypatch):
+    """After each step the rollout engine gives the trainer's log-probabilities; without the sync the check fails."""
+    engine = make("a")
+    seeds = np.arange(24, dtype=np.uint64).reshape(6, 4)
+    worst = 0.0
+    for step in range(3):
+        samples = engine.sample(prompts[:6], seeds + np.uint64(100 * step), Sampling(1.0, 24))
+        flat = [s for group in samples for s in group]
+        scores = engine.score([p for p in prompts[:6] for _ in range(4)], [s.tokens for s in flat])
+        worst = max(worst, *(float(np.abs(a - b.logprobs).max()) for a, b in zip(scores, flat, strict=True)))
+        engine.update(prompts[:6], [own_term(prompts[:6], samples)], Optimisation(learning_rate=1e-3, max_tokens=24))
+    ids = engine._vocabulary.encode(prompts[0])
+    difference = engine.check_sync([Row(ids, flat[0].tokens)])
+    report_line(
+        f"weight sync: {difference:.2e} nats per token after an update, {worst:.2e} at most on any sampled token"
+    )
+    assert difference < 1e-5
+    assert worst < 1e-4
+    monkeypatch.setattr(engine, "sync", lambda: None)
+    with pytest.raises(EngineError, match=r"policy 'a': rollout engine 0: after the weight sync .* nats per token"):
+        engine.update(prompts[:6], [own_term(prompts[:6], samples)], Optimisation(learning_rate=1e-3, max_tokens=24))
+    engine.close()
+
+
+def test_checkpoints_pass_between_engines(make, prompts, folders, tmp_path):
+    """Saved by one engine, taken up by the other, either way: the next step is the same."""
+    ours, embedded = make("a"), EmbeddedEngine("a", folders["qwen"], device="cpu")
+    samples = ours.sample(prompts[:6], np.arange(24, dtype=np.uint64).reshape(6, 4), Sampling(1.0, 24))
+    terms, optimisation = [own_term(prompts[:6], samples)], Optimisation(learning_rate=1e-4, max_tokens=24)
+    for source, target in ((ours, embedded), (embedded, ours)):
+        source.update(prompts[:6], terms, optimisation)
+        source.save(tmp_path / "checkpoint")
+        target.restore(tmp_path / "checkpoint")
+        assert target.version == source.version
+        reports = [engine.update(prompts[:6], terms, optimisation) for engine in (source, target)]
+        assert reports[0].loss == pytest.approx(reports[1].loss, rel=1e-4, abs=1e-6)
+        assert reports[0].gradient_norm == pytest.approx(reports[1].gradient_norm, rel=1e-4)
+    flat = [s.tokens for group in samples for s in group]
+    asked = [p for p in prompts[:6] for _ in range(4)]
+    for a, b in zip(ours.score(asked, flat), embedded.score(asked, flat), strict=True):
+        assert np.abs(a - b).max() < 1e-4
+    ours.close()
+
+
+def test_a_reference_keeps_the_base(make, prompts, folders):
+    engine = make("a")
+    samples = engine.sample(prompts[:2], np.arange(8, dtype=np.uint64).reshape(2, 4), Sampling(1.0, 24))
+    asked = [p for p in prompts[:2] for _ in range(4)], [s.tokens for group in samples for s in group]
+    base = open_reference("a", folders["qwen"], **SETTINGS)
+    for a, b in zip(engine.score(*asked), base.score(*asked), strict=True):
+        assert np.abs(a - b).max() < 1e-5
+    engine.update(prompts[:2], [own_term(prompts[:2], samples)], Optimisation(learning_rate=1e-2, max_tokens=24))
+    moved = [np.abs(a - b).max() for a, b in zip(engine.score(*asked), base.score(*asked), strict=True)]
+    assert max(moved) > 1e-2
+    with pytest.raises(EngineError, match="neither learns nor is stored"):
+        base.update([], [], Optimisation())
+    base.close()
+    engine.close()
+
+
+def test_policies_work_side_by_side(make, prompts):
+    """Two policies in two threads: the results of one after the other, bit for bit."""
+
+    def step(engine, found, at):
+        began = time.monotonic()
+        samples = engine.sample(prompts[:6], np.arange(48, dtype=np.uint64).reshape(6, 8), Sampling(1.0, 24))
+        report = engine.update(prompts[:6], [own_term(prompts[:6], samples)], Optimisation(max_tokens=24, updates=2))
+        found[at] = (repr(report), [s.text for group in samples for s in group], began, time.monotonic())
+
+    found = {}
+    engines = [make("a"), make("b")]
+    for at, engine in enumerate(engines):
+        step(engine, found, at)
+    for engine in engines:
+        engine.close()
+    engines = [make("a"), make("b")]
+    threads = [threading.Thread(target=step, args=(engine, found, 2 + at)) for at, engine in enumerate(engines)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert found[0][:2] == found[1][:2] == found[2][:2] == found[3][:2]
+    assert max(found[2][2], found[3][2]) < min(found[2][3], found[3][3]), "they did not overlap"
+    for engine in engines:
+        engine.close()

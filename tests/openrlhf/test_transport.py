@@ -1,0 +1,90 @@
+"""SEE's mailboxes in a Ray actor: the in-process transport's behaviour, from several processes, with deadlines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+import ray
+
+from harness.engines.openrlhf.transport import NAME, RayTransport
+from harness.errors import EngineError, ExchangeError
+
+pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def transport():
+    transport = RayTransport(["a", "b", "c"], deadline=8.0, max_bytes=100)
+    yield transport
+    transport.close()
+    transport.close()
+
+
+def test_messages_arrive_in_order_and_once(transport):
+    transport.send("a", "b", 1, [b"one", b"two"])
+    transport.send("c", "b", 1, [b"three"])
+    transport.send("a", "b", 2, [b"four"])
+    found = transport.receive("b", 5.0)
+    assert [(d.sender, d.step, d.messages) for d in found if d.sender == "a"] == [
+        ("a", 1, (b"one", b"two")),
+        ("a", 2, (b"four",)),
+    ]
+    assert [d.messages for d in found if d.sender == "c"] == [(b"three",)]
+    assert transport.receive("b", 0.0) == []
+    assert transport.receive("a", 0.0) == []
+
+
+def test_a_flood_is_dropped_and_counted(transport):
+    transport.send("a", "b", 1, [b"x" * 60, b"y" * 60])
+    (delivery,) = transport.receive("b", 5.0)
+    assert (len(delivery.messages), delivery.dropped, delivery.dropped_bytes) == (1, 1, 60)
+
+
+def test_unknown_endpoints_are_refused(transport):
+    with pytest.raises(ExchangeError, match="unknown_author"):
+        transport.send("a", "mallory", 1, [b"x"])
+
+
+def test_a_waiting_receiver_does_not_block_senders(transport):
+    found = []
+    waiting = threading.Thread(target=lambda: found.extend(transport.receive("b", 30.0)))
+    waiting.start()
+    time.sleep(0.5)
+    transport.send("a", "b", 1, [b"late"])
+    waiting.join(timeout=15)
+    assert [d.messages for d in found] == [(b"late",)]
+
+
+def test_other_processes_use_the_same_mailboxes(transport):
+    @ray.remote(num_cpus=0)
+    def elsewhere(transport):
+        transport.send("c", "a", 4, [b"from another process"])
+        return os.getpid()
+
+    assert ray.get(elsewhere.remote(transport), timeout=60) != os.getpid()
+    assert transport.receive("a", 5.0)[0].messages == (b"from another process",)
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"), [(signal.SIGKILL, "died|is dead"), (signal.SIGSTOP, "hangs|no sign of life")]
+)
+def test_a_dead_or_stopped_actor_is_named_within_the_deadline(sent, words):
+    transport = RayTransport(["a", "b"], deadline=8.0)
+    process = transport._processes[0].pid
+    os.kill(process, sent)
+    started = time.monotonic()
+    with pytest.raises(EngineError, match=f"{NAME}.*({words})"):
+        transport.receive("a", 1.0)
+    assert time.monotonic() - started < 8.0 + 1.0 + 10.0
+    transport.close()
+    assert not _running(process)
+
+
+def _running(pid):
+    import psutil
+
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
