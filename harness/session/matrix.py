@@ -72,7 +72,7 @@ class _Worker:
     """One worker process and the job it has."""
 
     def __init__(self, inbox: queue.Queue[tuple[_Worker, FromWorker | None]]) -> None:
-        self.stderr: IO[bytes] = tempfile.TemporaryFile()
+        self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the worker
         environment = {**os.environ, **_THREADS}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "harness.session.worker"],
