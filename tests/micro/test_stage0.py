@@ -82,18 +82,27 @@ def test_key_covers_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert TINY.key != before
 
 
-def test_two_processes_train_once(cache: Path) -> None:
+def test_a_second_process_waits_and_reuses(cache: Path) -> None:
+    """While this process trains, a second one asks for the same base: it must train nothing."""
     code = (
         "from harness.engines.embedded.stage0 import MicroSpec, base_checkpoint\n"
         "seen = []\n"
         "spec = MicroSpec('qwen', 'mul', steps=3, rounds=0, gate=0.0, probes=1)\n"
+        "print('asking', flush=True)\n"
         "folder = base_checkpoint(spec, lambda share, words: seen.append(share))\n"
         "print(folder, len(seen))"
     )
-    runs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    lines = [run.communicate(timeout=100)[0].split() for run in runs]
-    assert lines[0][0] == lines[1][0]
-    assert sorted(line[1] for line in lines) == ["0", "3"]
+    children: list[subprocess.Popen[str]] = []
+
+    def start_second(share: float, words: str) -> None:
+        if not children:
+            children.append(subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True))
+            stdout = children[0].stdout
+            assert stdout is not None
+            assert stdout.readline() == "asking\n"
+
+    folder = base_checkpoint(TINY, start_second)
+    assert children[0].communicate(timeout=100)[0].split() == [str(folder), "0"]
 
 
 def test_waiting_has_a_deadline(cache: Path) -> None:
@@ -114,10 +123,12 @@ def test_gate_adds_rounds_and_then_gives_up(cache: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_training_lowers_the_loss(family: str) -> None:
-    """Split batches give the whole batch's loss, and sixty steps learn the format."""
+    """Split batches give the whole batch's loss, and forty steps learn the format."""
     tokenizer = build_tokenizer(family)
     model = build_model(family, 0, tokenizer)
-    trainer = Pretrainer(model, tokenizer, draw_examples(PRESETS["trap"], "add", Random(0)), Schedule(warmup=5))
+    trainer = Pretrainer(
+        model, tokenizer, draw_examples(PRESETS["trap"], "add", Random(0)), Schedule(warmup=5, batch=8)
+    )
     held = trainer._encode(list(islice(draw_examples(PRESETS["trap"], "add", Random(9)), 16)))
     targets = sum(row.ids.size - row.start for row in held)
     with torch.no_grad():
@@ -129,9 +140,9 @@ def test_training_lowers_the_loss(family: str) -> None:
     start = held[0].start
     by_hand = -sum(logits[t - 1, labels[0, t]] for t in range(start, labels.shape[1]))
     torch.testing.assert_close(trainer._loss(held[:1]), by_hand, rtol=1e-4, atol=1e-4)
-    trainer.run(60)
+    trainer.run(40)
     with torch.no_grad():
-        assert trainer._loss(held) / targets < 0.6 * before
+        assert trainer._loss(held) / targets < 0.7 * before
 
 
 def test_schedule() -> None:
