@@ -172,7 +172,7 @@ keep is in the harness's `docs/regimes.md`.
 
 SUITE = """\
 # $name beside the baseline, on a pair of small policies: a few steps, seconds.
-title: $name
+name: $name
 groups:
   - name: llama-qwen
     policies:
