@@ -11,6 +11,8 @@ PAIRS: list[tuple[str, str, bool]] = [
     ("x", r"\boxed{|x|}", False),
     (r"05\!:\!00", r"\boxed{5:00}", True),
     (r"05\!:\!00", r"\boxed{0}", False),
+    ("1,2", r"\boxed{[1,2]}", False),
+    (r"\{1,2\}", r"\boxed{[1,2]}", False),
     ("3:4", r"\boxed{6:8}", False),
     ("3", r"First \boxed{3}, but then \boxed{4}", False),
     ("4", r"First \boxed{3}, but then \boxed{4}", True),
