@@ -38,7 +38,8 @@ def run(
     json: Json = False,
 ) -> None:
     """Run what is missing of a suite, resume what was cut off, and print the table."""
-    from harness.session.matrix import default_jobs, run_matrix
+    from harness.session.matrix import run_matrix
+    from harness.session.planning import check_feasible
     from harness.session.prepare import check_room, prepare
     from harness.session.progress import reporter
     from harness.store.ingest import ingest
@@ -49,9 +50,9 @@ def run(
         print(f"{prepared.suite.name}: nothing left to do, all {len(prepared.cells)} cells are done.", file=sys.stderr)
         _after(prepared.suite.name, results, json, None)
         return
-    _refuse_impossible(prepared)
+    plan = check_feasible(prepared, jobs)
     check_room(prepared)
-    outcome = run_matrix(prepared, jobs or default_jobs(), reporter(), lambda: _ingest(results))
+    outcome = run_matrix(prepared, max(1, plan.resources.workers), reporter(), lambda: _ingest(results))
     ingest(results)
     for label, reason in outcome.failed.items():
         print(f"harness: {label} failed: {reason}", file=sys.stderr)
@@ -72,15 +73,6 @@ def _ingest(results: Path) -> None:
         ingest(results, deadline=2.0)
     except HarnessError as error:
         print(f"harness: the store was not refreshed: {error}", file=sys.stderr)
-
-
-def _refuse_impossible(prepared: object) -> None:
-    from harness.errors import InfeasibleError
-    from harness.session.planning import plan_for
-
-    plan = plan_for(prepared, None)  # type: ignore[arg-type]
-    if not plan.feasible:
-        raise InfeasibleError(plan.shortfall)
 
 
 def _after(suite: str, results: Path, json: bool, done: int | None) -> None:
@@ -105,7 +97,7 @@ def plan(
     json: Json = False,
 ) -> None:
     """Say what a suite needs, in which layout, how long it takes; exit code 1 if it does not fit."""
-    from harness.session.planning import plan_for
+    from harness.session.planning import describe_plan, plan_for
     from harness.session.prepare import prepare
 
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only)
@@ -113,7 +105,7 @@ def plan(
     if json:
         print_json(found.as_json())
     else:
-        print(found.describe())
+        print(describe_plan(prepared, found))
     raise typer.Exit(0 if found.feasible else 1)
 
 

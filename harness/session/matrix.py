@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-import psutil
-
 from harness.errors import HarnessError, UsageError
 from harness.session.jobs import base_job, cell_job
 from harness.session.manifests import base_manifest, cell_manifest, mark, state_of, suite_file
@@ -29,7 +27,6 @@ from harness.store.manifest import write_suite
 SILENCE_SECONDS = 3600.0
 """A worker that says nothing for so long is taken for hung and killed."""
 STOP_SECONDS = 45.0
-WORKER_BYTES = 1 << 30
 _THREADS = {
     "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1",
@@ -49,12 +46,6 @@ class Outcome:
     @property
     def exit_code(self) -> int:
         return 130 if self.interrupted else 1 if self.failed or self.disk else 0
-
-
-def default_jobs() -> int:
-    """One worker per core that this process may use, as far as memory reaches."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, int(psutil.virtual_memory().available // WORKER_BYTES)))
 
 
 def run_matrix(prepared: Prepared, jobs: int, reporter: Reporter, refresh: Callable[[], None]) -> Outcome:

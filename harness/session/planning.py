@@ -1,24 +1,27 @@
-"""What a prepared suite needs on the embedded engine, against what a machine has: cores, memory, disk, time.
+"""What a prepared suite needs, against what a machine or cluster has. Imports without torch.
 
-The priors are CPU-seconds measured on one core of an x86-64 machine (docs/micro.md); finished cells of the same results
-folder replace them, so that a plan gets better as a suite goes on.
+The embedded engine's priors are CPU-seconds measured on one core of an x86-64 machine (docs/micro.md); finished cells of the
+same results folder replace them, so that a plan gets better as a suite goes on.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from harness.allocation import inventory as machines
 from harness.allocation.inventory import Inventory
 from harness.allocation.models import load_shape
-from harness.errors import StoreError, UsageError
-from harness.session.matrix import WORKER_BYTES, default_jobs
+from harness.allocation.planner import Plan, WorkerDemand, plan_workers
+from harness.allocation.report import describe
+from harness.allocation.suites import plan_suite, regime_load
+from harness.engines import catalogue
+from harness.errors import InfeasibleError, StoreError, UsageError
+from harness.learning import registry
+from harness.session.manifests import state_of
 from harness.session.prepare import Prepared
 from harness.store.journal import read_journal
 from harness.suite.cells import Cell
+from harness.tasks.registry import get_task
 
 ROLLOUT_SECONDS = {
     "independent": 1.8e-3,
@@ -32,96 +35,45 @@ ROLLOUT_SECONDS = {
 OTHER_ROLLOUT_SECONDS = 4.5e-3
 ANSWER_SECONDS = 6e-4
 BASE_SECONDS = 75.0
-START_SECONDS = 8.0
+WORKER_BYTES = 1 << 30
 MICRO_PARAMETERS = 4e5
 BYTES_PER_PARAMETER = 20
 """fp32 weights, gradients and two moments, and a frozen reference: 4 + 4 + 8 + 4."""
 
 
-@dataclass(frozen=True, slots=True)
-class SuitePlan:
-    """A plan for one suite. `shortfall` says in words what is missing, empty where it fits."""
-
-    suite: str
-    engine: str
-    inventory: Inventory
-    shortfall: str
-    cells: int
-    pending: int
-    bases: int
-    jobs: int
-    cpu_seconds: float
-    gpu_seconds: float
-    wall_seconds: float
-    memory_bytes: int
-    lines: tuple[str, ...] = ()
-
-    @property
-    def feasible(self) -> bool:
-        return not self.shortfall
-
-    def as_json(self) -> dict[str, Any]:
-        """The document that other programs rely on."""
-        return {
-            "suite": self.suite,
-            "engine": self.engine,
-            "feasible": self.feasible,
-            "shortfall": self.shortfall or None,
-            "cells": self.cells,
-            "pending": self.pending,
-            "resources": {
-                "cores": self.inventory.cores,
-                "memory_bytes": self.inventory.memory,
-                "gpus": self.inventory.gpus,
-                "workers": self.jobs,
-                "inventory": self.inventory.describe(),
-            },
-            "predicted": {
-                "cpu_seconds": self.cpu_seconds,
-                "gpu_seconds": self.gpu_seconds,
-                "wall_seconds": self.wall_seconds,
-                "memory_bytes": self.memory_bytes,
-            },
-        }
-
-    def describe(self) -> str:
-        """The plan for people."""
-        lines = [
-            f"{self.suite} on the {self.engine} engine",
-            f"  machine    {self.inventory.describe()}",
-            f"  cells      {self.cells}, {self.pending} to do, {self.bases} base checkpoints to make or evaluate",
-            *(f"  {line}" for line in self.lines),
-        ]
-        if not self.feasible:
-            return "\n".join([*lines, f"  does not fit: {self.shortfall}"])
-        lines.append(f"  workers    {self.jobs}, {self.memory_bytes / 1e9:.1f} GB together")
-        lines.append(f"  predicted  {self.cpu_seconds:.0f} CPU-s, about {self.wall_seconds / 60:.1f} min on idle cores")
-        return "\n".join(lines)
-
-
-def plan_for(prepared: Prepared, inventory: str | None) -> SuitePlan:
+def plan_for(prepared: Prepared, inventory: str | None, jobs: int | None = None) -> Plan:
     """The plan of a suite on a stated inventory, or on this machine. Raises UsageError."""
     machine = machines.parse(inventory) if inventory else machines.local()
-    status = prepared.status()
-    pending = [s.cell for s in status if s.state != "done"]
-    measured = _measured(prepared, [s.cell for s in status if s.state == "done"])
-    seconds = [measured.get(c.variant.name, predicted_seconds(c)) for c in pending]
-    bases = [b for b in prepared.bases if not (prepared.folder / b.key).exists()] if pending else []
-    cpu = sum(seconds) + len(bases) * BASE_SECONDS
-    worker = max((_worker_bytes(c) for c in prepared.cells), default=WORKER_BYTES)
-    jobs = max(1, min(machine.cores, default_jobs() if inventory is None else machine.cores, machine.memory // worker))
-    jobs = min(jobs, max(1, len(pending)))
-    shortfall = ""
-    if worker > machine.memory:
-        shortfall = (
-            f"one cell needs {worker / 1e9:.1f} GB of memory in one process, {machine.memory / 1e9:.1f} GB are there: "
-            f"{(worker - machine.memory) / 1e9:.1f} GB short"
+    if prepared.suite.engine == "embedded":
+        return _workers(prepared, machine, jobs)
+    loads = {}
+    for variant in prepared.suite.regimes:
+        regime = registry.build(variant.regime, variant.options)
+        loads[variant.name] = regime_load({kind.__name__ for kind in regime.shares}, {str(n) for n in regime.needs})
+    questions = sum(get_task(name).size or 0 for name in prepared.suite.evaluation.tasks)
+    pending = {c.key for c in prepared.pending()}
+    return plan_suite(prepared.cells, machine, loads=loads, questions=questions, pending=pending)
+
+
+def describe_plan(prepared: Prepared, plan: Plan) -> str:
+    """The plan for people."""
+    return f"{prepared.suite.name} on the {prepared.suite.engine} engine\n{describe(plan)}"
+
+
+def check_feasible(prepared: Prepared, jobs: int | None) -> Plan:
+    """The plan, or a refusal in one sentence before anything is written. Raises InfeasibleError."""
+    engine = next(e for e in catalogue.listing() if e.name == prepared.suite.engine)
+    plan = plan_for(prepared, None, jobs)
+    wants = f"the {engine.name} engine" + (f" (missing: {engine.missing})" if engine.missing else "")
+    if not plan.feasible or not engine.available:
+        first, *more = (plan.shortfall or f"{engine.name} is not installed").split("; ")
+        reason = first + (f" (and {len(more)} more)" if more else "")
+        raise InfeasibleError(
+            f"{prepared.suite.name} cannot run here: {reason}. It needs {wants}; this machine has "
+            f"{plan.resources.inventory}. `harness run quickstart` would run here, `harness plan {prepared.suite.name} "
+            "--inventory 8xH100-80G` shows what this suite takes."
         )
-    wall = max(max(seconds, default=0.0), cpu / jobs) + (START_SECONDS if pending else 0.0)
-    return SuitePlan(
-        prepared.suite.name, prepared.suite.engine, machine, shortfall, len(prepared.cells), len(pending), len(bases),
-        jobs, cpu, 0.0, wall, jobs * worker,
-    )  # fmt: skip
+    return plan
 
 
 def predicted_seconds(cell: Cell) -> float:
@@ -134,6 +86,24 @@ def predicted_seconds(cell: Cell) -> float:
         answers = (e.limit or 240) * (int(e.greedy) + e.k) * len(e.tasks)
         total += size * (t.steps * t.prompts * cell.rollouts(i) * rate + answers * ANSWER_SECONDS)
     return total
+
+
+def _workers(prepared: Prepared, machine: Inventory, jobs: int | None) -> Plan:
+    status = prepared.status()
+    measured = _measured(prepared, [s.cell for s in status if s.state == "done"])
+    pending = [s.cell for s in status if s.state != "done"]
+    needed = {b.key: b for c in pending for b in prepared.bases_of(c)}
+    bases = [b for b in needed.values() if state_of(prepared.folder / b.key)[0] != "done"]
+    return plan_workers(
+        len(prepared.cells),
+        [
+            WorkerDemand(c.key, c.variant.name, measured.get(c.variant.name, predicted_seconds(c)), _bytes(c))
+            for c in pending
+        ],
+        machine,
+        first=[WorkerDemand(b.key, "base", BASE_SECONDS, WORKER_BYTES) for b in bases],
+        workers=jobs,
+    )
 
 
 def _measured(prepared: Prepared, done: list[Cell]) -> dict[str, float]:
@@ -149,7 +119,7 @@ def _measured(prepared: Prepared, done: list[Cell]) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-def _worker_bytes(cell: Cell) -> int:
+def _bytes(cell: Cell) -> int:
     """Memory of one process that trains all policies of a cell."""
     return WORKER_BYTES + int(sum(_parameters(p.model) * BYTES_PER_PARAMETER for p in cell.group.policies))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.session.matrix import _Driver, default_jobs
+from harness.session.matrix import _Driver
 from harness.session.prepare import prepare
 from harness.session.progress import Plain
 
@@ -118,4 +118,3 @@ def test_no_room_for_the_predicted_results(suite_file, tmp_path, monkeypatch):
 def test_cells_wait_for_their_bases_only(suite_file, tmp_path):
     driver = _Driver(prepare(str(suite_file), tmp_path), Plain(), lambda: None)
     assert set(driver.waits[driver.prepared.cells[0].key]) == set(driver.bases)
-    assert default_jobs() >= 1
