@@ -82,7 +82,11 @@ def _info(data: DataSet, folder: Path | None) -> DataInfo:
 
 
 def _checksum(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """Raises DataError."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from error
 
 
 def _from_folder(data: DataSet, folder: Path) -> list[Row]:

@@ -15,6 +15,7 @@ from harness.verification.verdict import Verdict
 
 MAX_TEXT = 1 << 22
 _CACHE_SIZE = 1 << 18
+_KEPT = 512  # characters of an extracted answer that a verdict carries
 
 
 class Verifier:
@@ -30,7 +31,7 @@ class Verifier:
     """
 
     def __init__(self, workers: int | None = None, limits: Limits | None = None) -> None:
-        self._pool = Pool(workers or len(os.sched_getaffinity(0)), limits or Limits())
+        self._pool = Pool(workers or _cores(), limits or Limits())
         self._cache: dict[tuple[str, str], Verdict] = {}
 
     def verify(self, pairs: Sequence[tuple[str, str | None]]) -> list[Verdict]:
@@ -96,7 +97,10 @@ class Verifier:
         return verdict
 
 
-_KEPT = 512
+def _cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _verdict(reply: Reply, answer: str) -> Verdict:

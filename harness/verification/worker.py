@@ -12,6 +12,7 @@ import resource
 import sys
 
 import msgspec
+import psutil
 
 from harness.verification.equivalence import Algebra, OverLimit, Unreadable, compare
 from harness.verification.messages import HEADER, MAX_FRAME, Limits, Question, Reply, read_exactly, write
@@ -27,7 +28,7 @@ def serve(limits: Limits) -> None:
     equivalent("\\frac{x}{2}", "0.5x")  # builds the parser's tables before limits apply
     gc.freeze()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    base = _virtual_bytes()
+    base = psutil.Process().memory_info().vms
     resource.setrlimit(resource.RLIMIT_AS, (base + limits.memory_bytes, base + limits.memory_bytes))
     write(replies, Reply(right=True, reason="ready"))
     while (header := read_exactly(requests, HEADER.size)) is not None:
@@ -57,11 +58,6 @@ def decide(question: Question, algebra: Algebra) -> Reply:
         return Reply(right=None, reason="crash: recursion")
     except Exception as error:  # sympy raises anything; what it was is reported, and the pair counts as undecided
         return Reply(right=None, reason=f"crash: {type(error).__name__}")
-
-
-def _virtual_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        return int(statm.read().split()[0]) * resource.getpagesize()
 
 
 def _allow_cpu(seconds: float) -> None:

@@ -80,9 +80,14 @@ def test_nobody_escapes_by_being_slow_to_simplify(verifier: Verifier, gold: str,
 
 def test_under_ray() -> None:
     ray = pytest.importorskip("ray", reason="ray is not installed")
+
+    def values(pairs: list[tuple[str, str | None]]) -> list[str]:
+        with Verifier(workers=1) as verifier:
+            return [verdict.value for verdict in verifier.verify(pairs)]
+
     ray.init(num_cpus=1, include_dashboard=False)
     try:
-        assert ray.get(ray.remote(_values).remote(SAMPLE), timeout=100) == EXPECTED
+        assert ray.get(ray.remote(values).remote(SAMPLE), timeout=100) == EXPECTED
     finally:
         ray.shutdown()
 
