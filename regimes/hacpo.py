@@ -55,7 +55,14 @@ class HACPOOptions:
 
 
 class HACPO(Regime):
-    """Peers' answers enter through a hard-clipped sequence ratio, weighted by the policies' measured capabilities."""
+    """Peers' answers enter through a hard-clipped sequence ratio, weighted by the policies' measured capabilities.
+
+    Paper and code: omega, mu, the advantages over all nG answers, own GSPO and peer ratios (each side by its own length, EOS
+    left out), own mini-batches before peers'. Our reading: a peer's capability is measured on the answers that arrived and
+    that the learner's verifier could decide; where the learner itself has no valid answer, peers' answers still teach and the
+    second guard has nothing to fall back on. With one update a step all answers share its mini-batch: the stepwise bound
+    stays at 1 - delta.
+    """
 
     Options = HACPOOptions
     shares = frozenset({Rollout})

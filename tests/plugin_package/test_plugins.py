@@ -137,6 +137,18 @@ def test_bad_names_are_refused_and_nothing_is_written(tmp_path, name, words):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_command_writes_or_refuses_in_one_line(site, tmp_path):
+    done = harness(site, "new-regime", "best-of-peers", "--into", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert {p.name for p in (tmp_path / "best-of-peers").iterdir()} == {
+        "pyproject.toml", "best_of_peers.py", "tests", "README.md", "suite.yaml"
+    }  # fmt: skip
+    done = harness(site, "new-regime", "shortest-success", "--into", str(tmp_path))
+    assert done.returncode == 2
+    assert "installed already" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
 def test_existing_folders_and_unwritable_places_are_refused(tmp_path):
     folder = write_package("mine", tmp_path)
     (folder / "mine.py").write_text("precious")
