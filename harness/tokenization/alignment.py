@@ -54,23 +54,27 @@ class Chunks:
 def chunks(pair: Segmentations) -> Chunks:
     """Smallest chunks whose ends both segmentations share. Tokens without bytes join the chunk before them, or the answer's
     first chunk where there is none before."""
-    lasts = pair.source_ends[np.cumsum(pair.source_counts) - 1]
-    bases = np.concatenate([[0], np.cumsum(lasts + 1)])
-    source = pair.source_ends + np.repeat(bases[:-1], pair.source_counts)
-    receiver = pair.receiver_ends + np.repeat(bases[:-1], pair.receiver_counts)
-    return Chunks(_edges(source, receiver, bases), _edges(receiver, source, bases))
+    sizes = pair.source_ends[np.cumsum(pair.source_counts) - 1] + 1
+    begins = np.cumsum(sizes, dtype=np.int64) - sizes
+    source = pair.source_ends.astype(np.int64) + np.repeat(begins, pair.source_counts)
+    receiver = pair.receiver_ends.astype(np.int64) + np.repeat(begins, pair.receiver_counts)
+    total = int(sizes.sum())
+    shared, is_end = np.zeros(total, dtype=bool), np.zeros(total, dtype=bool)
+    shared[source] = True
+    is_end[receiver] = True
+    shared &= is_end
+    shared[begins] = False
+    return Chunks(_edges(source, shared), _edges(receiver, shared))
 
 
-def _edges(
-    ends: Integer[np.ndarray, "S"], others: Integer[np.ndarray, "R"], bases: Int64[np.ndarray, "A+1"]
-) -> Int64[np.ndarray, "C+1"]:
-    """Indices behind the tokens of `ends` that close a chunk, from 0 on."""
-    is_end = np.zeros(bases[-1], dtype=bool)
-    is_end[others] = True
-    is_end[bases[:-1]] = False
-    closes = is_end[ends]
+def _edges(ends: Int64[np.ndarray, "S"], shared: Bool[np.ndarray, "B"]) -> Int64[np.ndarray, "C+1"]:
+    """Indices behind the last token of each shared end, from 0 on."""
+    closes = shared.take(ends)
     closes[:-1] &= ends[:-1] != ends[1:]
-    return np.concatenate([[0], np.flatnonzero(closes) + 1])
+    found = np.flatnonzero(closes)
+    edges = np.zeros(found.size + 1, dtype=np.int64)
+    np.add(found, 1, out=edges[1:])
+    return edges
 
 
 def spread(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -97,15 +98,17 @@ class TokenCodec:
         TokenizationError
             `decoder`: the tokenizer decodes otherwise than its tokens say. `panic`. `ids`: a negative id.
         """
+        if not answers:
+            return []
         lists = [np.asarray(answer, dtype=np.int32) for answer in answers]
-        batch = self._surfaces.batch(lists)
+        batch = self._surfaces.batch(np.concatenate(lists), np.array([ids.size for ids in lists]))
         lengths, joined = self._surfaces.decoded(batch)
         texts = _guarded(lambda: self._own.decode_batch([ids.tolist() for ids in lists], skip_special_tokens=True))
-        if b"".join(text.encode() + SEPARATOR for text in texts) != joined:
+        if b"".join(part for text in texts for part in (text.encode(), SEPARATOR)) != joined:
             raise TokenizationError("decoder", "the tokenizer decodes these ids to other bytes than its tokens'")
         pieces = lengths.astype(np.int32)
-        bounds = zip(batch.rows, batch.rows[1:] - 1, strict=False)
-        return [Decoded(text, pieces[a:b]) for text, (a, b) in zip(texts, bounds, strict=True)]
+        bounds = pairwise(batch.rows.tolist())
+        return [Decoded(text, pieces[a : b - 1]) for text, (a, b) in zip(texts, bounds, strict=True)]
 
     def encode(self, texts: Sequence[str | bytes]) -> list[Encoded]:
         """Ids and byte spans of texts. Bytes are read as UTF-8 with U+FFFD for what is not.
@@ -155,25 +158,29 @@ class TokenCodec:
     def _spans(self, texts: list[str], encodings: list[Encoding]) -> list[Encoded | TokenizationError]:
         if not texts:
             return []
-        batch, joined = self._surfaces.batch([encoding.ids for encoding in encodings]), Texts.join(texts)
+        lists = [encoding.ids for encoding in encodings]
+        counts = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
+        flat = np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=int(counts.sum()))
+        batch, joined = self._surfaces.batch(flat, counts), Texts.join(texts)
         ends, right, inverse = by_bytes(self._surfaces, batch, joined)
-        rest = np.flatnonzero(~right).tolist()
-        if rest:
-            offsets = [encodings[row].offsets for row in rest]
-            part = self._surfaces.batch([encodings[row].ids for row in rest])
-            chosen = np.repeat(~right, np.diff(batch.rows))
-            ends[chosen] = by_offsets(self._surfaces, part, Texts.join([texts[row] for row in rest]), offsets)
+        if not right.all():
+            offsets = [encoding.offsets for encoding, fine in zip(encodings, right.tolist(), strict=True) if not fine]
+            rest = by_offsets(self._surfaces, batch.only(~right), joined.only(~right), offsets)
+            ends[np.repeat(~right, counts + 1)] = rest
         controlled = np.logical_or.reduceat(self._control[batch.ids], batch.rows[:-1])
-        ends = ends.astype(np.int32)
-        results: list[Encoded | TokenizationError] = []
-        for row, (a, b) in enumerate(zip(batch.rows, batch.rows[1:] - 1, strict=False)):
-            if controlled[row]:
-                results.append(TokenizationError("control", "the text became a control token"))
-            elif a == b:
-                results.append(TokenizationError("untokenized", "no token came out"))
-            else:
-                results.append(Encoded(batch.ids[a:b], ends[a:b], bool(inverse[row])))
-        return results
+        ends, rows = ends.astype(np.int32), batch.rows.tolist()
+        return [
+            _encoded(batch.ids[a : b - 1], ends[a : b - 1], exact, control)
+            for (a, b), exact, control in zip(pairwise(rows), inverse.tolist(), controlled.tolist(), strict=True)
+        ]
+
+
+def _encoded(
+    ids: Int32[np.ndarray, "T"], ends: Int32[np.ndarray, "T"], inverse: bool, controlled: bool
+) -> Encoded | TokenizationError:
+    if controlled:
+        return TokenizationError("control", "the text became a control token")
+    return Encoded(ids, ends, inverse) if ids.size else TokenizationError("untokenized", "no token came out")
 
 
 def _refusal(text: str) -> TokenizationError | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -27,6 +27,12 @@ class Texts:
         sizes = np.fromiter(map(len, data), dtype=np.int64, count=len(data)) + 1
         characters = np.fromiter(map(len, texts), dtype=np.int64, count=len(data))
         return cls(joined, np.concatenate([[0], np.cumsum(sizes)]), characters)
+
+    def only(self, chosen: Bool[np.ndarray, "R"]) -> Texts:
+        """Some of the texts."""
+        sizes = np.diff(self.begins)
+        begins = np.concatenate([[0], np.cumsum(sizes[chosen])])
+        return Texts(self.joined[np.repeat(chosen, sizes)], begins, self.characters[chosen])
 
 
 def by_bytes(
@@ -58,7 +64,7 @@ def by_bytes(
 
 
 def by_offsets(
-    surfaces: Surfaces, batch: Batch, texts: Texts, offsets: Sequence[Sequence[tuple[int, int]]]
+    surfaces: Surfaces, batch: Batch, texts: Texts, offsets: Iterable[Sequence[tuple[int, int]]]
 ) -> Int64[np.ndarray, "N"]:
     """Ends from character offsets (of tokens in the text before normalisation), counted from the row's beginning.
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64, UInt8
+from jaxtyping import Bool, Int32, Int64, Integer, UInt8
 
 from harness.errors import TokenizationError
 from harness.tokenization.utf8 import REPLACEMENT, lossy_positions, units
@@ -143,6 +143,11 @@ class Batch:
     ids: Int32[np.ndarray, "N"]
     rows: Int64[np.ndarray, "R+1"]
 
+    def only(self, chosen: Bool[np.ndarray, "R"]) -> Batch:
+        """Some of the rows."""
+        sizes = np.diff(self.rows)
+        return Batch(self.ids[np.repeat(chosen, sizes)], np.concatenate([[0], np.cumsum(sizes[chosen])]))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
@@ -190,18 +195,16 @@ class Surfaces:
         self._starts, self._lengths = starts[1 : size + 1], lengths[1 : size + 1]
         self._first_starts, self._first_lengths = starts[size + 1 :], lengths[size + 1 :]
 
-    def batch(self, sequences: Sequence[Sequence[int] | Int32[np.ndarray, "T"]]) -> Batch:
-        """Join sequences of ids into one. Ids beyond the vocabulary (padded embeddings) contribute nothing."""
-        sizes = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences)) + 1
-        rows = np.concatenate([[0], np.cumsum(sizes)])
-        ids = np.full(rows[-1], self.separator, dtype=np.int32)
-        for begin, end, sequence in zip(rows, rows[1:] - 1, sequences, strict=False):
-            ids[begin:end] = sequence
-        if ids.size and ids.min() < 0:
+    def batch(self, flat: Integer[np.ndarray, "M"], counts: Integer[np.ndarray, "R"]) -> Batch:
+        """Sequences of ids, given joined and with their lengths. Ids beyond the vocabulary (padded embeddings) contribute
+        nothing; negative ones raise TokenizationError (`ids`)."""
+        if flat.size and flat.min() < 0:
             raise TokenizationError("ids", "token ids must not be negative")
-        inside = np.ones(ids.size, dtype=bool)
+        rows = np.concatenate([[0], np.cumsum(counts + 1)])
+        inside = np.ones(rows[-1], dtype=bool)
         inside[rows[1:] - 1] = False
-        ids[inside & (ids >= self.unknown)] = self.unknown
+        ids = np.full(rows[-1], self.separator, dtype=np.int32)
+        ids[inside] = np.minimum(flat, self.unknown)
         return Batch(ids, rows)
 
     def pieces(self, batch: Batch) -> Pieces:
