@@ -46,11 +46,12 @@ def show_suite(suite: str | None, results: Path, format_: str, against: str | No
         if name and name not in known:
             raise UsageError(f"{results}: no results of a suite {name!r} (there are: {', '.join(known) or 'none'})")
         for one in names:
-            sys.stdout.write(render(one, show_rows(snapshot, one), format_))
-    if against:
-        from harness.published import compare
+            if against is None:
+                sys.stdout.write(render(one, show_rows(snapshot, one), format_))
+        if against is not None:
+            from harness.cli import against as papers
 
-        sys.stdout.write(compare(against, results, names))
+            sys.stdout.write(papers.against(against, snapshot, names))
 
 
 def sql(
