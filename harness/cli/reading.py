@@ -77,9 +77,8 @@ def export(
     results: Results = RESULTS,
 ) -> None:
     """A static HTML report: one file, no server."""
-    from leaderboard.report import export_report
-
     from harness.store.ingest import ingest
+    from leaderboard.report import export_report
 
     if results.is_dir():
         ingest(results)
