@@ -124,6 +124,11 @@ class HACPO(Regime):
         ratio = self.capability(a) / self.capability(b)
         return float(min(max(ratio, self.options.omega_min), self.options.omega_max))
 
+    def remarks(self, updates: int) -> Sequence[str]:
+        if updates == 1 and self.options.stepwise_clip and self.options.delta_step:
+            return ("one update a step: own and peer answers share it, so the stepwise clip stays at its first bound",)
+        return ()
+
     def state(self) -> Mapping[str, Any]:
         return {"shares": self._shares}
 

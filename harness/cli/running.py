@@ -38,6 +38,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Run what is missing of a suite, resume what was cut off, and print the table."""
+    from harness.learning import registry
     from harness.session.matrix import run_matrix
     from harness.session.planning import check_feasible
     from harness.session.prepare import check_room, prepare
@@ -52,6 +53,8 @@ def run(
         return
     plan = check_feasible(prepared, jobs)
     check_room(prepared)
+    for remark in registry.remarks(prepared.suite):
+        print(f"note: {remark}", file=sys.stderr)
     outcome = run_matrix(prepared, max(1, plan.resources.workers), reporter(), lambda: _ingest(results))
     ingest(results)
     for label, reason in outcome.failed.items():

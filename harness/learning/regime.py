@@ -83,6 +83,10 @@ class Regime:
         """
         raise NotImplementedError
 
+    def remarks(self, updates: int) -> Sequence[str]:
+        """What a user should know of these options with so many optimiser updates a step; printed when a run starts."""
+        return ()
+
     def state(self) -> Mapping[str, Any]:
         """JSON-compatible state to checkpoint; empty for regimes without memory."""
         return {}

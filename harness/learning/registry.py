@@ -163,6 +163,15 @@ def validate(suite: Suite, source: str) -> Suite:
     return suite.model_copy(update={"regimes": variants})
 
 
+def remarks(suite: Suite) -> list[str]:
+    """What the suite's regimes have to say about their settings, each with the variant's name."""
+    return [
+        f"{variant.name}: {remark}"
+        for variant in suite.regimes
+        for remark in build(variant.regime, variant.options).remarks(suite.training.updates)
+    ]
+
+
 def _conditions(suite: Suite, source: str) -> None:
     for g, group in enumerate(suite.groups):
         for p, policy in enumerate(group.policies):
