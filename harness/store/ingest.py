@@ -30,7 +30,9 @@ from harness.store.schema import DERIVE, DERIVED, SOURCE, create_statements, ver
 
 STORE = "harness.duckdb"
 _LOCK = ".harness.lock"
-_BATCH_ROWS = 400_000
+_BATCH_BYTES = 128 << 20
+_WRITERS = min(4, os.cpu_count() or 1)
+"""Threads that read journals and insert their rows; DuckDB itself then uses one each."""
 _SETTLED_NS = 2_000_000_000
 """A folder changed more recently than this is read again next time: its time stamp may not show the next change."""
 
@@ -174,20 +176,20 @@ def _write(
     results: Path,
     problems: list[Problem],
 ) -> int:
-    rows = 0
     try:
         with duckdb.connect(str(path)) as connection:
+            connection.execute("SET threads = 1")
             for statement in create_statements() if fresh else ():
                 connection.execute(statement)
-            connection.execute("BEGIN")
             if not fresh:
                 _delete(connection, [*((s.suite, s.cell) for s in changed), *gone])
             _insert_suites(connection, suites, results, problems)
-            for batch in _batches(changed, problems):
-                rows += _insert(connection, batch)
+            share = -(-len(changed) // _WRITERS) or 1
+            chunks = [changed[i : i + share] for i in range(0, len(changed), share)]
+            with ThreadPoolExecutor(_WRITERS) as writers:
+                rows = sum(writers.map(lambda chunk: _ingest_chunk(connection, chunk, problems), chunks))
             if problems:
                 connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", problems)
-            connection.execute("COMMIT")
             connection.execute("CHECKPOINT")
     except duckdb.IOException as error:
         full = "No space left" in str(error)
@@ -244,33 +246,30 @@ def _load(source: Source) -> _Cell:
     return _Cell(source, manifest, contents.tables, problems + contents.problems)
 
 
-def _batches(sources: Sequence[Source], problems: list[Problem]) -> Iterator[list[_Cell]]:
-    """Cells in batches of about `_BATCH_ROWS` rows; the next batch is read while this one is written."""
-
-    def batches() -> Iterator[list[_Cell]]:
+def _ingest_chunk(connection: duckdb.DuckDBPyConnection, sources: Sequence[Source], problems: list[Problem]) -> int:
+    """One writer's part, in batches of bounded size. Batches need no common transaction: the file is still a temporary one."""
+    rows = 0
+    with connection.cursor() as cursor:
         batch: list[_Cell] = []
-        rows = 0
+        size = 0
         for source in sources:
             cell = _load(source)
             problems.extend((source.suite, source.cell, problem) for problem in cell.problems)
             batch.append(cell)
-            rows += sum(table.num_rows for table in cell.tables.values())
-            if rows >= _BATCH_ROWS:
-                yield batch
-                batch, rows = [], 0
-        yield batch
-
-    with ThreadPoolExecutor(1) as reader:
-        rest = batches()
-        coming = reader.submit(next, rest, None)
-        while (batch := coming.result()) is not None:
-            coming = reader.submit(next, rest, None)
-            if batch:
-                yield batch
+            size += sum(table.nbytes for table in cell.tables.values())
+            if size >= _BATCH_BYTES:
+                rows += _insert(cursor, batch)
+                batch, size = [], 0
+        if batch:
+            rows += _insert(cursor, batch)
+    return rows
 
 
 def _insert(connection: duckdb.DuckDBPyConnection, batch: Sequence[_Cell]) -> int:
-    connection.executemany(f"INSERT INTO cells VALUES ({', '.join('?' * 27)})", [_cell_values(c) for c in batch])
+    connection.execute("BEGIN")
+    connection.register("rows", _cells_table(batch))
+    connection.execute("INSERT INTO cells BY NAME SELECT * FROM rows")
+    connection.unregister("rows")
     rows = 0
     for name in SCHEMAS:
         holders = [cell for cell in batch if name in cell.tables]
@@ -287,17 +286,33 @@ def _insert(connection: duckdb.DuckDBPyConnection, batch: Sequence[_Cell]) -> in
                 connection.execute(f"INSERT INTO {derived} {DERIVE[derived].format(**{source: 'rows'})}")
         connection.unregister("rows")
         rows += data.num_rows
+    connection.execute("COMMIT")
     return rows
 
 
-def _cell_values(cell: _Cell) -> tuple[object, ...]:
-    m, p = cell.manifest, cell.manifest.provenance
-    return (
-        cell.source.suite, cell.source.cell, m.kind, m.origin, m.group, m.regime, m.regime_type, m.seed, m.budget,
-        json.dumps(m.options, sort_keys=True), m.engine, m.baseline, [x.name for x in m.policies], [x.model for x in m.policies],
-        m.state, m.reason, m.attempts, json.dumps(m.config), p.code_version, p.commit, p.dirty, json.dumps(p.packages),
-        json.dumps(p.machine), p.python, p.started, p.finished, cell.source.fingerprint,
-    )  # fmt: skip
+def _cells_table(batch: Sequence[_Cell]) -> pa.Table:
+    columns: dict[str, list[object]] = {}
+    for cell in batch:
+        m, p = cell.manifest, cell.manifest.provenance
+        values = {
+            "suite": cell.source.suite, "cell": cell.source.cell, "kind": m.kind, "origin": m.origin, "group_name": m.group,
+            "regime": m.regime, "regime_type": m.regime_type, "seed": m.seed, "budget": m.budget,
+            "options": json.dumps(m.options, sort_keys=True), "engine": m.engine, "baseline": m.baseline,
+            "policies": [x.name for x in m.policies], "models": [x.model for x in m.policies], "state": m.state,
+            "reason": m.reason, "attempts": m.attempts, "config": json.dumps(m.config), "code_version": p.code_version,
+            "commit_hash": p.commit, "dirty": p.dirty, "packages": json.dumps(p.packages), "machine": json.dumps(p.machine),
+            "python": p.python, "started": p.started, "finished": p.finished, "fingerprint": cell.source.fingerprint,
+        }  # fmt: skip
+        for name, value in values.items():
+            columns.setdefault(name, []).append(value)
+    kinds = {
+        "seed": pa.int64(),
+        "attempts": pa.int64(),
+        "dirty": pa.bool_(),
+        "policies": pa.list_(pa.string()),
+        "models": pa.list_(pa.string()),
+    }
+    return pa.table({name: pa.array(values, kinds.get(name, pa.string())) for name, values in columns.items()})
 
 
 def quoted(path: Path) -> str:
