@@ -70,8 +70,15 @@ def ray_cluster():
     ray.shutdown()
 
 
+_LINES = []
+
+
 @pytest.fixture(scope="session")
-def report_line(pytestconfig):
-    """Print a measured figure at once, whatever pytest captures."""
-    reporter = pytestconfig.pluginmanager.get_plugin("terminalreporter")
-    return lambda line: reporter.write_line(f"    {line}")
+def report_line():
+    """Keep a measured figure for the end of the run."""
+    return _LINES.append
+
+
+def pytest_terminal_summary(terminalreporter):
+    for line in _LINES:
+        terminalreporter.write_line(line)

@@ -97,7 +97,7 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
         """Without ZeRO and in fp32 DeepSpeed reports no norm, so the gradients are reduced here, once and for all."""
         engine = self.actor.model
         engine.enable_backward_allreduce = False
-        engine.allreduce_gradients()
+        engine.buffered_allreduce_fallback()
         gradients = [p.grad for p in engine.module.parameters() if p.grad is not None]
         return float(torch.nn.utils.get_total_norm(gradients))
 
