@@ -16,7 +16,7 @@ import platformdirs
 from harness.errors import DataError
 from harness.tasks.sets import DataSet, Remote
 
-CONNECT_SECONDS = 7.0
+CONNECT_SECONDS = 4.0
 _TOTAL_SECONDS = 600.0
 _MAX_BYTES = 64 << 20
 

@@ -11,7 +11,9 @@ from typing import Literal
 SHINGLE = 4
 NEAR = 0.7
 _TOKEN = re.compile(r"\\?[a-z]+|\d+(?:\.\d+)?|[^\sa-z\d.,;:?!'\"]")
-_COSMETIC = re.compile(r"(?s:\[asy\].*?\[/asy\])|\\(?:left|right|displaystyle|[dt]?frac|!|,|;|:|quad|text|mathrm)|[${}~]|\\(?=\s)")
+_COSMETIC = re.compile(
+    r"(?s:\[asy\].*?\[/asy\])|\\(?:left|right|displaystyle|[dt]?frac|!|,|;|:|quad|text|mathrm)|[${}~]|\\(?=\s)"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,14 +65,18 @@ def training_pool(name: str, *, min_level: int | None = None, data_dir: Path | N
     """
     if name not in SOURCES:
         raise PluginError(f"unknown training task {name!r}; there are micro, {', '.join(SOURCES)}")
-    return _pool(name, min_level, folder_in_use(data_dir))
+    full = _checked(name, folder_in_use(data_dir))
+    if min_level is None:
+        return full
+    if not any("level" in prompt.labels for prompt in full.prompts):
+        raise DataError(f"{name} has no levels; leave min_level out")
+    chosen = tuple(prompt for prompt in full.prompts if int(prompt.labels.get("level", 0)) >= min_level)
+    return replace(full, prompts=chosen, below_level=len(full.prompts) - len(chosen))
 
 
 @lru_cache(maxsize=4)
-def _pool(name: str, min_level: int | None, data_dir: Path | None) -> TrainingPool:
+def _checked(name: str, data_dir: Path | None) -> TrainingPool:
     rows = load(SOURCES[name], data_dir)
-    if min_level is not None and not any(row.level for row in rows):
-        raise DataError(f"{name} has no levels; leave min_level out")
     evaluation, unchecked = [], []
     for other in EVALUATION_SETS:
         try:
@@ -83,15 +87,14 @@ def _pool(name: str, min_level: int | None, data_dir: Path | None) -> TrainingPo
     repeated = {overlap.training for overlap in overlaps}
     ambiguous = tuple(row.id for row in rows if row.multi_boxed and row.id not in repeated)
     dropped = repeated | set(ambiguous)
-    kept = [row for row in rows if row.id not in dropped]
-    chosen = [row for row in kept if min_level is None or (row.level or 0) >= min_level]
     task = get_task(name)
+    prompts = (as_prompt(row) for row in rows if row.id not in dropped)
     return TrainingPool(
         name=name,
-        prompts=tuple(replace(prompt, text=task.render(prompt, "zero-shot")) for prompt in map(as_prompt, chosen)),
+        prompts=tuple(replace(prompt, text=task.render(prompt, "zero-shot")) for prompt in prompts),
         overlaps=tuple(overlaps),
         ambiguous=ambiguous,
-        below_level=len(kept) - len(chosen),
+        below_level=0,
         unchecked=tuple(unchecked),
     )
 
