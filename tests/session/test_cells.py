@@ -110,3 +110,24 @@ def test_checkpoint_opens_with_transformers(finished):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
     assert model.config.vocab_size >= len(tokenizer)
+
+
+def test_eval_of_a_checkpoint_reproduces_the_stored_greedy_answers(finished, tmp_path):
+    from harness.session.standalone import evaluate_checkpoint
+    from harness.store.journal import read_journal
+
+    c = cell(finished, "sgt")
+    found = evaluate_checkpoint(finished.folder / c.key / "checkpoint" / "a", ["micro"], limit=6, k=0, results=tmp_path)
+    again = read_journal(Path(found.folder)).tables["samples"].to_pylist()
+    stored = [r for r in rows(finished, c, "samples") if r["policy"] == "a" and r["metric"] == "greedy"]
+    assert [(r["doc_id"], r["text"], r["verdict"]) for r in again] == [
+        (r["doc_id"], r["text"], r["verdict"]) for r in stored
+    ]
+
+
+def test_rescoring_changes_nothing_while_the_verifier_is_the_same(finished):
+    from harness.session.rescoring import rescore_results
+
+    report = rescore_results(finished.folder.parent, "tiny")
+    assert report.samples == 8 * 2 * 6 * 3
+    assert report.changes == ()
