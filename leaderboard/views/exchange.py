@@ -45,7 +45,7 @@ def draw(store: Store, suite: str, view: View) -> None:
     total, accepted = chosen["records"].sum(), chosen.loc[chosen["accepted"], "records"].sum()
     with st.container(horizontal=True):
         st.metric("Messages", f"{total:,.0f}")
-        st.metric("Accepted", f"{accepted / total:.1%}" if total else "–")
+        st.metric("Accepted", f"{accepted / total:.2%}" if total else "–")
         st.metric("Gave a gradient", f"{chosen['used'].sum() / total:.1%}" if total else "–")
         st.metric("Sent", _bytes(float(chosen["bytes"].sum())))
     chosen = chosen.assign(
@@ -102,7 +102,7 @@ def _residuals(chosen: pd.DataFrame) -> None:
         .multiply(known["records"], axis=0)
         .assign(author=known["author"], receiver=known["receiver"], records=known["records"])
     )
-    sums = weighted.groupby(["author", "receiver"], as_index=False, sort=False).sum()
+    sums = weighted.groupby(["author", "receiver"], as_index=False, sort=False).sum(min_count=1)
     sums[names] = sums[names].div(sums["records"], axis=0)
     st.dataframe(
         sums.rename(columns={f"residual_{name}": name for name in RESIDUALS}),
