@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int32
@@ -57,7 +58,7 @@ def open_vocabulary(folder: Path, chat: bool) -> Vocabulary:
         One line: the folder does not open, or its tokenizer has no EOS or lacks the chat template asked for.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise EngineError(f"{folder}: does not open: {str(error).splitlines()[0]}") from error

@@ -70,7 +70,7 @@ def adapt_trainer(timeout: float) -> None:
     torch.cuda.set_device = lambda *_: None
     torch.cuda.synchronize = lambda *_: None
     torch.cuda.empty_cache = lambda: None
-    torch.cuda.current_stream = lambda *_: None  # type: ignore[assignment,return-value]
+    torch.cuda.current_stream = lambda *_: None  # type: ignore[assignment]
 
     import deepspeed.ops
     from openrlhf.trainer.ray import ppo_actor
@@ -95,7 +95,8 @@ class GlooGroup:
     """The weight-sync group between the trainer (rank 0) and the vLLM workers."""
 
     def __init__(self, host: str, port: int, rank: int, world: int, timeout: float) -> None:
-        from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
+        from torch.distributed import ProcessGroupGloo
+        from torch.distributed.distributed_c10d import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
         wait = timedelta(seconds=timeout)
         self._store = TCPStore(host, port, world, is_master=rank == 0, timeout=wait, wait_for_workers=False)
@@ -107,7 +108,7 @@ class GlooGroup:
 
         options = BroadcastOptions()
         options.rootRank, options.rootTensor = src, 0
-        self._group.broadcast([tensor.contiguous()], options).wait()
+        self._group.broadcast([tensor.contiguous()], options).wait()  # type: ignore[attr-defined]
 
 
 def worker_extension() -> str | None:
@@ -128,7 +129,7 @@ def _sync_worker() -> type:
     from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
 
     def plain(layer: torch.nn.Module, remove_weight: bool) -> None:
-        layer.cpu_linear = torch.nn.functional.linear
+        layer.cpu_linear = torch.nn.functional.linear  # type: ignore[assignment]
 
     layers.dispatch_cpu_unquantized_gemm = plain
 

@@ -37,7 +37,7 @@ class Sums:
     @contextmanager
     def collect(self, source: str) -> Iterator[None]:
         """Backward passes inside count for `source`."""
-        handles = [p.register_hook(partial(self._add, source, i)) for i, p in enumerate(self._parameters)]
+        handles = [p.register_hook(partial(self._add, source, i)) for i, p in enumerate(self._parameters)]  # type: ignore[no-untyped-call]
         try:
             yield
         finally:

@@ -75,7 +75,7 @@ def _create(engine: Any) -> None:
     engine.step()
 
 
-def _moment(engine: Any, parameter: Tensor, key: str) -> Tensor:
+def _moment(engine: Any, parameter: Tensor, key: str) -> Any:
     if parameter in engine.basic_optimizer.state:
         return engine.basic_optimizer.state[parameter][key]
     return safe_get_full_optimizer_state(parameter, key)

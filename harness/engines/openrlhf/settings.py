@@ -23,8 +23,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     micro_batch_tokens: padded tokens of one forward and backward pass per rank.
     rollout_memory: share of a device's memory that a vLLM engine may take. rollout_sequences: answers it decodes at once.
     max_length: longest prompt and answer together, in tokens; None takes the model's own limit.
-    start_seconds, sync_seconds, call_seconds: deadlines of starting up, of one weight sync and of any other call. silence_seconds: an actor that gives no
-        sign of life for so long counts as hung, whatever the deadline.
+    start_seconds, sync_seconds, call_seconds: deadlines of starting up, of one weight sync and of any other call.
+    silence_seconds: an actor that gives no sign of life for so long counts as hung, whatever the deadline.
     sync_tolerance: largest difference, in nats per token on average, between the rollout engine's and the trainer's
         log-probabilities after a weight sync; None takes 1e-4 for fp32 and 0.05 for bf16.
     """

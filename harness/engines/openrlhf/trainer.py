@@ -106,6 +106,10 @@ class PolicyWorker(PolicyModelActor.__ray_metadata__.modified_class):  # type: i
     """One rank of a policy's trainer."""
 
     forbidden: Tensor
+    trainer: Any
+    actor: Any
+    actor_optim: Any
+    actor_scheduler: Any
 
     def init_model_from_pretrained(
         self, strategy: Strategy, pretrain: str, max_steps: int, vllm_engines: None = None
@@ -153,12 +157,12 @@ class PolicyWorker(PolicyModelActor.__ray_metadata__.modified_class):  # type: i
         """Put the optimiser's state back; the weights are those that `init_model_from_pretrained` has just loaded."""
         moments.load(Path(file), self.actor.model)
 
-    @ray.method(concurrency_group="pulse")
+    @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
     def pulse(self) -> int:
         """A sign of life, given while other methods run."""
         return os.getpid()
 
-    @ray.method(concurrency_group="pulse")
+    @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
     def processes(self) -> list[Process]:
         """This process and all it started."""
         return processes()
@@ -179,12 +183,12 @@ class ReferenceWorker(ReferenceModelActor.__ray_metadata__.modified_class):  # t
         """See `PolicyWorker.logprobs`."""
         return _scores(self.model, batches, None if raw else self.forbidden)
 
-    @ray.method(concurrency_group="pulse")
+    @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
     def pulse(self) -> int:
         """A sign of life, given while other methods run."""
         return os.getpid()
 
-    @ray.method(concurrency_group="pulse")
+    @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
     def processes(self) -> list[Process]:
         """This process and all it started."""
         return processes()
@@ -237,12 +241,14 @@ def logprobs(actor: Any, batch: MicroBatch, forbidden: Tensor | None) -> Float[T
     asked = batch.experience.action_mask.to(device)
     sequences = batch.experience.sequences.to(device)
     # OpenRLHF's forward divides by its temperature; only the positions asked for go through the softmax.
-    output = actor(sequences, attention_mask=batch.experience.attention_mask.to(device), return_output=True)
+    output: dict[str, Tensor] = actor(
+        sequences, attention_mask=batch.experience.attention_mask.to(device), return_output=True
+    )
     logits = output["logits"][:, :-1][asked]
     logits = logits * actor.temperature if forbidden is None else logits + forbidden
-    if not len(logits):
-        return output["logits"].sum()[None] * 0.0
-    return -torch.nn.functional.cross_entropy(logits, sequences[:, 1:][asked], reduction="none")
+    scores: Tensor = -torch.nn.functional.cross_entropy(logits, sequences[:, 1:][asked], reduction="none")
+    # Of an idle micro-batch nothing is asked, but its zero must be connected to every parameter.
+    return scores if len(scores) else output["logits"][:1, 0].sum(dim=1) * 0.0
 
 
 def _scores(actor: Any, batches: Sequence[MicroBatch], forbidden: Tensor | None) -> list[Float32[np.ndarray, "N"]]:

@@ -31,17 +31,17 @@ class Mailboxes:
         """See `Transport.send`."""
         self._transport.send(sender, receiver, step, messages)
 
-    @ray.method(concurrency_group="waiting")
+    @ray.method(concurrency_group="waiting")  # type: ignore[untyped-decorator]
     def receive(self, receiver: str, timeout: float) -> list[Delivery]:
         """See `Transport.receive`."""
         return self._transport.receive(receiver, timeout)
 
-    @ray.method(concurrency_group="pulse")
+    @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
     def pulse(self) -> int:
         """A sign of life."""
         return os.getpid()
 
-    @ray.method(concurrency_group="pulse")
+    @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
     def processes(self) -> list[Process]:
         """This process and all it started."""
         return processes()
