@@ -19,7 +19,7 @@ from harness.engines.embedded.families import FAMILIES, build_model, build_token
 from harness.engines.embedded.mixture import draw_examples
 from harness.engines.embedded.presets import PRESETS, Mixture
 from harness.engines.embedded.pretraining import Pretrainer, Schedule
-from harness.engines.embedded.stage0 import MicroSpec, base_checkpoint, cache_folder, read_report
+from harness.engines.embedded.stage0 import Accuracy, MicroSpec, base_checkpoint, cache_folder, read_report
 from harness.errors import CellError, UsageError
 
 TINY = MicroSpec("qwen", "mul", steps=3, rounds=0, gate=0.0, probes=1)
@@ -119,6 +119,10 @@ def test_gate_adds_rounds_and_then_gives_up(cache: Path) -> None:
         base_checkpoint(replace(TINY, steps=4, rounds=2, gate=1.0), lambda share, text: words.append(text))
     assert sum("extra round 2 of 2" in text for text in words) == 1
     assert not any(path.is_dir() for path in (cache / "stage0").iterdir())
+
+
+def test_the_gate_looks_at_the_worst_group() -> None:
+    assert Accuracy({"add": 0.9, "mul": 0.4}, mean=0.65).least == 0.4
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -104,6 +104,11 @@ class Accuracy(msgspec.Struct, frozen=True):
     groups: dict[str, float]
     mean: float
 
+    @property
+    def least(self) -> float:
+        """That of the worst group."""
+        return min(self.groups.values())
+
 
 class Report(msgspec.Struct, frozen=True):
     """`stage0.json`: given_cot at temperature 1 on prompts that ask for steps; sampled (temperature 1) and greedy on plain
@@ -197,7 +202,7 @@ def _build(spec: MicroSpec, folder: Path, progress: Progress) -> None:
         with one_thread():
             probe = Probe(folder)
             given_cot = probe.accuracy(evaluation_prompts(spec.probes, hinted=True), temperature=1.0, samples=2)
-        if min(given_cot.groups.values()) >= spec.gate:
+        if given_cot.least >= spec.gate:
             break
     else:
         raise CellError(
