@@ -19,6 +19,8 @@ class Estimates:
     prior_weight: float = 0.25
     _sums: dict[str, float] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
+    _measured: float = 0.0
+    _expected: float = 0.0
 
     def observe(self, kind: str, seconds: float) -> None:
         """One measured duration; others than finite positive ones are refused with ValueError."""
@@ -26,13 +28,14 @@ class Estimates:
             raise ValueError(f"{kind}: a duration is positive and finite, got {seconds}")
         self._sums[kind] = self._sums.get(kind, 0.0) + seconds
         self._counts[kind] = self._counts.get(kind, 0) + 1
+        if self.prior.get(kind):
+            self._measured += seconds
+            self._expected += self.prior[kind]
 
     @property
     def speed(self) -> float:
         """Measured over prior seconds, over all kinds that have both; 1 before the first."""
-        known = [k for k in self._counts if self.prior.get(k)]
-        expected = sum(self.prior[k] * self._counts[k] for k in known)
-        return sum(self._sums[k] for k in known) / expected if expected else 1.0
+        return self._measured / self._expected if self._expected else 1.0
 
     def seconds(self, kind: str, default: float = 1.0) -> float:
         """The present estimate; `default` is the prior of a kind that has none."""

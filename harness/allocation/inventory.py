@@ -19,7 +19,7 @@ from harness.errors import UsageError
 NODE_GPUS = 8
 CORES_PER_GPU = 16
 RAM_PER_GPU = 128 * 2**30
-MAX_COUNT = 1_000_000
+MAX_NODES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +97,16 @@ def parse(text: str) -> Inventory:
         The text has another form, or a number is zero or absurd.
     """
     shown = text[:80]
+    if any(len(number) > 6 for number in re.findall(r"\d+", text)):
+        raise UsageError(f"inventory `{shown}`: counts and sizes are positive and of a real cluster's order")
     if match := _GPUS.fullmatch(text):
         nodes_text, count, kind, size, unit, cores, ram, ram_unit = match.groups()
         total, nodes = int(count), int(nodes_text or 0)
         if nodes_text is None:
-            per_node = [NODE_GPUS] * (min(total, MAX_COUNT) // NODE_GPUS)
+            per_node = [NODE_GPUS] * (total // NODE_GPUS)
             per_node += [total % NODE_GPUS] if total % NODE_GPUS else []
         else:
-            per_node = [total] * min(nodes, MAX_COUNT)
+            per_node = [total] * min(nodes, MAX_NODES + 1)
         found = [
             Node(
                 name=f"node{i}",
@@ -119,12 +121,12 @@ def parse(text: str) -> Inventory:
         enough = all(n.gpus and n.gpu_memory and n.cores and n.memory for n in found)
     elif match := _CPUS.fullmatch(text):
         nodes_text, count, size, unit = match.groups()
-        number = min(int(nodes_text or 1), MAX_COUNT)
+        number = min(int(nodes_text or 1), MAX_NODES + 1)
         found = [Node(name=f"node{i}", cores=int(count), memory=_bytes(size, unit)) for i in range(number)]
         enough = all(n.cores and n.memory for n in found)
     else:
         raise UsageError(f"inventory `{shown}`: expected for example 8xH100-80G, 2x8xH100-80G+128cpu-1000G or 4cpu-24G")
-    if not found or not enough or sum(n.gpus + n.cores for n in found) > MAX_COUNT:
+    if not found or not enough or len(found) > MAX_NODES:
         raise UsageError(f"inventory `{shown}`: counts and sizes are positive and of a real cluster's order")
     return Inventory(tuple(found))
 

@@ -1,26 +1,15 @@
-"""Where each policy's trainer and rollout engine go, and how they are cut, for one cell on so many GPUs.
-
-Three arrangements are tried:
-
-  colocated  each policy has GPUs of its own, on which its trainer and its rollout engine take turns (or stand side by side
-             where both fit); shares in proportion to predicted work, so that the policies finish a step together.
-  split      each policy has some GPUs for the trainer and others for rollouts; pays off only when experience may be stale, for
-             then both work at once.
-  stacked    all policies take turns on all GPUs of the cell: for fewer GPUs than policies.
-"""
+"""How one policy's trainer and rollout engine are cut and put on so many GPUs: the fastest way that fits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 import msgspec
 
 from harness.allocation.demand import (
     CONTEXT_BYTES,
-    CellDemand,
     Memory,
     PolicyDemand,
     Workload,
@@ -29,8 +18,6 @@ from harness.allocation.demand import (
     trainer_states,
     weight_bytes,
 )
-from harness.allocation.packing import Bundle
-from harness.allocation.shares import apportion
 from harness.allocation.work import (
     HOST_LINK,
     SYNC_LINK,
@@ -42,7 +29,6 @@ from harness.allocation.work import (
     train_seconds,
 )
 
-Arrangement = Literal["colocated", "split", "stacked"]
 USABLE = 0.95
 """Share of a device's memory that is planned with; the rest is fragmentation."""
 MICRO_BATCHES = (16, 8, 4, 2, 1)
@@ -50,8 +36,6 @@ LEAST_CONCURRENT = 8
 """A rollout engine that holds fewer sequences at once is not worth starting (fewer answers than that: all of them)."""
 HOST_BYTES = 4 * 10**9
 """RAM of a trainer's and a rollout engine's processes beside what is put to sleep there: a prior."""
-CORES = 1
-"""Cores per GPU: what the engine's placement groups reserve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,37 +100,6 @@ class PolicyLayout(msgspec.Struct, frozen=True):
             "rollout_memory": round((self.memory.rollout + self.capacity // 100) / self.capacity, 3),
             "max_length": sequence,
         }
-
-
-class CellLayout(msgspec.Struct, frozen=True):
-    """One kind of cell: its policies' places, the step they make together, and the resources that it reserves."""
-
-    arrangement: Arrangement
-    gpus: int
-    policies: tuple[PolicyLayout, ...]
-    step_seconds: float
-    seconds: float
-    evaluation_seconds: float
-    memory_bytes: int
-
-    @property
-    def host(self) -> int:
-        return sum(p.host for p in self.policies)
-
-    def bundles(self, gpu: Gpu) -> tuple[Bundle, ...]:
-        """What to reserve. One bundle per tensor-parallel group, which must not cross nodes, and per other GPU."""
-        if self.arrangement == "stacked":
-            widest = max(p.tensor_parallel for p in self.policies)
-            groups = [widest] * (self.gpus // widest) + [1] * (self.gpus % widest)
-            ram = self.host // self.gpus
-            return tuple(Bundle(n, CORES * n, ram * n, gpu.memory) for n in groups)
-        bundles: list[Bundle] = []
-        for p in self.policies:
-            total = p.gpus + p.rollout_gpus if self.arrangement == "split" else max(p.gpus, p.rollout_gpus)
-            grouped = p.engines * p.tensor_parallel
-            groups = [p.tensor_parallel] * p.engines + [1] * (total - grouped)
-            bundles += [Bundle(n, CORES * n, p.host // total * n, gpu.memory) for n in groups]
-        return tuple(bundles)
 
 
 @lru_cache(maxsize=65536)
@@ -303,103 +256,3 @@ def least_gpus(policy: PolicyDemand, work: Workload, gpu: Gpu, most: int = 4096)
         if gpus <= most and policy_layout(policy, work, gpus, gpu) is not None:
             return gpus
     return None
-
-
-def cell_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
-    """The fastest arrangement of a cell on at most `gpus` GPUs, or None if it does not fit."""
-    found = [
-        layout
-        for layout in (_colocated(cell, gpus, gpu), _split(cell, gpus, gpu), _stacked(cell, gpus, gpu))
-        if layout is not None
-    ]
-    return min(found, key=lambda layout: layout.step_seconds, default=None)
-
-
-def _colocated(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
-    least = {}
-    for policy in cell.policies:
-        number = least_gpus(policy, cell.workload, gpu, gpus)
-        if number is None:
-            return None
-        least[policy.name] = number
-    by_name = {p.name: p for p in cell.policies}
-
-    def seconds(name: str, n: int) -> float:
-        layout = policy_layout(by_name[name], cell.workload, n, gpu)
-        return layout.seconds.total if layout is not None else float("inf")
-
-    share = apportion(least, gpus, seconds)
-    if share is None:
-        return None
-    layouts = [policy_layout(p, cell.workload, share[p.name], gpu) for p in cell.policies]
-    fitted = tuple(layout for layout in layouts if layout is not None)
-    return _cell("colocated", cell, fitted, sum(share.values()), max(p.seconds.total for p in fitted), gpu)
-
-
-def _split(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
-    if cell.workload.staleness == 0 or gpus < 2 * len(cell.policies):
-        return None
-    by_name = {p.name: p for p in cell.policies}
-
-    def seconds(name: str, n: int) -> float:
-        layout = split_layout(by_name[name], cell.workload, n, gpu)
-        return layout.seconds.total if layout is not None else float("inf")
-
-    least = {}
-    for policy in cell.policies:
-        number = next((n for n in range(2, gpus + 1) if seconds(policy.name, n) < float("inf")), None)
-        if number is None:
-            return None
-        least[policy.name] = number
-    share = apportion(least, gpus, seconds)
-    if share is None:
-        return None
-    layouts = [split_layout(p, cell.workload, share[p.name], gpu) for p in cell.policies]
-    fitted = tuple(layout for layout in layouts if layout is not None)
-    return _cell("split", cell, fitted, sum(share.values()), max(p.seconds.total for p in fitted), gpu)
-
-
-def _stacked(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
-    if len(cell.policies) < 2 or not (gpu.stacks and gpu.sleeps):
-        return None
-    asleep = CONTEXT_BYTES * (len(cell.policies) - 1)
-    layouts = []
-    for policy in cell.policies:
-        layout = policy_layout(policy, cell.workload, gpus, gpu, asleep)
-        if layout is None:
-            return None
-        states = (
-            layout.memory.weights + layout.memory.gradients + layout.memory.optimiser + layout.memory.rollout_weights
-        ) * gpus
-        if not layout.sleeps:
-            away = 2 * states / (gpus * HOST_LINK)
-            moved = msgspec.structs.replace(layout.seconds, move=layout.seconds.move + away)
-            layout = msgspec.structs.replace(layout, host=layout.host + states, seconds=moved)
-        layouts.append(layout)
-    return _cell("stacked", cell, tuple(layouts), gpus, sum(p.seconds.total for p in layouts), gpu)
-
-
-START_SECONDS = 120.0
-"""Loading models and starting engines of a cell on GPUs: a prior."""
-
-
-def _cell(
-    arrangement: Arrangement, cell: CellDemand, layouts: tuple[PolicyLayout, ...], gpus: int, step: float, gpu: Gpu
-) -> CellLayout:
-    work = cell.workload
-    turns = []
-    for policy, layout in zip(cell.policies, layouts, strict=True):
-        evaluated = rollout_seconds(
-            policy, work, work.evaluated, layout.engines, layout.tensor_parallel, layout.concurrent, gpu.device
-        )
-        turns.append(evaluated if work.evaluated else 0.0)
-    evaluation = sum(turns) if arrangement == "stacked" else max(turns)
-    device_bytes = (
-        max(p.peak for p in layouts) * gpus
-        if arrangement == "stacked"
-        else sum(p.peak * (p.gpus + p.rollout_gpus if arrangement == "split" else p.gpus) for p in layouts)
-    )
-    seconds = START_SECONDS + work.steps * step + evaluation
-    return CellLayout(
-        arrangement, gpus, layouts, step, seconds, evaluation, device_bytes + sum(p.host for p in layouts)
-    )

@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
+from harness.allocation.arrangement import CellLayout, cell_layout
 from harness.allocation.demand import CellDemand
 from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import Inventory
-from harness.allocation.layout import CellLayout, Gpu, cell_layout, least_gpus, policy_layout
+from harness.allocation.layout import Gpu, least_gpus, policy_layout
 from harness.allocation.packing import Bundle, capacity, gigabytes, missing
 from harness.allocation.scheduler import Request, Scheduler, Start
 
@@ -142,7 +143,9 @@ def plan_cells(
         return Plan(False, said, len(cells), len(pending), _resources(inventory), Predicted())
     best: tuple[Timetable, dict[str, CellLayout]] | None = None
     why = ""
-    for layouts in _candidates(kinds, counts, total, gpu):
+    for bound, layouts in _candidates(kinds, counts, total, gpu):
+        if best is not None and best[0].seconds <= bound:
+            break
         requests = []
         for cell in pending:
             layout = layouts[cell.kind]
@@ -228,8 +231,8 @@ def timetable(requests: Sequence[tuple[Request, float]], inventory: Inventory) -
 
 def _candidates(
     kinds: Mapping[str, CellDemand], counts: Mapping[str, int], total: int, gpu: Gpu
-) -> list[dict[str, CellLayout]]:
-    """Layouts per kind for several numbers of cells side by side, the shortest by their bound first, at most four."""
+) -> list[tuple[float, dict[str, CellLayout]]]:
+    """Layouts per kind for several numbers of cells side by side, with the makespan's bound, the least first; at most three."""
     sizes = sorted({total // side for side in range(1, min(total, sum(counts.values()), MAX_PARALLEL) + 1)})
     found = []
     for index in range(len(sizes)):
@@ -243,7 +246,7 @@ def _candidates(
             work = sum(layouts[kind].gpus * layouts[kind].seconds * counts[kind] for kind in kinds) / total
             found.append((max(work, max(layout.seconds for layout in layouts.values())), index, layouts))
     found.sort(key=lambda entry: entry[:2])
-    return [layouts for _, _, layouts in found[:4]]
+    return [(bound, layouts) for bound, _, layouts in found[:3]]
 
 
 def _shortfall(cell: CellDemand, total: int, gpu: Gpu) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from harness.allocation.arrangement import CellLayout
 from harness.allocation.demand import Memory
-from harness.allocation.layout import CellLayout, PolicyLayout
+from harness.allocation.layout import PolicyLayout
 from harness.allocation.packing import gigabytes
 from harness.allocation.planner import KindPlan, Plan
 

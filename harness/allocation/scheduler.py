@@ -84,6 +84,10 @@ class _Waiting:
     since: float
     width: float
     """Share of the whole inventory that it takes, of its scarcest resource."""
+    shape: int
+    """Equal for equal bundles; cheaper to compare."""
+    gpus: int
+    cores: int
     stranded: float | None = None
     """Since when the living nodes do not hold it."""
 
@@ -124,6 +128,7 @@ class Scheduler:
         self._running: dict[str, _Running] = {}
         self._target: _Target | None = None
         self._numbers = 0
+        self._shapes: dict[tuple[Bundle, ...], int] = {}
         self._now = float("-inf")
 
     @property
@@ -158,9 +163,11 @@ class Scheduler:
         """New requests, in order of seniority; a failed one may be submitted again and queues as new."""
         self._advance(now)
         actions: list[Action] = []
+        known = {w.request.key for w in self._waiting}
         for request in requests:
-            if request.key in self._running or any(w.request.key == request.key for w in self._waiting):
+            if request.key in self._running or request.key in known:
                 raise ValueError(f"{request.key}: already submitted")
+            known.add(request.key)
             if not 0 < request.limit <= self.longest_limit:
                 raise ValueError(f"{request.key}: its limit must lie in (0, {self.longest_limit}]")
             whole = capacity(self.inventory)
@@ -168,11 +175,10 @@ class Scheduler:
                 actions.append(Refuse(request.key, missing(request.bundles, whole)))
                 continue
             self._numbers += 1
-            width = max(
-                sum(b.gpus for b in request.bundles) / max(1, self.inventory.gpus),
-                sum(b.cores for b in request.bundles) / max(1, self.inventory.cores),
-            )
-            self._waiting.append(_Waiting(request, self._numbers, now, width))
+            gpus, cores = sum(b.gpus for b in request.bundles), sum(b.cores for b in request.bundles)
+            width = max(gpus / max(1, self.inventory.gpus), cores / max(1, self.inventory.cores))
+            shape = self._shapes.setdefault(request.bundles, len(self._shapes))
+            self._waiting.append(_Waiting(request, self._numbers, now, width, shape, gpus, cores))
         return actions + self._schedule(now)
 
     def finished(self, key: str, now: float) -> list[Action]:
@@ -305,17 +311,21 @@ class Scheduler:
         spared = self._beside_target()
         common = {name: free[name].meet(spared[name]) for name in free} if spared is not None else free
         chosen = []
-        hopeless: set[tuple[tuple[Bundle, ...], bool]] = set()
+        idle_gpus, idle_cores = sum(room.gpus for room in free.values()), sum(room.cores for room in free.values())
+        hopeless: set[tuple[int, bool]] = set()
         for waiting in order:
+            if waiting.gpus > idle_gpus or waiting.cores > idle_cores:
+                continue
             bundles = waiting.request.bundles
             outlasts = self._target is not None and now + waiting.request.limit + self.stop_within > self._target.time
-            if (bundles, outlasts) in hopeless:
+            if (waiting.shape, outlasts) in hopeless:
                 continue
             placement = place(bundles, common if outlasts else free)
             if placement is None:
-                hopeless.add((bundles, outlasts))
+                hopeless.add((waiting.shape, outlasts))
                 continue
             take(free, bundles, placement)
+            idle_gpus, idle_cores = idle_gpus - waiting.gpus, idle_cores - waiting.cores
             if spared is not None:
                 if outlasts:
                     take(spared, bundles, placement)

@@ -262,9 +262,10 @@ def allows(mixture: Mixture, utilisation: float = 0.9) -> bool:
     much of them per unit as any bundle asks, and no bundle asks for larger GPUs than all nodes have. With m units on N nodes,
     q the greatest common divisor of all bundles and nodes, b the largest bundle and w the largest job: a job that cannot be
     placed leaves at most b - q idle on each node and w - q placed in vain, so while any waits at most
-    i = N (b - q) + w - q  units are idle. Nobody waits only while the last to end runs, at most d, the longest occupation. So
-    with everything there at the start and no node lost, makespan <= W / (1 - i/m) + d, W being the work bound. The mixture
-    allows a utilisation u where this is at most W / u.
+    i = N (b - q) + w - q  units are idle; or, where all bundles are of the size q and so fit into any gap, at most
+    i = w - (greatest common divisor of m and all jobs' widths). Nobody waits only while the last to end runs, at most d, the
+    longest occupation. So with everything there at the start and no node lost, makespan <= W / (1 - i/m) + d, W being the work
+    bound. The mixture allows a utilisation u where this is at most W / u.
     """
     inventory = mixture.inventory
     nodes = inventory.nodes
@@ -283,7 +284,10 @@ def allows(mixture: Mixture, utilisation: float = 0.9) -> bool:
     units = sum(getattr(n, unit) for n in nodes)
     grain = math.gcd(*sizes, *(getattr(n, unit) for n in nodes))
     widest = max(sum(getattr(b, unit) for b in j.request.bundles) for j in jobs)
-    idle = len(nodes) * (max(sizes) - grain) + widest - grain
+    if max(sizes) == grain:
+        idle = widest - math.gcd(units, *(sum(getattr(b, unit) for b in j.request.bundles) for j in jobs))
+    else:
+        idle = len(nodes) * (max(sizes) - grain) + widest - grain
     work = sum(occupied(mixture, j) * sum(getattr(b, unit) for b in j.request.bundles) for j in jobs) / units
     longest = max(occupied(mixture, j) for j in jobs)
     return bool(idle < units and work / (1 - idle / units) + longest <= work / utilisation)

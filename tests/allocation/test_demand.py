@@ -1,0 +1,125 @@
+"""The memory formulas against bytes that torch really allocates, on a small model; benchmarks/allocation.py has large ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from harness.allocation.demand import (
+    Workload,
+    activation_bytes,
+    kv_cache_bytes,
+    trainer_states,
+    weight_bytes,
+)
+from harness.allocation.models import ModelShape, shape_from_config
+
+FAMILIES = {
+    "llama": {"tie_word_embeddings": True},
+    "qwen3": {"tie_word_embeddings": False, "head_dim": 48},
+    "qwen2": {"tie_word_embeddings": True},
+}
+SIZES = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 384,
+         "vocab_size": 1000, "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}  # fmt: skip
+
+
+def build(family: str, dtype: torch.dtype) -> tuple[torch.nn.Module, ModelShape]:
+    config = AutoConfig.for_model(family, **SIZES, **FAMILIES[family])
+    return AutoModelForCausalLM.from_config(config).to(dtype), shape_from_config(family, config.to_dict())
+
+
+def stored(tensors) -> int:  # type: ignore[no-untyped-def]
+    """Bytes of distinct storages."""
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_gradients_and_adam_states_fp32(family: str) -> None:
+    model, shape = build(family, torch.float32)
+    optimiser = torch.optim.AdamW(model.parameters())
+    model(torch.zeros(1, 4, dtype=torch.long)).logits.sum().backward()
+    optimiser.step()
+    states = trainer_states(shape, "fp32", zero=0, ranks=1)
+    assert stored(model.parameters()) == states.weights == weight_bytes(shape, "fp32")
+    assert stored(p.grad for p in model.parameters()) == states.gradients
+    moments = stored(t for s in optimiser.state.values() for t in s.values() if t.dim())
+    assert moments == states.optimiser
+
+
+def test_mixed_precision_states() -> None:
+    model, shape = build("qwen3", torch.bfloat16)
+    masters = [p.detach().float().requires_grad_() for p in model.parameters()]
+    optimiser = torch.optim.AdamW(masters)
+    model(torch.zeros(1, 4, dtype=torch.long)).logits.float().sum().backward()
+    for parameter, master in zip(model.parameters(), masters, strict=True):
+        assert parameter.grad is not None
+        master.grad = parameter.grad.float()
+    optimiser.step()
+    states = trainer_states(shape, "bf16", zero=0, ranks=1)
+    moments = stored(t for s in optimiser.state.values() for t in s.values() if t.dim())
+    assert stored(model.parameters()) == states.weights
+    assert stored(p.grad for p in model.parameters()) == states.gradients
+    assert moments + stored(masters) == states.optimiser
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_kv_cache(family: str) -> None:
+    model, shape = build(family, torch.float32)
+    with torch.no_grad():
+        cache = model(torch.zeros(3, 32, dtype=torch.long), use_cache=True).past_key_values
+    measured = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    assert measured == kv_cache_bytes(shape, 3, 32, value_bytes=4)
+
+
+def test_kv_cache_comes_in_whole_blocks_and_is_divided_by_heads() -> None:
+    _, shape = build("llama", torch.float32)
+    assert kv_cache_bytes(shape, 1, 17) == kv_cache_bytes(shape, 1, 32) == 2 * kv_cache_bytes(shape, 1, 16)
+    assert kv_cache_bytes(shape, 5, 64, tensor_parallel=2) * 2 == kv_cache_bytes(shape, 5, 64)
+    assert kv_cache_bytes(shape, 5, 64, tensor_parallel=8) == kv_cache_bytes(shape, 5, 64, tensor_parallel=2)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_activations_kept_for_the_backward_pass(family: str, dtype: torch.dtype) -> None:
+    """What autograd keeps, within a tenth; the formula's head also counts two copies of the logits that autograd does not."""
+    model, shape = build(family, dtype)
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    answers, tokens = 2, 64
+    ids = torch.zeros(answers, tokens, dtype=torch.long)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        logits = model(ids, use_cache=False).logits.float()
+        loss = torch.log_softmax(logits, -1).mean()
+    precision = "bf16" if dtype == torch.bfloat16 else "fp32"
+    size = 2 if precision == "bf16" else 4
+    formula = activation_bytes(shape, answers, tokens, False, precision) - answers * tokens * shape.vocab * (4 + size)
+    assert loss.requires_grad
+    assert formula == pytest.approx(sum(kept.values()), rel=0.1)
+
+
+def test_zero_divides_what_its_stage_says() -> None:
+    _, shape = build("llama", torch.float32)
+    whole = trainer_states(shape, "bf16", 0, 4)
+    assert whole.weights + whole.gradients + whole.optimiser == 16 * shape.parameters
+    two, three = trainer_states(shape, "bf16", 2, 4), trainer_states(shape, "bf16", 3, 4)
+    assert (two.weights, two.gradients, two.optimiser) == (whole.weights, whole.gradients // 4, whole.optimiser // 4)
+    assert three.weights == whole.weights // 4
+    assert trainer_states(shape, "bf16", 2, 4, offload=True).optimiser == 0
+
+
+def test_checkpointing_keeps_less() -> None:
+    _, shape = build("llama", torch.float32)
+    assert activation_bytes(shape, 2, 64, True) < activation_bytes(shape, 2, 64, False)
+
+
+def test_lengths_of_a_workload() -> None:
+    work = Workload(1, 2, 100, 50, 20.0)
+    assert (work.sequence, work.mean_sequence) == (150, 120.0)

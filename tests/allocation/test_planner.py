@@ -1,0 +1,213 @@
+"""Plans: layouts that fit, policies that finish together, shortfalls in words, fields that other programs rely on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from harness.allocation.arrangement import cell_layout
+from harness.allocation.demand import CellDemand, PolicyDemand, Workload
+from harness.allocation.estimates import Estimates
+from harness.allocation.inventory import parse
+from harness.allocation.layout import Gpu, least_gpus, policy_layout
+from harness.allocation.models import load_shape
+from harness.allocation.planner import Plan, WorkerDemand, plan_cells, plan_workers
+from harness.allocation.report import describe
+
+WORK = Workload(
+    steps=57, prompts=128, prompt_tokens=1024, answer_tokens=4096, mean_answer_tokens=2048, evaluated=20_000
+)
+H100 = Gpu("H100", 80 * 10**9, 8)
+
+
+def cell(*models: str, work: Workload = WORK, key: str = "c", **more: object) -> CellDemand:
+    policies = tuple(PolicyDemand(f"p{i}", load_shape(m), 8, **more) for i, m in enumerate(models))  # type: ignore[arg-type]
+    return CellDemand(key, "+".join(models), policies, work)
+
+
+PAIR = cell("Qwen3-4B-Base", "Llama-3.2-3B-Instruct")
+
+
+def check_memory(plan: Plan) -> None:
+    for kind in plan.kinds:
+        assert kind.layout is not None
+        for policy in kind.layout.policies:
+            assert policy.peak <= policy.capacity
+            parts = max(policy.memory.train, policy.memory.rollout)
+            assert policy.peak >= parts
+            assert policy.memory.kv_cache > 0
+        assert sum(b.gpus for b in kind.layout.bundles(H100)) == kind.layout.gpus
+
+
+def test_a_pair_on_eight_gpus() -> None:
+    plan = plan_cells([PAIR], parse("8xH100-80G"))
+    assert plan.feasible
+    check_memory(plan)
+    assert plan.resources.gpus_used == 8
+    assert plan.predicted.gpu_seconds == pytest.approx(8 * plan.predicted.wall_seconds)
+
+
+def test_unequal_policies_finish_a_step_together() -> None:
+    """Qwen3-8B beside 1.7B: with equal shares the larger takes twice as long and more."""
+    layout = cell_layout(cell("Qwen3-8B-Base", "Qwen3-1.7B-Base"), 16, H100)
+    assert layout is not None
+    large, small = layout.policies
+    assert large.gpus > small.gpus
+    assert max(large.seconds.total, small.seconds.total) / min(large.seconds.total, small.seconds.total) < 1.6
+    even = policy_layout(cell("Qwen3-8B-Base").policies[0], WORK, 8, H100)
+    assert even is None or layout.step_seconds < even.seconds.total
+
+
+def test_one_gpu_is_too_little_and_the_shortfall_is_exact() -> None:
+    """With the GPUs that the sentence asks for it fits; with one less it does not."""
+    plan = plan_cells([PAIR], parse("1xH100-80G"))
+    assert not plan.feasible
+    assert plan.shortfall is not None
+    assert "Qwen3-4B-Base" in plan.shortfall
+    assert "per GPU short" in plan.shortfall
+    needed = [least_gpus(p, WORK, H100) for p in PAIR.policies]
+    assert None not in needed
+    total = sum(n for n in needed if n)
+    assert plan_cells([PAIR], parse(f"{total}xH100-80G")).feasible
+    short = plan_cells([PAIR], parse(f"{total - 1}xH100-80G"))
+    assert f"need {total} GPUs together" in str(short.shortfall)
+    assert f"where there are {total - 1}: 1 short" in str(short.shortfall)
+
+
+def test_memory_said_to_be_short_is_what_is_missing() -> None:
+    plan = plan_cells([cell("Qwen3-8B")], parse("1xH100-80G"))
+    words = str(plan.shortfall)
+    needs = float(words.split(" needs ")[1].split(" GB")[0])
+    enough = replace(H100, memory=int((needs + 0.2) / 0.95 * 1e9))
+    scarce = replace(H100, memory=int((needs - 0.2) / 0.95 * 1e9))
+    policy = cell("Qwen3-8B").policies[0]
+    assert policy_layout(policy, WORK, 1, enough) is not None
+    assert policy_layout(policy, WORK, 1, scarce) is None
+
+
+def test_an_engine_that_can_sleep_and_stack_puts_two_policies_on_one_gpu() -> None:
+    pair = cell("Qwen3-1.7B-Base", "Qwen2.5-Math-1.5B")
+    inventory = parse("1xH100-80G+16cpu-512G")
+    assert not plan_cells([pair], inventory).feasible
+    plan = plan_cells([pair], inventory, sleeps=True, stacks=True)
+    assert plan.feasible, plan.shortfall
+    (kind,) = plan.kinds
+    assert kind.layout is not None
+    assert kind.layout.arrangement == "stacked"
+    assert kind.layout.step_seconds == pytest.approx(sum(p.seconds.total for p in kind.layout.policies))
+
+
+def test_ram_can_be_what_is_short() -> None:
+    pair = cell("Qwen3-1.7B-Base", "Qwen2.5-Math-1.5B")
+    plan = plan_cells([pair], parse("1xH100-80G+16cpu-32G"), sleeps=True, stacks=True)
+    assert "of RAM on one node where the largest has 32.0 GB" in str(plan.shortfall)
+
+
+def test_offloading_makes_room() -> None:
+    one = cell("Qwen3-4B")
+    assert not plan_cells([one], parse("1xH100-80G+16cpu-512G")).feasible
+    plan = plan_cells([one], parse("1xH100-80G+16cpu-512G"), offloads=True)
+    assert plan.feasible
+    assert plan.kinds[0].layout is not None
+    assert plan.kinds[0].layout.policies[0].offload
+
+
+def test_split_only_pays_when_experience_may_be_stale() -> None:
+    lockstep = cell_layout(cell("Qwen3-8B", "Qwen3-8B"), 16, H100)
+    stale = cell_layout(cell("Qwen3-8B", "Qwen3-8B", work=replace(WORK, staleness=1)), 16, H100)
+    assert lockstep is not None
+    assert stale is not None
+    assert lockstep.arrangement == "colocated"
+    assert stale.step_seconds <= lockstep.step_seconds
+    if stale.arrangement == "split":
+        assert all(p.split and p.rollout_gpus for p in stale.policies)
+
+
+def test_a_kl_reference_takes_its_memory() -> None:
+    with_reference = policy_layout(cell("Qwen3-1.7B", reference=True).policies[0], WORK, 2, H100)
+    assert with_reference is not None
+    assert with_reference.memory.reference > 0
+
+
+def test_a_large_suite_is_always_planned_alike() -> None:
+    models = [
+        "Qwen3-4B-Base",
+        "Llama-3.2-3B",
+        "SmolLM3-3B",
+        "Qwen3-1.7B",
+        "Qwen2.5-Math-1.5B",
+        "Qwen3-8B",
+        "Llama-3.2-1B",
+        "Qwen3-0.6B",
+    ]
+    cells = []
+    for index in range(500):
+        group = models[: 2 + index % 7]
+        work = replace(WORK, trained=1.0 + index % 3, evaluated=1000 + index % 5)
+        kind = f"{len(group)}/{index % 3}/{index % 5}"
+        policies = tuple(PolicyDemand(f"p{i}", load_shape(m), 8) for i, m in enumerate(group))
+        cells.append(CellDemand(f"cell{index}", kind, policies, work))
+    plan = plan_cells(cells, parse("64xH100-80G"))
+    assert plan.feasible, plan.shortfall
+    assert plan == plan_cells(cells, parse("64xH100-80G"))
+    assert plan.predicted.wall_bound <= plan.predicted.wall_seconds <= 1.5 * plan.predicted.wall_bound
+    check_memory(plan)
+
+
+def test_measured_seconds_take_the_predictions_place() -> None:
+    estimates = Estimates()
+    for _ in range(20):
+        estimates.observe(PAIR.kind, 100.0)
+    plan = plan_cells([PAIR], parse("8xH100-80G"), estimates=estimates)
+    assert plan.predicted.wall_seconds < plan_cells([PAIR], parse("8xH100-80G")).predicted.wall_seconds / 2
+
+
+def test_only_pending_cells_cost() -> None:
+    done = replace(PAIR, key="d", pending=False)
+    plan = plan_cells([PAIR, done], parse("8xH100-80G"))
+    assert (plan.cells, plan.pending) == (2, 1)
+    nothing = plan_cells([done], parse("8xH100-80G"))
+    assert nothing.feasible
+    assert nothing.predicted.wall_seconds == 0
+
+
+def test_logical_gpus_where_there_are_none() -> None:
+    tiny = CellDemand("t", "tiny", (PolicyDemand("a", load_shape("Qwen3-0.6B"), 2),), Workload(1, 2, 16, 16, 8.0))
+    plan = plan_cells([tiny], parse("4cpu-240G"))
+    assert plan.feasible, plan.shortfall
+    assert plan.resources.gpus == 4
+
+
+def test_workers_on_cores() -> None:
+    jobs = [WorkerDemand(f"c{i}", "g/independent", 30.0, 9 * 10**8) for i in range(10)]
+    bases = [WorkerDemand(f"b{i}", "base", 90.0, 9 * 10**8) for i in range(2)]
+    plan = plan_workers(15, jobs, parse("4cpu-24G"), bases)
+    assert plan.feasible
+    assert (plan.cells, plan.pending, plan.resources.workers) == (15, 10, 4)
+    assert plan.predicted.cpu_seconds == 480
+    assert plan.predicted.wall_seconds == 90 + 3 * 30
+    assert plan.predicted.memory_bytes == 4 * 9 * 10**8
+    assert plan_workers(15, jobs, parse("4cpu-24G"), workers=2).predicted.wall_seconds == 150
+    assert plan_workers(15, jobs, parse("4cpu-2G")).resources.workers == 2
+
+
+def test_a_worker_that_does_not_fit() -> None:
+    plan = plan_workers(1, [WorkerDemand("c", "g/independent", 30.0, 9 * 10**8)], parse("4cpu-0.5G"))
+    assert not plan.feasible
+    assert plan.shortfall == "g/independent needs 0.9 GB of RAM on one node where the largest has 0.5 GB: 0.4 GB short"
+
+
+def test_fields_that_other_programs_rely_on() -> None:
+    for inventory in ("8xH100-80G", "1xH100-80G"):
+        document = json.loads(json.dumps(plan_cells([PAIR], parse(inventory)).as_json()))
+        assert {"feasible", "shortfall", "cells", "pending", "resources", "predicted"} <= set(document)
+        assert {"cpu_seconds", "gpu_seconds", "wall_seconds", "memory_bytes"} <= set(document["predicted"])
+
+
+def test_text_names_the_layout_and_memory_by_part() -> None:
+    text = describe(plan_cells([PAIR], parse("8xH100-80G")))
+    for words in ("colocated on 8 GPUs", "ZeRO", "KV cache", "optimiser", "of 80.0 GB per GPU", "GPU-hours"):
+        assert words in text
+    assert "does not fit" in describe(plan_cells([PAIR], parse("1xH100-80G")))

@@ -1,0 +1,77 @@
+"""From suites to plans, and no torch on the way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from harness.allocation.inventory import parse
+from harness.allocation.suites import RegimeLoad, demand, plan_suite, regime_load
+from harness.learning import registry
+from harness.suite.cells import Cell, expand
+from harness.suite.load import load, shipped
+
+
+def cells_and_loads(name: str, *overrides: str) -> tuple[list[Cell], dict[str, RegimeLoad]]:
+    suite = load(name, overrides)
+    loads = {}
+    for variant in suite.regimes:
+        regime = registry.build(variant.regime, variant.options)
+        loads[variant.name] = regime_load({r.__name__ for r in regime.shares}, {str(n) for n in regime.needs})
+    return expand(suite, {v.regime: "" for v in suite.regimes}), loads
+
+
+def test_what_declarations_imply() -> None:
+    assert regime_load(set(), set()) == RegimeLoad(0, 0)
+    assert regime_load({"GroupValue"}, set()) == RegimeLoad(0, 0)
+    assert regime_load({"Success"}, set()).trained == pytest.approx(0.1)
+    assert regime_load({"Rollout"}, {"aligned"}) == RegimeLoad(1, 0)
+    assert regime_load({"TextRollout"}, {"receiver_old"}) == RegimeLoad(1, 1)
+
+
+def test_a_cell_as_the_planner_sees_it() -> None:
+    cells, loads = cells_and_loads("cross_family", "training.kl=0.001", "evaluation.limit=10")
+    by_label = {c.label: demand(c, loads[c.variant.name], 9000) for c in cells}
+    naive, single = by_label["qwen4b-llama3b/naive/11"], by_label["qwen4b-llama3b/gspo/11"]
+    double = by_label["qwen4b-llama3b/gspo-2x/11"]
+    assert [p.model.parameters for p in naive.policies] == [4022468096, 3212749824]
+    assert all(p.reference for p in naive.policies)
+    assert (naive.workload.trained, naive.workload.scored) == (2.0, 1.0)
+    assert (single.workload.trained, single.workload.scored) == (1.0, 0.0)
+    assert double.policies[0].rollouts == 2 * single.policies[0].rollouts
+    assert naive.workload.sequence == 5120
+    assert naive.workload.evaluated == 7 * 10 * 5
+
+
+def test_without_direction_nobody_trains_on_peers() -> None:
+    cells, loads = cells_and_loads("cross_family", "sharing.direction=none")
+    assert all(demand(c, loads[c.variant.name], 10).workload.trained == 1 for c in cells)
+
+
+GPU_SUITES = sorted(n for n in shipped() if n != "bandit" and load(n).engine == "openrlhf")
+
+
+@pytest.mark.parametrize("name", GPU_SUITES)
+def test_shipped_suites_fit_on_eight_gpus(name: str) -> None:
+    cells, loads = cells_and_loads(name)
+    plan = plan_suite(cells, parse("16xH100-80G"), loads=loads, questions=9000)
+    assert plan.feasible, plan.shortfall
+    assert plan.cells == len(cells)
+
+
+def test_finished_cells_cost_nothing() -> None:
+    cells, loads = cells_and_loads("cross_family")
+    plan = plan_suite(cells, parse("8xH100-80G"), loads=loads, questions=9000, pending=[cells[0].key])
+    assert plan.pending == 1
+    assert len(plan.kinds) == 1
+
+
+def test_allocation_imports_no_torch() -> None:
+    code = (
+        "import sys, harness.allocation.suites, harness.allocation.simulate, harness.allocation.report;"
+        "print([m for m in ('torch', 'transformers', 'ray', 'deepspeed', 'vllm') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert out.strip() == "[]"
