@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import UsageError
+from harness.errors import PluginError, SuiteError, UsageError
 from harness.learning import registry
 from harness.session.manifests import Base, state_of
 from harness.session.provenance import sources_digest
@@ -16,6 +16,9 @@ from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell
 from harness.suite.load import find, load
 from harness.suite.schema import Suite
+from harness.tasks.registry import get_task
+from harness.tasks.sets import SETS
+from harness.tasks.training import SOURCES
 
 _MICRO_CELL_BYTES = 30 << 20
 
@@ -61,9 +64,10 @@ def prepare(
     suite = registry.validate(load(name, overrides), source)
     if suite.engine not in {"embedded", "openrlhf"}:
         raise UsageError(f"{source}: engine: unknown engine {suite.engine!r} (installed: embedded, openrlhf)")
+    data = _data_revision(suite, source)
     engine_sources = sources_digest(suite.engine)
     sources = {v.regime: engine_sources + registry.source_digest(v.regime) for v in suite.regimes}
-    found = suite_cells.select(suite_cells.expand(suite, sources), only)
+    found = suite_cells.select(suite_cells.expand(suite, sources, data), only)
     if not found:
         raise UsageError(f"--only {only}: matches none of the suite's cells (they are named group/regime/seed)")
     groups = {c.group.name for c in found}
@@ -75,6 +79,22 @@ def prepare(
         for seed in (suite.seeds if policy.stage0 is not None and policy.stage0.per_seed else [None])
     ]
     return Prepared(source, suite, results / suite.name, tuple(found), tuple(bases))
+
+
+def _data_revision(suite: Suite, source: str) -> str:
+    """Checksums of all sets that the suite reads, as one string for the cells' keys. Raises SuiteError for an unknown task."""
+    found = []
+    for i, name in enumerate(suite.evaluation.tasks):
+        try:
+            found.append(f"{name}={get_task(name).checksum}")
+        except PluginError as error:
+            raise SuiteError(source, f"evaluation.tasks[{i}]", str(error)) from None
+    task = suite.training.task
+    if task == "micro":
+        return ",".join(found)
+    if task not in SOURCES:
+        raise SuiteError(source, "training.task", f"unknown training task {task!r}; there are micro, {', '.join(SOURCES)}")
+    return ",".join([*found, f"training:{SETS[SOURCES[task]].sha256}"])
 
 
 def check_room(prepared: Prepared) -> None:

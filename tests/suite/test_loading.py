@@ -51,6 +51,8 @@ BAD = {
     "duplicate key": ("name: a\nname: b\n" + GOOD, "line 2", "twice"),
     "deep": ("a: " + "[" * 5000, "line 1", ""),
     "unclosed": ("name: [1\n", "line", ""),
+    "unknown task": (GOOD + "evaluation: {tasks: [micro, nothing]}\n", "evaluation.tasks[1]", "unknown task"),
+    "unknown training task": (GOOD + "training: {task: nothing}\n", "training.task", "unknown training task"),
     "bad edge": (GOOD + "sharing: {direction: edges, edges: [[a, z]]}\n", "sharing.edges", "does not join"),
     "edges without direction": (GOOD + "sharing: {edges: [[a, b]]}\n", "sharing", "go together"),
     "path as name": (GOOD.replace("name: x", "name: ../../x"), "name", "pattern"),
