@@ -28,7 +28,7 @@ TOKEN = Objective(ratio="token", form="ppo", low=0.8, high=1.28, aggregation="to
 SEQUENCE = Objective(ratio="sequence", form="ppo", low=0.9997, high=1.0004, aggregation="answer")
 
 
-@pytest.fixture(params=[(name, seed) for name in WORLDS for seed in range(3)], ids=lambda p: f"{p[0]}-{p[1]}")
+@pytest.fixture(params=[(name, seed) for name in WORLDS for seed in range(2)], ids=lambda p: f"{p[0]}-{p[1]}")
 def world(request):
     name, seed = request.param
     return make_world(seed, **WORLDS[name])
@@ -184,7 +184,7 @@ def test_sapo(world):
 def test_sapo_draws_uniformly_and_without_repeats():
     world = make_world(4, policies=3, prompts=8)
     counts: dict[tuple[str, str], int] = {}
-    for seed in range(2000):
+    for seed in range(1000):
         _, peer = build("sapo", {"external": 2}).learn(world.own, world.inbox, world.context(seed=seed))
         drawn = {world.key_of(a.tokens)[:2] for a in peer.answers}
         assert len(drawn) == 2
@@ -192,7 +192,7 @@ def test_sapo_draws_uniformly_and_without_repeats():
             counts[key] = counts.get(key, 0) + 1
     share = 2 / len(counts)
     assert len(counts) > 4
-    assert all(abs(n / 2000 - share) < 5 * math.sqrt(share * (1 - share) / 2000) for n in counts.values())
+    assert all(abs(n / 1000 - share) < 5 * math.sqrt(share * (1 - share) / 1000) for n in counts.values())
 
 
 def test_graft(world):
