@@ -25,9 +25,11 @@ _HEADS = {
 _STYLE = """
 :root {color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --page: #ffffff; --line: #d1d9e0; --note: #eef6ff}
 @media (prefers-color-scheme: dark) {:root {--ink: #e6e4e0; --soft: #a9a5a0; --page: #171614; --line: #3d3a36; --note: #1e2a3d}}
-body {font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); margin: 0 auto; max-width: 72rem; padding: 1rem}
+body {font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page);
+margin: 0 auto; max-width: 72rem; padding: 1rem}
 h1 {font-size: 1.9rem} .note {background: var(--note); border-radius: .5rem; padding: .8rem 1rem}
-figure {margin: 0; background: #ffffff; border-radius: .4rem; padding: .4rem; overflow-x: auto} figure svg {max-width: 100%; height: auto}
+figure {margin: 0; background: #ffffff; border-radius: .4rem; padding: .4rem; overflow-x: auto}
+figure svg {max-width: 100%; height: auto}
 .panels {display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem; margin: 1rem 0}
 .scroll {overflow-x: auto} table {border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem}
 th, td {padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap}
@@ -50,9 +52,12 @@ def export_report(results: Path, target: Path, only: str | None = None) -> int:
     body = "\n".join(sections)
     page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n'
-        f"<title>Experience-sharing results</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>Does sharing experience help?</h1>\n"
-        f"{body}\n<footer><p>Gains are paired by seed with the baseline at the same rollout budget; intervals are Student t over seeds. "
-        "Marks: ▲ gains, ▼ loses (Holm-corrected), ◆ unclear, ● no effect seen, ■ baseline. Bold: cannot be told from the best.</p></footer>\n"
+        f"<title>Experience-sharing results</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        "<h1>Does sharing experience help?</h1>\n"
+        f"{body}\n<footer><p>Gains are paired by seed with the baseline at the same rollout budget; "
+        "intervals are Student t over seeds. "
+        "Marks: ▲ gains, ▼ loses (Holm-corrected), ◆ unclear, ● no effect seen, ■ baseline. "
+        "Bold: cannot be told from the best.</p></footer>\n"
         "</body>\n</html>\n"
     )
     write_atomic(target, page.encode())
@@ -137,7 +142,8 @@ def _cell(column: str, value: object) -> str:
 def _provenance(snapshot: Snapshot, suite: str) -> str:
     rows = snapshot.query(
         "SELECT count(*) AS cells, min(started) AS first, max(finished) AS last, list(DISTINCT code_version) AS code, "
-        "list(DISTINCT commit_hash) AS commits, bool_or(dirty) AS dirty, list(DISTINCT engine) AS engines, list(DISTINCT origin) AS origins "
+        "list(DISTINCT commit_hash) AS commits, bool_or(dirty) AS dirty, "
+        "list(DISTINCT engine) AS engines, list(DISTINCT origin) AS origins "
         "FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done'",
         [suite],
     ).to_pylist()[0]

@@ -12,7 +12,8 @@ from harness.store.text import visible
 
 TOKEN_STYLE = """<style>
 .tokens {font-family: ui-monospace, monospace; font-size: .82rem; line-height: 1.3; overflow-wrap: anywhere; margin: .2rem 0 .6rem}
-.tokens span {display: inline-block; text-align: center; padding: .1rem .18rem; margin: .06rem; border-radius: .2rem; white-space: pre}
+.tokens span {display: inline-block; text-align: center; padding: .1rem .18rem; margin: .06rem; border-radius: .2rem;
+white-space: pre}
 .tokens span.edge {border-right: 3px solid rgba(11,110,105,.9)}
 .tokens small {display: block; font-size: .66rem; opacity: .85}
 </style>"""

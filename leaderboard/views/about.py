@@ -8,27 +8,33 @@ from leaderboard.data import Store
 from leaderboard.view import Page, View
 
 _NUMBERS = """
-- **Accuracy**: share of right answers on held-out questions. *greedy* takes one answer at temperature 0; *avg@k* is the mean over k samples
-  at temperature 1. An answer that the verifier could not decide is left out and counted, never taken for wrong.
-- **Gain**: accuracy minus that of the *baseline at the same rollout budget* (each policy alone, as many rollouts), on the same group and seed.
-  A gain from more data is not a gain from sharing, so a regime with twice the rollouts is compared with a baseline of twice the rollouts.
-- **95 % interval**: Student t over seeds, n − 1 degrees of freedom. It speaks of other seeds on the same questions and base checkpoints.
+- **Accuracy**: share of right answers on held-out questions. *greedy* takes one answer at temperature 0; *avg@k* is
+  the mean over k samples at temperature 1. An answer that the verifier could not decide is left out and counted,
+  never taken for wrong.
+- **Gain**: accuracy minus that of the *baseline at the same rollout budget* (each policy alone, as many rollouts), on
+  the same group and seed. A gain from more data is not a gain from sharing, so a regime with twice the rollouts is
+  compared with a baseline of twice the rollouts.
+- **95 % interval**: Student t over seeds, n − 1 degrees of freedom. It speaks of other seeds on the same questions
+  and base checkpoints.
 - **Paired**: a seed fixes prompts and sampling noise for every regime, so differences are taken seed by seed.
-- **Gains, loses, unclear, no effect seen**: paired t tests, corrected by Holm's method for the number of comparisons shown together.
-  *Unclear* means that only the uncorrected interval leaves 0 out. *No effect seen* is no proof of none: the sentence on top says how large an
-  effect these seeds would have shown (80 % power).
+- **Gains, loses, unclear, no effect seen**: paired t tests, corrected by Holm's method for the number of comparisons
+  shown together. *Unclear* means that only the uncorrected interval leaves 0 out. *No effect seen* is no proof of
+  none: the sentence on top says how large an effect these seeds would have shown (80 % power).
 - **Tie group**: regimes that cannot be told from the group's best one share a rank.
-- **Peer data used**: share of the received peer answers that gave a nonzero gradient. A regime whose window lets nothing through is the baseline
-  under another name.
-- **Stability and support**: *support* is what peers add that the policy never samples itself; *stability* is how noisy the updates become.
-- **Costs**: rollouts, tokens and CPU- or GPU-seconds per seed, repeated work after interruptions included in the seconds.
+- **Peer data used**: share of the received peer answers that gave a nonzero gradient. A regime whose window lets
+  nothing through is the baseline under another name.
+- **Stability and support**: *support* is what peers add that the policy never samples itself; *stability* is how
+  noisy the updates become.
+- **Costs**: rollouts, tokens and CPU- or GPU-seconds per seed, repeated work after interruptions included in the
+  seconds.
 """
 _REGIME = """
-A regime is one short module that says what is shared and how it enters the loss. This writes a package with its conformance test:
+A regime is one short module that says what is shared and how it enters the loss. This writes a package with its
+conformance test:
 """
 _SUBMIT = """
-Run a suite, then send its folder (`results/<suite>/`; checkpoints are not needed). The receiver merges it; every record is validated, and what
-is refused is listed with the reason. Imported suites carry their origin in their name.
+Run a suite, then send its folder (`results/<suite>/`; checkpoints are not needed). The receiver merges it; every
+record is validated, and what is refused is listed with the reason. Imported suites carry their origin in their name.
 """
 
 
@@ -47,7 +53,8 @@ def draw(store: Store | None, suite: str, view: View) -> None:
     )
     st.subheader("Ask the store yourself")
     st.code(
-        'harness sql "SELECT regime, policy, avg(peer_used / nullif(peer_received, 0)) FROM steps JOIN cells USING (suite, cell) GROUP BY ALL"',
+        'harness sql "SELECT regime, avg(peer_used / nullif(peer_received, 0)) FROM steps JOIN cells '
+        'USING (suite, cell) GROUP BY ALL"',
         language="bash",
     )
 

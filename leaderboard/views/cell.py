@@ -20,7 +20,8 @@ _LIMIT = 20_000
 """Characters of one text that are fetched."""
 _PER_PAGE = 6
 _SAMPLES = """
-SELECT policy, task, metric, doc_id, repeat, substr(prompt, 1, {limit}) AS prompt, substr(text, 1, {limit}) AS text, length(text) AS size,
+SELECT policy, task, metric, doc_id, repeat, substr(prompt, 1, {limit}) AS prompt,
+    substr(text, 1, {limit}) AS text, length(text) AS size,
     substr(extracted, 1, 200) AS extracted, substr(gold, 1, 200) AS gold, verdict, reason, tokens, finished
 FROM samples WHERE suite = ? AND cell = ? AND (? = 'all' OR policy = ?) AND (? = 'all' OR metric = ?) AND (? = 'all' OR verdict = ?)
 ORDER BY task, metric, doc_id, policy, repeat LIMIT ? OFFSET ?
@@ -128,8 +129,10 @@ def _traces(store: Store, suite: str, key: str, about: pd.Series[Any]) -> None:
     st.markdown("**The peer's answer in both tokenizers**")
     st.html(TOKEN_STYLE + token_view(row.to_dict()))
     st.caption(
-        "Upper line: the author's tokens with its log-probabilities. Lower line: the receiver's tokens with the author's log-probabilities "
-        "carried over, and the receiver's own in brackets. The darker, the less likely. Bars: chunk edges, where both tokenizers cut."
+        "Upper line: the author's tokens with its log-probabilities. Lower line: the receiver's tokens with the author's "
+        "log-probabilities "
+        "carried over, and the receiver's own in brackets. The darker, the less likely. "
+        "Bars: chunk edges, where both tokenizers cut."
     )
 
 

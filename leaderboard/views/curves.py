@@ -36,7 +36,8 @@ WHERE c.suite = $1 AND c.kind = 'cell' AND v.metric = $2
 """
 _REWARD = f"""
 WITH spent AS ({_SPENT}), last AS (SELECT greatest(1, max(step) // 24) AS width FROM spent)
-SELECT c.group_name AS "group", c.regime, c.seed, s.policy, max(s.step) AS steps, max(s.rollouts) AS rollouts, max(s.tokens) AS tokens,
+SELECT c.group_name AS "group", c.regime, c.seed, s.policy, max(s.step) AS steps, max(s.rollouts) AS rollouts,
+    max(s.tokens) AS tokens,
     max(s.seconds) AS seconds, avg(s.reward_mean) AS y
 FROM current_cells c JOIN spent s USING (suite, cell), last WHERE c.suite = $1 AND c.kind = 'cell' AND $2 <> ''
 GROUP BY c.group_name, c.regime, c.seed, s.policy, (s.step - 1) // last.width

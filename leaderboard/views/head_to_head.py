@@ -126,7 +126,8 @@ def _sentence(groups: pd.DataFrame, questions: pd.DataFrame | None, ours: str, t
     text = f"Against {theirs}: {'; '.join(parts)}."
     if questions is not None:
         found = paired_by_question(questions[ours].to_numpy()[None], questions[theirs].to_numpy()[None])
-        text += f" Of {len(questions):,} questions asked of each policy it does better on {found.wins:,} and worse on {found.losses:,}."
+        text += f" Of {len(questions):,} questions asked of each policy it does better on {found.wins:,}"
+        text += f" and worse on {found.losses:,}."
     return escaped(text, 3000)
 
 
@@ -158,7 +159,8 @@ def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:
         },
     )
     st.caption(
-        "Each question's accuracy is its mean over seeds and repeats. This interval takes the trained checkpoints as given and speaks of "
+        "Each question's accuracy is its mean over seeds and repeats. This interval takes the trained checkpoints "
+        "as given and speaks of "
         "other questions; the one above takes the questions as given and speaks of other seeds."
     )
     with st.expander("Questions with the largest differences"):

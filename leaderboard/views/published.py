@@ -37,7 +37,8 @@ def draw(store: Store | None, suite: str, view: View) -> None:
     figure = charts.dots(rows, "Gains, published and measured here", "gain, points")
     st.altair_chart(figure, key="published")
     st.caption(
-        "Each paper has its own models, data, budgets and baselines, and prints no intervals; so compare signs and order, not heights. "
+        "Each paper has its own models, data, budgets and baselines, and prints no intervals; so compare signs and order, "
+        "not heights. "
         f"“{HERE}” is the mean of each group of the suite chosen in the sidebar."
     )
     st.dataframe(
@@ -59,7 +60,8 @@ def _ours(store: Store, suite: str) -> list[tuple[str, float, str, str]]:
     table = store.show(suite)
     kinds = dict(
         store.frame(
-            "SELECT DISTINCT regime, regime_type || CASE budget WHEN '1x' THEN '' ELSE '-' || budget END FROM current_cells WHERE suite = ? AND kind = 'cell'",
+            "SELECT DISTINCT regime, regime_type || CASE budget WHEN '1x' THEN '' ELSE '-' || budget END "
+            "FROM current_cells WHERE suite = ? AND kind = 'cell'",
             suite,
         ).itertuples(index=False, name=None)
     )
