@@ -44,6 +44,8 @@ def connect(devices: int | None = None) -> None:
         count = devices or len(os.sched_getaffinity(0))
         logical = {"num_gpus": count, "num_cpus": count} if cpu.needed() else {}
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        # An actor killed while it starts leaves vLLM's process behind; Ray then ends it.
+        os.environ.setdefault("RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper", "true")
         ray.init(
             runtime_env=environment,
             include_dashboard=False,

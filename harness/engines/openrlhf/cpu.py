@@ -95,8 +95,7 @@ class GlooGroup:
     """The weight-sync group between the trainer (rank 0) and the vLLM workers."""
 
     def __init__(self, host: str, port: int, rank: int, world: int, timeout: float) -> None:
-        from torch.distributed import ProcessGroupGloo
-        from torch.distributed.distributed_c10d import PrefixStore, TCPStore  # type: ignore[attr-defined]
+        from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 
         wait = timedelta(seconds=timeout)
         self._store = TCPStore(host, port, world, is_master=rank == 0, timeout=wait, wait_for_workers=False)

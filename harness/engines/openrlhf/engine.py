@@ -246,7 +246,8 @@ class OpenRLHFEngine:
         calls = [Call(member, ref) for member, ref in zip(self._trainers, refs, strict=True)]
         self._gather(calls, "loading weights", self._settings.start_seconds)
         engines = [member.handle for member in self._rollouts]
-        self._gather(self._on_trainers("join", engines, self._vocabulary.forbidden), "joining the engines")
+        joining = self._on_trainers("join", engines, self._vocabulary.forbidden)
+        self._gather(joining, "joining the engines", self._settings.start_seconds)
 
     def _request(self, seed: int, sampling: Sampling) -> SamplingParams:
         return SamplingParams(
