@@ -18,7 +18,7 @@ from jaxtyping import Int32
 from harness.errors import TokenizationError
 from harness.tokenization.isolation import MARKER, control_tokens, isolated, unknown_token
 from harness.tokenization.spans import Texts, by_bytes, by_offsets
-from harness.tokenization.surfaces import SEPARATOR, Surfaces
+from harness.tokenization.surfaces import SEPARATOR, Batch, Surfaces
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_TEXT_BYTES = 1 << 20
+PROBE = "So  2+3 = 5.\n"
+"""Where a tokenizer gives this back, it gives back most texts, and offsets are asked for only where it does not."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +81,8 @@ class TokenCodec:
         self._surfaces = Surfaces(self._own)
         self._control = np.zeros(self._surfaces.separator + 1, dtype=bool)
         self._control[[i for content, i in control.items() if content != unknown]] = True
+        probe = self._batch(self._core([PROBE], offsets=False))
+        self._inverts = bool(by_bytes(self._surfaces, probe, Texts.join([PROBE]))[1].all())
 
     def decode(self, ids: Sequence[int] | Int32[np.ndarray, "T"]) -> str:
         """Text of sampled ids; special tokens and ids outside the vocabulary contribute nothing."""
@@ -131,48 +135,45 @@ class TokenCodec:
         stands for one, came out); `panic` (the tokenizer died on it); `untokenized` (not one token came out).
         """
         plain = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in texts]
-        results: list[Encoded | TokenizationError | None] = [_refusal(text) for text in plain]
-        accepted = [i for i, result in enumerate(results) if result is None]
-        encodings = self._encodings([plain[i] for i in accepted])
-        good: list[tuple[int, Encoding]] = []
-        for i, encoding in zip(accepted, encodings, strict=True):
-            if isinstance(encoding, TokenizationError):
-                results[i] = encoding
-            else:
-                good.append((i, encoding))
-        for (i, _), encoded in zip(good, self._spans([plain[i] for i, _ in good], [e for _, e in good]), strict=True):
-            results[i] = encoded
-        return [result for result in results if result is not None]
+        refusals = [_refusal(text) for text in plain]
+        tried = iter(self._attempt([text for text, refusal in zip(plain, refusals, strict=True) if refusal is None]))
+        return [next(tried) if refusal is None else refusal for refusal in refusals]
 
-    def _encodings(self, texts: list[str]) -> list[Encoding | TokenizationError]:
-        """The core's encodings; a batch that dies is tried text by text, so that only the culprits are refused."""
-        if not texts:
-            return []
+    def _attempt(self, texts: list[str]) -> list[Encoded | TokenizationError]:
+        """A batch on which the core dies is tried text by text, so that only the culprits are refused."""
         try:
-            return list(_guarded(lambda: self._reader.encode_batch(texts, add_special_tokens=False)))
+            return self._spans(texts) if texts else []
         except TokenizationError as panic:
-            if len(texts) == 1:
-                return [panic]
-            return [self._encodings([text])[0] for text in texts]
+            return [panic] if len(texts) == 1 else [result for text in texts for result in self._attempt([text])]
 
-    def _spans(self, texts: list[str], encodings: list[Encoding]) -> list[Encoded | TokenizationError]:
-        if not texts:
-            return []
-        lists = [encoding.ids for encoding in encodings]
-        counts = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
-        flat = np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=int(counts.sum()))
-        batch, joined = self._surfaces.batch(flat, counts), Texts.join(texts)
+    def _spans(self, texts: list[str]) -> list[Encoded | TokenizationError]:
+        encodings = self._core(texts, offsets=not self._inverts)
+        batch, joined = self._batch(encodings), Texts.join(texts)
         ends, right, inverse = by_bytes(self._surfaces, batch, joined)
         if not right.all():
-            offsets = [encoding.offsets for encoding, fine in zip(encodings, right.tolist(), strict=True) if not fine]
-            rest = by_offsets(self._surfaces, batch.only(~right), joined.only(~right), offsets)
-            ends[np.repeat(~right, counts + 1)] = rest
+            rest = np.flatnonzero(~right).tolist()
+            again = (
+                self._core([texts[i] for i in rest], offsets=True) if self._inverts else [encodings[i] for i in rest]
+            )
+            offsets = [encoding.offsets for encoding in again]
+            chosen = np.repeat(~right, np.diff(batch.rows))
+            ends[chosen] = by_offsets(self._surfaces, batch.only(~right), joined.only(~right), offsets)
         controlled = np.logical_or.reduceat(self._control[batch.ids], batch.rows[:-1])
         ends, rows = ends.astype(np.int32), batch.rows.tolist()
         return [
             _encoded(batch.ids[a : b - 1], ends[a : b - 1], exact, control)
             for (a, b), exact, control in zip(pairwise(rows), inverse.tolist(), controlled.tolist(), strict=True)
         ]
+
+    def _core(self, texts: list[str], offsets: bool) -> list[Encoding]:
+        encode = self._reader.encode_batch if offsets else self._reader.encode_batch_fast
+        return _guarded(lambda: encode(texts, add_special_tokens=False))
+
+    def _batch(self, encodings: list[Encoding]) -> Batch:
+        lists = [encoding.ids for encoding in encodings]
+        counts = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
+        flat = np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=int(counts.sum()))
+        return self._surfaces.batch(flat, counts)
 
 
 def _encoded(

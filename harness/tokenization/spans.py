@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import itemgetter
 
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8
@@ -74,15 +75,20 @@ def by_offsets(
     characters belong to the first of them, and the others add no byte.
     """
     inside = batch.ids != surfaces.separator
-    count = int(inside.sum())
-    flat = np.fromiter(chain.from_iterable(chain.from_iterable(offsets)), dtype=np.int64, count=2 * count)
-    positions = np.append(np.flatnonzero(texts.joined & 0xC0 != 0x80), texts.joined.size)
     tokens = np.diff(batch.rows) - 1
+    count = int(tokens.sum())
+    positions = np.append(np.flatnonzero(texts.joined & 0xC0 != 0x80), texts.joined.size)
     base = np.repeat(np.cumsum(texts.characters + 1) - (texts.characters + 1), tokens)
-    begins, ends = positions[base + flat[::2]], np.maximum.accumulate(positions[base + flat[1::2]])
-    pieces = surfaces.pieces(batch)
-    pieces = Pieces(pieces.starts[inside], pieces.lengths[inside])
-    _part_shared_characters(surfaces, pieces, texts, begins, ends)
+    spans = chain.from_iterable(offsets)
+    if surfaces.cuts_characters:
+        flat = np.fromiter(chain.from_iterable(spans), dtype=np.int64, count=2 * count)
+        begins, ends = positions[base + flat[::2]], np.maximum.accumulate(positions[base + flat[1::2]])
+        pieces = surfaces.pieces(batch)
+        pieces = Pieces(pieces.starts[inside], pieces.lengths[inside])
+        _part_shared_characters(surfaces, pieces, texts, begins, ends)
+    else:
+        flat = np.fromiter(map(itemgetter(1), spans), dtype=np.int64, count=count)
+        ends = np.maximum.accumulate(positions[base + flat])
     occupied = tokens > 0
     ends[np.cumsum(tokens)[occupied] - 1] = texts.begins[1:][occupied] - 1
     result = np.zeros(batch.ids.size, dtype=np.int64)

@@ -181,6 +181,7 @@ class Surfaces:
                 chain.apply(step)
         self.unknown, self.separator = size, size + 1
         self.invalid, self.strip_left, self.strip_right = chain.invalid, chain.strip_left, chain.strip_right
+        self.cuts_characters = chain.invalid != "none"
         self.kept: Bool[np.ndarray, "V"] = kept
         self.byte_tokens: Bool[np.ndarray, "V"] = np.array([*chain.byte_tokens, False, False])
         self._store(chain, kept)
