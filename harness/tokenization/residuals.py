@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from math import inf, nan
@@ -10,7 +11,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from harness.errors import TokenizationError
-from harness.tokenization.codec import Encoded, TokenCodec
+from harness.tokenization.codec import Decoded, Encoded, TokenCodec
 
 WINDOW = 2048
 """Byte edit distance costs the square of the length, so longer texts are compared in windows cut at token ends."""
@@ -115,20 +116,29 @@ def _common_prefix(a: bytes, b: bytes) -> int:
     return int(differs.argmax()) if differs.any() else size
 
 
-def noncanonical_share(codec: TokenCodec, tokens: Int32[np.ndarray, "T"], text: str) -> float:
-    """The `canonical` residual of one of `codec`'s own sampled answers (final EOS left out): the share of its tokens that
-    encoding its text does not make at the same place. 1.0 where the text cannot be encoded at all."""
-    try:
-        encoded = codec.encode([text])[0]
-    except TokenizationError:
+def noncanonical_shares(codec: TokenCodec, answers: Sequence[Int32[np.ndarray, "T"]]) -> list[float]:
+    """The `canonical` residual of `codec`'s own sampled answers (final EOS left out): the share of an answer's tokens that
+    encoding its text does not make at the same place. 1.0 where the text cannot be encoded at all.
+
+    Raises
+    ------
+    TokenizationError
+        As `TokenCodec.read`.
+    """
+    decoded = codec.read(answers)
+    encoded = codec.try_encode([d.text for d in decoded])
+    return [_share(ids, d, e) for ids, d, e in zip(answers, decoded, encoded, strict=True)]
+
+
+def _share(tokens: Int32[np.ndarray, "T"], decoded: Decoded, encoded: Encoded | TokenizationError) -> float:
+    if isinstance(encoded, TokenizationError):
         return 1.0
     if np.array_equal(encoded.ids, tokens):
         return 0.0
-    ends = np.cumsum(codec.read([tokens])[0].pieces, dtype=np.int64)
+    ends = np.cumsum(decoded.pieces, dtype=np.int64)
     made = np.full(int(encoded.ends[-1]) + 1, -1, dtype=np.int64)
-    made[encoded.ends[::-1]] = np.arange(encoded.ends.size)[::-1]
+    made[encoded.ends] = np.arange(encoded.ends.size)
     found = made[ends]
-    same = (found >= 0) & (encoded.ids[found] == tokens)
-    starts, made_starts = np.concatenate([[0], ends[:-1]]), np.concatenate([[0], encoded.ends[:-1]])
-    same &= made_starts[found] == starts
-    return 1.0 - float(same.mean())
+    same_token = (found >= 0) & (encoded.ids[found] == tokens)
+    begins, made_begins = ends - decoded.pieces, np.concatenate([[0], encoded.ends[:-1]])
+    return 1.0 - float((same_token & (made_begins[found] == begins)).mean())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from harness.exchange.records import Rollout, Success, TextRollout
 from harness.exchange.refusal import Refusal
 from harness.tokenization.carry import Carried, Refused, carry_over, carry_text
-from harness.tokenization.residuals import Budget, Residuals, edit_distance, noncanonical_share
+from harness.tokenization.residuals import Budget, Residuals, edit_distance, noncanonical_shares
 
 HEADER = {"author": "peer", "version": 3, "step": 4, "prompt_id": "p1", "index": 0}
 
@@ -200,14 +200,16 @@ def test_spreading_by_the_receivers_own_logprobs(codecs):
         carry_over([record], receiver, how="receiver")
 
 
-def test_noncanonical_share(codecs, tokenizers):
+def test_noncanonical_shares(codecs, tokenizers):
     codec, vocab = codecs["byte_level"], tokenizers["byte_level"].get_vocab()
     canonical = codec.encode(["the answer"])[0].ids
-    assert noncanonical_share(codec, canonical, "the answer") == 0.0
     letters = np.array([vocab[c] for c in "the"] + canonical[1:].tolist())
+    swapped = np.array([vocab["e"], *canonical[1:]])
     assert codec.decode(letters) == "the answer"
-    assert noncanonical_share(codec, letters, "the answer") == pytest.approx(3 / letters.size)
-    assert noncanonical_share(codec, np.array([codec.eos_id]), "") == 1.0
+    shares = noncanonical_shares(codec, [canonical, letters, np.array([codec.eos_id]), swapped])
+    assert shares[:3] == [0.0, pytest.approx(3 / letters.size), 1.0]
+    assert codec.encode([codec.decode(swapped)])[0].ids.tolist() == swapped.tolist()
+    assert shares[3] == 0.0
 
 
 ATTACKS = [
