@@ -89,7 +89,7 @@ class CellExchange:
         sender = self._senders.get(member.name)
         with member.clock.phase("exchange"):
             claimed = groups if sender is None else sender.claimed(step, groups)
-            self.exchange.publish(member.name, step, member.regime.publish(claimed, member.pieces), sender)
+            self.exchange.publish(member.name, step, member.regime.publish(claimed, member.pieces(claimed)), sender)
 
     def state(self) -> ExchangeState:
         """To checkpoint between steps; the recording is brought to the disk first."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.engines.protocol import PolicyEngine
 from harness.learning.experience import Answer, Group, Prompt
+from harness.learning.publish import Pieces
 from harness.learning.regime import Regime
 from harness.session.clock import Clock
 from harness.suite.cells import Cell
@@ -36,11 +37,18 @@ class Member:
     def name(self) -> str:
         return self.policy.name
 
-    def pieces(self, answer: Answer) -> list[int]:
-        """Byte length of each token of an own answer, final EOS left out."""
-        end = answer.tokens.size - answer.finished
-        lengths: list[int] = self.codec.pieces(answer.tokens[:end]).tolist()
-        return lengths
+    def pieces(self, groups: Sequence[Group]) -> Pieces:
+        """Byte length of each token of these groups' answers, final EOS left out; all are read at once, when first asked."""
+        table: dict[int, list[int]] = {}
+
+        def of(answer: Answer) -> list[int]:
+            if not table:
+                answers = [a for g in groups for a in g.answers if a.text]
+                read = self.codec.read([a.tokens[: a.tokens.size - a.finished] for a in answers])
+                table.update({id(a): r.pieces.tolist() for a, r in zip(answers, read, strict=True)})
+            return table[id(answer)]
+
+        return of
 
 
 def verdicts(verifier: Verifier, golds: Sequence[str], texts: Sequence[str], finished: Sequence[bool]) -> list[Verdict]:

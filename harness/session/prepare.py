@@ -93,7 +93,9 @@ def _data_revision(suite: Suite, source: str) -> str:
     if task == "micro":
         return ",".join(found)
     if task not in SOURCES:
-        raise SuiteError(source, "training.task", f"unknown training task {task!r}; there are micro, {', '.join(SOURCES)}")
+        raise SuiteError(
+            source, "training.task", f"unknown training task {task!r}; there are micro, {', '.join(SOURCES)}"
+        )
     return ",".join([*found, f"training:{SETS[SOURCES[task]].sha256}"])
 
 
