@@ -18,6 +18,9 @@ KV_BLOCK = 16
 CONTEXT_BYTES = 2 * 10**9
 """CUDA context, communication buffers and allocator slack of one process on a GPU: a prior, not measured here."""
 
+REDUCE_BUCKET_BYTES = 10**9
+"""What ZeRO 3 keeps beside the states: DeepSpeed's default reduce bucket of 5e8 elements (benchmarks/zero_memory.py)."""
+
 
 @dataclass(frozen=True, slots=True)
 class PolicyDemand:
@@ -101,7 +104,8 @@ def trainer_states(model: ModelShape, precision: Precision, zero: int, ranks: in
 
     Mixed precision: 2 Psi weights, 2 Psi gradients, 12 Psi optimiser (fp32 master, momentum, variance); fp32: 4, 4 and 8 Psi.
     Stage 1 divides the optimiser's part by the ranks, stage 2 the gradients' too, stage 3 the weights' too. Source: Rajbhandari
-    et al., ZeRO (arXiv 1910.02054), section 3.1 and figure 1. `offload` keeps the optimiser's part in the host's memory
+    et al., ZeRO (arXiv 1910.02054), section 3.1 and figure 1; DeepSpeed 0.19.6 allocates just these bytes
+    (benchmarks/zero_memory.py). `offload` keeps the optimiser's part in the host's memory
     (ZeRO-Offload, arXiv 2101.06840).
     """
     half = precision == "bf16"

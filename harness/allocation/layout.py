@@ -10,6 +10,7 @@ import msgspec
 
 from harness.allocation.demand import (
     CONTEXT_BYTES,
+    REDUCE_BUCKET_BYTES,
     Memory,
     PolicyDemand,
     Workload,
@@ -199,7 +200,7 @@ def _trainers(
                                 policy.model, micro, work.sequence, checkpointing, policy.precision
                             ),
                             reference=reference // (ranks if zero == 3 else 1),
-                            context=CONTEXT_BYTES,
+                            context=CONTEXT_BYTES + (REDUCE_BUCKET_BYTES if zero == 3 else 0),
                         ),
                         micro,
                         checkpointing,

@@ -54,7 +54,7 @@ GPU_SUITES = sorted(n for n in shipped() if n != "bandit" and load(n).engine == 
 
 
 @pytest.mark.parametrize("name", GPU_SUITES)
-def test_shipped_suites_fit_on_eight_gpus(name: str) -> None:
+def test_shipped_suites_fit_on_sixteen_gpus(name: str) -> None:
     cells, loads = cells_and_loads(name)
     plan = plan_suite(cells, parse("16xH100-80G"), loads=loads, questions=9000)
     assert plan.feasible, plan.shortfall
