@@ -18,8 +18,8 @@ from leaderboard.parts import draw_page, escaped
 from leaderboard.view import Page, View
 from leaderboard.views import PAGES
 
+# Streamlit's captions are too faint for the contrast that the accessibility guidelines ask for
 _STYLE = "<style>[data-testid=stCaptionContainer] {color: inherit; opacity: .82}</style>"
-"""Streamlit's captions are too faint for the contrast that the accessibility guidelines ask for."""
 
 
 def results_folder() -> Path:

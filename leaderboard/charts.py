@@ -8,7 +8,8 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-Figure = alt.Chart | alt.LayerChart | alt.FacetChart | alt.VConcatChart
+Figure = dict[str, Any]
+"""A Vega-Lite specification with its data."""
 VERDICTS = {
     "gains": "#0f8a83",
     "loses": "#c2502d",
@@ -29,50 +30,58 @@ PALETTE = ["#0f8a83", "#c2502d", "#3b6fd4", "#b08900", "#8e4fb8", "#4f8f2f", "#d
 _BAR = 26
 
 
-def forest(
-    rows: pd.DataFrame,
-    title: str,
-    unit: str,
-    order: Sequence[str],
-    verdicts: bool = True,
-    zero: bool = True,
-    domain: Sequence[float] | None = None,
-) -> Figure:
-    """One line per regime: estimate and interval. Columns: regime, value, low, high, verdict, label; values in `unit`."""
-    y = alt.Y("regime:N", sort=list(order), title=None, axis=alt.Axis(labelLimit=140, ticks=False, domain=False))
-    scale = alt.Scale(zero=False, nice=True) if domain is None else alt.Scale(domain=list(domain), nice=True)
-    x = alt.X("value:Q", title=unit, scale=scale, axis=alt.Axis(grid=True, tickCount=6))
+def forest(rows: pd.DataFrame, title: str, unit: str, order: Sequence[str], zero: bool = True) -> Figure:
+    """One line per regime: estimate and interval. Columns: regime, value, low, high, verdict, label, detail; in `unit`.
+
+    Written out, because a page holds many of these and Altair takes 50 ms for each.
+    """
+    y: dict[str, Any] = {"field": "regime", "type": "nominal", "sort": list(order), "title": None}
+    y["axis"] = {"labelLimit": 140, "ticks": False, "domain": False}
+    scale = {"zero": False, "nice": True}
     names = list(VERDICTS)
-    colour = alt.Color("verdict:N", scale=alt.Scale(domain=names, range=list(VERDICTS.values())), legend=None)
-    shape = alt.Shape("verdict:N", scale=alt.Scale(domain=names, range=list(SHAPES.values())), legend=None)
+    colour = {
+        "field": "verdict",
+        "type": "nominal",
+        "legend": None,
+        "scale": {"domain": names, "range": list(VERDICTS.values())},
+    }
+    shape = {
+        "field": "verdict",
+        "type": "nominal",
+        "legend": None,
+        "scale": {"domain": names, "range": list(SHAPES.values())},
+    }
     tooltip = [
-        alt.Tooltip("regime:N"),
-        alt.Tooltip("label:N", title=unit),
-        alt.Tooltip("verdict:N"),
-        alt.Tooltip("detail:N", title="cost"),
+        {"field": "regime"},
+        {"field": "label", "title": unit},
+        {"field": "verdict"},
+        {"field": "detail", "title": "cost"},
     ]
-    base = alt.Chart(rows).encode(y=y, color=colour if verdicts else alt.value(PALETTE[0]))
-    spread = base.mark_rule(strokeWidth=3, opacity=0.55).encode(
-        x=alt.X("low:Q", title=unit, scale=scale), x2="high:Q", tooltip=tooltip
-    )
-    caps = [
-        base.mark_tick(thickness=2, size=12).encode(x=alt.X(f"{end}:Q", title=unit, scale=scale))
-        for end in ("low", "high")
+
+    def x(field: str) -> dict[str, Any]:
+        return {"field": field, "type": "quantitative", "title": unit, "scale": scale, "axis": {"tickCount": 6}}
+
+    def layer(mark: dict[str, Any], **encoding: Any) -> dict[str, Any]:
+        return {"mark": mark, "encoding": {"y": y, "color": colour, "tooltip": tooltip, **encoding}}
+
+    layers = [
+        layer({"type": "rule", "strokeWidth": 3, "opacity": 0.55}, x=x("low"), x2={"field": "high"}),
+        layer({"type": "tick", "thickness": 2, "size": 12}, x=x("low")),
+        layer({"type": "tick", "thickness": 2, "size": 12}, x=x("high")),
+        layer({"type": "point", "filled": True, "size": 90, "opacity": 1}, x=x("value"), shape=shape),
     ]
-    point = base.mark_point(filled=True, size=90, opacity=1).encode(
-        x=x, tooltip=tooltip, **({"shape": shape} if verdicts else {})
-    )
-    layers: list[alt.Chart] = [spread, *caps, point]
     if zero:
-        layers.insert(
-            0, alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(strokeDash=[4, 3], color="#8b949e").encode(x="x:Q")
-        )
-    return alt.layer(*layers).properties(
-        title=_title(title),
-        width="container",
-        height=alt.Step(_BAR),
-        description=f"{title}: {unit}. " + "; ".join(f"{r.regime} {r.label}" for r in rows.itertuples()),
-    )
+        line = {"mark": {"type": "rule", "strokeDash": [4, 3], "color": "#8b949e"}, "encoding": {"x": {"datum": 0}}}
+        layers.insert(0, line)
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+        "data": {"values": rows[["regime", "value", "low", "high", "verdict", "label", "detail"]].to_dict("records")},
+        "layer": layers,
+        "title": {"text": title, "anchor": "start", "fontSize": 14},
+        "width": "container",
+        "height": {"step": _BAR},
+        "description": f"{title}: {unit}. " + "; ".join(f"{r.regime} {r.label}" for r in rows.itertuples()),
+    }
 
 
 def lines(
@@ -116,9 +125,16 @@ def lines(
     )
     last = rows.sort_values("x").groupby("regime").tail(1)
     said = "; ".join(f"{r.regime} ends at {r.y:.3g}" for r in last.itertuples())
-    return alt.layer(band, line, dots).properties(
-        title=_title(title), width="container", height=height, description=f"{title}. {y_title} over {x_title}: {said}"
+    figure = alt.layer(
+        band,
+        line,
+        dots,
+        title=_title(title),
+        width="container",
+        height=height,
+        description=f"{title}. {y_title} over {x_title}: {said}",
     )
+    return _spec(figure)
 
 
 def dots(rows: pd.DataFrame, title: str, unit: str) -> Figure:
@@ -140,13 +156,16 @@ def dots(rows: pd.DataFrame, title: str, unit: str) -> Figure:
         x=x, tooltip=[alt.Tooltip("label:N"), alt.Tooltip("value:Q", title=unit, format="+.1f")], **marks
     )
     zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(strokeDash=[4, 3], color="#8b949e").encode(x="x:Q")
-    return alt.layer(zero, points).properties(
+    figure = alt.layer(
+        zero,
+        points,
         title=_title(title),
         width="container",
         height=alt.Step(_BAR),
         description=f"{title}: {unit}. "
         + "; ".join(f"{r.row}, {r.label}: {r.value:+.1f}" for r in rows.head(60).itertuples()),
     )
+    return _spec(figure)
 
 
 def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Sequence[str], log_y: bool) -> Figure:
@@ -178,12 +197,16 @@ def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Seq
         .encode(x=x, y=y, text="label:N")
     )
     said = "; ".join(f"{r.regime} at {r.x:.3g}, {r.y:.3g}" for r in rows[rows["kind"] == "mean"].itertuples())
-    return alt.layer(cells, means, names).properties(
+    figure = alt.layer(
+        cells,
+        means,
+        names,
         title=_title(title),
         width="container",
         height=420,
         description=f"{title}. {x_title} and {y_title}: {said}",
     )
+    return _spec(figure)
 
 
 def _merged(means: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
@@ -204,7 +227,7 @@ def bars(
 ) -> Figure:
     """Stacked bars. Columns: `y`, `colour`, value."""
     parts = list(dict.fromkeys(rows[colour]))
-    figure: Figure = (
+    figure = (
         alt.Chart(rows)
         .mark_bar()
         .encode(
@@ -231,7 +254,7 @@ def bars(
             + "; ".join(f"{getattr(r, y)}, {getattr(r, colour)}: {r.value:,.4g}" for r in rows.head(40).itertuples()),
         )
     )
-    return figure
+    return _spec(figure)
 
 
 def _title(text: str) -> alt.TitleParams:
@@ -247,6 +270,19 @@ def _dashes(count: int) -> list[list[int]]:
     return [patterns[i % len(patterns)] for i in range(count)]
 
 
-def printable(charts: Sequence[Figure]) -> Figure:
+def _spec(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> Figure:
+    return dict(chart.to_dict(validate=False))
+
+
+def printable(figures: Sequence[Figure]) -> Figure:
     """Several figures as one, for downloads."""
-    return charts[0] if len(charts) == 1 else alt.vconcat(*(chart.properties(width=520) for chart in charts))
+    if len(figures) == 1:
+        return figures[0]
+    datasets = {name: rows for figure in figures for name, rows in figure.get("datasets", {}).items()}
+    parts = [{k: v for k, v in figure.items() if k not in ("$schema", "datasets", "config")} for figure in figures]
+    return {
+        "$schema": figures[0]["$schema"],
+        "datasets": datasets,
+        "vconcat": parts,
+        "resolve": {"scale": {"color": "independent"}},
+    }

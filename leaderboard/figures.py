@@ -20,10 +20,11 @@ def to_png(chart: Figure, width: int = 520) -> bytes:
 
 
 def _printed(chart: Figure, width: int) -> str:
-    spec = chart.to_dict()
-    for part in (spec, *spec.get("vconcat", ())):
-        if part.get("width") == "container":
-            part["width"] = width
+    spec = dict(chart)
+    if "vconcat" in spec:
+        spec["vconcat"] = [{**part, "width": width} for part in spec["vconcat"]]
+    else:
+        spec["width"] = width
     spec["background"] = "white"
     spec["config"] = {**spec.get("config", {}), "font": "Helvetica, Arial, sans-serif"}
     return json.dumps(spec)

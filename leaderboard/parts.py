@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from harness.store.text import visible
-from leaderboard.charts import Figure
+from leaderboard.charts import Figure, printable
 from leaderboard.figures import to_png, to_svg
 from leaderboard.view import Page, View
 
@@ -61,13 +61,13 @@ def choose_some(label: str, options: Sequence[str], key: str) -> list[str]:
     return [option for option in options if option in chosen] or list(options)
 
 
-def downloads(name: str, table: pd.DataFrame, chart: Figure | None = None) -> None:
+def downloads(name: str, table: pd.DataFrame, figures: Sequence[Figure] = ()) -> None:
     """One menu with the page's numbers as CSV and its figure as SVG and PNG; made when asked for."""
     with st.popover("Download", icon=":material/download:"):
         _button("Table (CSV)", f"{name}.csv", "text/csv", lambda: csv_text(table))
-        if chart is not None:
-            _button("Figure (SVG)", f"{name}.svg", "image/svg+xml", lambda: to_svg(chart).encode())
-            _button("Figure (PNG)", f"{name}.png", "image/png", lambda: to_png(chart))
+        if figures:
+            _button("Figure (SVG)", f"{name}.svg", "image/svg+xml", lambda: to_svg(printable(figures)).encode())
+            _button("Figure (PNG)", f"{name}.png", "image/png", lambda: to_png(printable(figures)))
 
 
 def _button(label: str, file_name: str, mime: str, make: Callable[[], bytes]) -> None:

@@ -241,3 +241,10 @@ def test_nothing_heavy_is_imported() -> None:
         "sys.exit(str(bad) if bad else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_nothing_but_pages_is_written(stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streamlit shows a bare string in its main script: a docstring in the wrong place would stand on every page."""
+    monkeypatch.setenv(RESULTS_VARIABLE, str(stores["one"]))
+    app = AppTest.from_file(APP, default_timeout=60).run()
+    assert app.main.markdown[0].value == PAGES[0].lead

@@ -43,7 +43,9 @@ def draw(store: Store, suite: str, view: View) -> None:
     key = cells.loc[cells["seed"].astype(str) == seed, "cell"].iloc[0]
     about = store.frame("SELECT * FROM current_cells WHERE suite = ? AND cell = ?", suite, key).iloc[0]
     _state(store, suite, key, about)
-    tabs = st.tabs(["Training", "Peers' answers", "Answers", "Provenance"], key="part", on_change="rerun")
+    tabs = st.tabs(
+        ["Training", "Peers' answers", "Answers", "Provenance"], key="part", on_change="rerun", bind="query-params"
+    )
     for tab, part in zip(tabs, (_training, _traces, _answers, _provenance), strict=True):
         if tab.open:
             with tab:
@@ -97,8 +99,8 @@ def _training(store: Store, suite: str, key: str, about: pd.Series[Any]) -> None
         figures.append(charts.bars(costs, "Cost by phase", "CPU-seconds, repeated work included", "policy", "phase"))
     for i in range(0, len(figures), 2):
         for j, column in enumerate(st.columns(2)[: len(figures) - i]):
-            column.altair_chart(figures[i + j], key=f"training-{i + j}")
-    downloads(f"cell-{key}", steps, charts.printable(figures) if figures else None)
+            column.vega_lite_chart(spec=figures[i + j], key=f"training-{i + j}")
+    downloads(f"cell-{key}", steps, figures)
 
 
 def _traces(store: Store, suite: str, key: str, about: pd.Series[Any]) -> None:

@@ -28,7 +28,8 @@ FROM steps WHERE suite = $1 WINDOW w AS (PARTITION BY suite, cell, policy ORDER 
 """
 _HELD_OUT = f"""
 WITH spent AS ({_SPENT})
-SELECT c.group_name AS "group", c.regime, c.seed, v.policy, v.step AS steps, coalesce(s.rollouts, 0) AS rollouts,
+SELECT c.group_name AS "group", c.regime, c.seed,
+    c.state = 'done' AS done, v.policy, v.step AS steps, coalesce(s.rollouts, 0) AS rollouts,
     coalesce(s.tokens, 0) AS tokens, coalesce(s.seconds, 0) AS seconds, v.accuracy AS y
 FROM current_cells c JOIN curves v USING (suite, cell)
 LEFT JOIN spent s ON s.suite = v.suite AND s.cell = v.cell AND s.policy = v.policy AND s.step = v.step
@@ -36,11 +37,12 @@ WHERE c.suite = $1 AND c.kind = 'cell' AND v.metric = $2
 """
 _REWARD = f"""
 WITH spent AS ({_SPENT}), last AS (SELECT greatest(1, max(step) // 24) AS width FROM spent)
-SELECT c.group_name AS "group", c.regime, c.seed, s.policy, max(s.step) AS steps, max(s.rollouts) AS rollouts,
+SELECT c.group_name AS "group", c.regime, c.seed,
+    c.state = 'done' AS done, s.policy, max(s.step) AS steps, max(s.rollouts) AS rollouts,
     max(s.tokens) AS tokens,
     max(s.seconds) AS seconds, avg(s.reward_mean) AS y
 FROM current_cells c JOIN spent s USING (suite, cell), last WHERE c.suite = $1 AND c.kind = 'cell' AND $2 <> ''
-GROUP BY c.group_name, c.regime, c.seed, s.policy, (s.step - 1) // last.width
+GROUP BY c.group_name, c.regime, c.seed, c.state, s.policy, (s.step - 1) // last.width
 """
 
 
@@ -55,6 +57,8 @@ def draw(store: Store, suite: str, view: View) -> None:
         axis = choose("Against", list(AXES), "against", width=140)
     sql, metric = (_REWARD, "reward") if kind == REWARD else (_HELD_OUT, kind.removeprefix(f"{HELD_OUT}, "))
     rows = store.frame(sql, suite, metric).dropna(subset=["y"])
+    if rows["done"].any():
+        rows = rows[rows["done"]]  # a mean over seeds of unequal progress would mislead
     if rows.empty:
         empty(
             "No learning curve yet: `evaluation.curve_every` in the suite says how often one point is measured.",
@@ -84,7 +88,7 @@ def draw(store: Store, suite: str, view: View) -> None:
                 shown=regimes,
             )
         )
-        columns[i % len(columns)].altair_chart(figures[-1], key=f"curve-{i}")
+        columns[i % len(columns)].vega_lite_chart(spec=figures[-1], key=f"curve-{i}")
     st.caption(
         "Lines: mean over seeds (and over the chosen policies). Bands: 95 % intervals over seeds; none with a single seed."
     )
@@ -101,7 +105,7 @@ def draw(store: Store, suite: str, view: View) -> None:
             "interval": "95 % interval",
         },
     )
-    downloads(f"curves-{suite}-{axis}", points, charts.printable(figures))
+    downloads(f"curves-{suite}-{axis}", points, figures)
 
 
 def _points(rows: pd.DataFrame, axis: str) -> pd.DataFrame:

@@ -68,7 +68,7 @@ def draw(store: Store, suite: str, view: View) -> None:
         charts.bars(fates, f"{group}: accepted, or refused and why", "messages, all seeds", "regime", "fate", order),
     ]
     for column, figure, key in zip(st.columns(2), figures, ("edges", "fates"), strict=True):
-        column.altair_chart(figure, key=key)
+        column.vega_lite_chart(spec=figure, key=key)
     st.subheader("Residuals of carrying text between tokenizers")
     _residuals(chosen)
     st.subheader("Rescues")
@@ -88,7 +88,7 @@ def draw(store: Store, suite: str, view: View) -> None:
             "used": "Peer answers used",
         },
     )
-    downloads(f"exchange-{suite}-{group}", part, charts.printable(figures))
+    downloads(f"exchange-{suite}-{group}", part, figures)
 
 
 def _residuals(chosen: pd.DataFrame) -> None:

@@ -64,14 +64,14 @@ def draw(store: Store, suite: str, view: View) -> None:
         "difference, points",
     )
     left, right = st.columns(2)
-    left.altair_chart(by_group, key="by-group")
-    right.altair_chart(by_seed, key="by-seed")
+    left.vega_lite_chart(spec=by_group, key="by-group")
+    right.vega_lite_chart(spec=by_seed, key="by-seed")
     st.subheader("Question by question")
     if questions is None:
         empty("No question was answered by both.")
     else:
         _draw_questions(questions, ours, theirs)
-    downloads(f"{ours}-against-{theirs}", wide, charts.printable([by_group, by_seed]))
+    downloads(f"{ours}-against-{theirs}", wide, [by_group, by_seed])
 
 
 def _by_group(wide: pd.DataFrame, ours: str, theirs: str) -> pd.DataFrame:

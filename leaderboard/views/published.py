@@ -35,7 +35,7 @@ def draw(store: Store | None, suite: str, view: View) -> None:
         ["row", "source"], kind="stable"
     )
     figure = charts.dots(rows, "Gains, published and measured here", "gain, points")
-    st.altair_chart(figure, key="published")
+    st.vega_lite_chart(spec=figure, key="published")
     st.caption(
         "Each paper has its own models, data, budgets and baselines, and prints no intervals; so compare signs and order, "
         "not heights. "
@@ -53,7 +53,7 @@ def draw(store: Store | None, suite: str, view: View) -> None:
             "gain": st.column_config.NumberColumn("Gain, points", format="%+.1f"),
         },
     )
-    downloads("published", papers, figure)
+    downloads("published", papers, [figure])
 
 
 def _ours(store: Store, suite: str) -> list[tuple[str, float, str, str]]:

@@ -6,7 +6,6 @@ import pandas as pd
 import streamlit as st
 
 from harness.store.table import MEAN
-from leaderboard import charts
 from leaderboard.charts import Figure
 from leaderboard.data import Store
 from leaderboard.frames import baseline_of, overall_table, panel, readable
@@ -80,7 +79,7 @@ def draw(store: Store, suite: str, view: View) -> None:
     st.dataframe(
         full, hide_index=True, column_config=COLUMNS, key="ranking-table", placeholder="–", alt="The ranking as a table"
     )
-    downloads(f"ranking-{suite}", table, charts.printable(figures))
+    downloads(f"ranking-{suite}", table, figures)
 
 
 def sorted_regimes(sort: str, order: list[str], found: Overall, table: pd.DataFrame) -> list[str]:
@@ -110,11 +109,11 @@ def draw_panels(figures: list[Figure]) -> None:
     ):
         shown = figures[: SHOWN + 1]
     if len(shown) == 1:
-        st.altair_chart(shown[0], key="panel-0")
+        st.vega_lite_chart(spec=shown[0], key="panel-0")
         return
     for i in range(0, len(shown), 2):
         for j, column in enumerate(st.columns(2)[: len(shown) - i]):
-            column.altair_chart(shown[i + j], key=f"panel-{i + j}")
+            column.vega_lite_chart(spec=shown[i + j], key=f"panel-{i + j}")
 
 
 COLUMNS = {

@@ -109,7 +109,7 @@ def draw(store: Store, suite: str, view: View) -> None:
         order,
         log_y=bool((known["y"] > 0).all() and known["y"].max() > 20 * known["y"].min()),
     )
-    st.altair_chart(figure, key="plane")
+    st.vega_lite_chart(spec=figure, key="plane")
     absent = [r for r in order if r not in set(known["regime"])]
     st.caption(
         f"Across: {_meaning(across)}. Up: {_meaning(up)}. Small marks: one policy of one cell, mean over its steps. "
@@ -128,9 +128,9 @@ def draw(store: Store, suite: str, view: View) -> None:
                 continue
             present = [r for r in order if r in set(rows["regime"])]
             figures.append(charts.lines(rows, name, "step", _unit(name), order, height=330, shown=present))
-            column.altair_chart(figures[-1], key=f"component-{name}")
+            column.vega_lite_chart(spec=figures[-1], key=f"component-{name}")
             column.caption(f"{MEASURES[name].meaning[0].upper()}{MEASURES[name].meaning[1:]}.")
-    downloads(f"stability-{suite}", cells, charts.printable([figure, *figures]))
+    downloads(f"stability-{suite}", cells, [figure, *figures])
 
 
 def choose_some_measures() -> list[str]:
