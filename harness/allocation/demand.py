@@ -74,7 +74,8 @@ class CellDemand:
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """Bytes on one device by part; `train` and `rollout` are the two phases' sums, context included."""
+    """Bytes on one device by part; `train` and `rollout` are the two phases' sums. context: of the trainer's process, with its
+    buffers; rollout_context: of the rollout engine's."""
 
     weights: int = 0
     gradients: int = 0
@@ -84,6 +85,7 @@ class Memory(msgspec.Struct, frozen=True):
     rollout_weights: int = 0
     kv_cache: int = 0
     context: int = 0
+    rollout_context: int = 0
 
     @property
     def train(self) -> int:
@@ -91,7 +93,7 @@ class Memory(msgspec.Struct, frozen=True):
 
     @property
     def rollout(self) -> int:
-        return self.rollout_weights + self.kv_cache + self.context
+        return self.rollout_weights + self.kv_cache + self.rollout_context
 
 
 def weight_bytes(model: ModelShape, precision: Precision) -> int:

@@ -122,7 +122,9 @@ def policy_layout(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, asl
                     continue
                 concurrent, weights, cache = engine
                 seconds = _seconds(policy, work, gpus, tensor_parallel, concurrent, checkpointing, offload, gpu.device)
-                memory = msgspec.structs.replace(states, rollout_weights=weights, kv_cache=cache)
+                memory = msgspec.structs.replace(
+                    states, rollout_weights=weights, kv_cache=cache, rollout_context=CONTEXT_BYTES
+                )
                 host = HOST_BYTES * gpus + (12 * policy.model.parameters if offload else 0)
                 if sleeps:
                     moved = (states.weights + states.gradients + states.optimiser) * gpus + weights * gpus
@@ -171,7 +173,9 @@ def split_layout(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu) -> P
             shown = max(0.0, rollout - full.score - full.train)
             seconds = msgspec.structs.replace(full, rollout=shown)
             if best is None or seconds.total < 0.999 * best.seconds.total:
-                memory = msgspec.structs.replace(states, rollout_weights=weights, kv_cache=cache)
+                memory = msgspec.structs.replace(
+                    states, rollout_weights=weights, kv_cache=cache, rollout_context=CONTEXT_BYTES
+                )
                 host = HOST_BYTES * gpus + (12 * policy.model.parameters if offload else 0)
                 best = PolicyLayout(
                     policy.name, policy.model.name, ranks, others, others // tensor_parallel, tensor_parallel, zero, micro,

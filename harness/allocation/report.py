@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from harness.allocation.arrangement import CellLayout
 from harness.allocation.demand import Memory
 from harness.allocation.layout import PolicyLayout
@@ -10,7 +12,7 @@ from harness.allocation.planner import KindPlan, Plan
 
 _PARTS = (
     ("weights", "weights"), ("gradients", "gradients"), ("optimiser", "optimiser"), ("activations", "activations"),
-    ("reference", "reference"), ("rollout_weights", "rollout weights"), ("kv_cache", "KV cache"), ("context", "context"),
+    ("reference", "reference"), ("rollout_weights", "rollout weights"), ("kv_cache", "KV cache"), ("context", "contexts and buffers"),
 )  # fmt: skip
 
 
@@ -80,5 +82,6 @@ def _layout_lines(layout: CellLayout, kinds: list[KindPlan]) -> list[str]:
 
 
 def _parts(memory: Memory) -> str:
-    sizes = [(words, getattr(memory, part)) for part, words in _PARTS]
+    whole = msgspec.structs.replace(memory, context=memory.context + memory.rollout_context)
+    sizes = [(words, getattr(whole, part)) for part, words in _PARTS]
     return ", ".join(f"{words} {size / 1e9:.1f}" for words, size in sizes if size)

@@ -71,7 +71,7 @@ def demand(cell: Cell, load: RegimeLoad, questions: int, pending: bool = True) -
         trained=1.0 + peers * load.trained,
         scored=peers * load.scored,
         staleness=cell.sharing.max_staleness,
-        evaluated=questions * (int(evaluation.greedy) + evaluation.k),
+        evaluated=questions * (int(evaluation.greedy) + (evaluation.k or 0)),
     )
     return CellDemand(cell.key, f"{cell.group.name}/{cell.variant.name}", policies, work, pending)
 

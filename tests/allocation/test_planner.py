@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from harness.allocation.arrangement import cell_layout
 from harness.allocation.demand import CellDemand, PolicyDemand, Workload
 from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import parse
-from harness.allocation.layout import Gpu, least_gpus, policy_layout
+from harness.allocation.layout import USABLE, Gpu, least_gpus, policy_layout
 from harness.allocation.models import load_shape
 from harness.allocation.planner import Plan, WorkerDemand, plan_cells, plan_workers
 from harness.allocation.report import describe
@@ -34,9 +35,9 @@ def check_memory(plan: Plan) -> None:
     for kind in plan.kinds:
         assert kind.layout is not None
         for policy in kind.layout.policies:
-            assert policy.peak <= policy.capacity
-            parts = max(policy.memory.train, policy.memory.rollout)
-            assert policy.peak >= parts
+            assert policy.peak <= USABLE * policy.capacity
+            assert policy.split or policy.sleeps or policy.peak == sum(msgspec.to_builtins(policy.memory).values())
+            assert policy.peak >= max(policy.memory.train, policy.memory.rollout)
             assert policy.memory.kv_cache > 0
         assert sum(b.gpus for b in kind.layout.bundles(H100)) == kind.layout.gpus
 
