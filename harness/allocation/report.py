@@ -12,7 +12,8 @@ from harness.allocation.planner import KindPlan, Plan
 
 _PARTS = (
     ("weights", "weights"), ("gradients", "gradients"), ("optimiser", "optimiser"), ("activations", "activations"),
-    ("reference", "reference"), ("rollout_weights", "rollout weights"), ("kv_cache", "KV cache"), ("context", "contexts and buffers"),
+    ("reference", "reference"), ("rollout_weights", "rollout weights"), ("kv_cache", "KV cache"),
+    ("context", "contexts and buffers"),
 )  # fmt: skip
 
 
