@@ -10,6 +10,7 @@ import os
 import time
 from pathlib import Path
 
+import duckdb
 import msgspec
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from synthetic_results import REGIMES, write_results
 
 from harness.errors import DiskFullError, StoreError, UsageError
 from harness.store import files
+from harness.store.columns import SCHEMAS
 from harness.store.ingest import STORE, ingest
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import (
@@ -32,6 +34,7 @@ from harness.store.manifest import (
 from harness.store.read import Snapshot
 from harness.store.render import render
 from harness.store.rows import CostRow, SampleRow, StepRow
+from harness.store.schema import create_statements
 from harness.store.table import show_rows, status_rows
 
 FIELDS = [
@@ -356,3 +359,17 @@ def test_journal_of_a_synthetic_cell_equals_what_the_store_holds(results: Path) 
             assert stored.num_rows == data.num_rows
             if table != "samples":
                 np.testing.assert_equal(stored.to_pydict(), data.to_pydict())
+
+
+def test_the_documentation_names_every_table_and_column() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "store.md").read_text()
+    for table, schema in SCHEMAS.items():
+        part = text.split(f"### {table}\n")[1].split("\n### ")[0]
+        assert [name for name in schema.names if f"| {name} |" not in part] == []
+    with duckdb.connect() as connection:
+        for statement in create_statements():
+            connection.execute(statement)
+        columns = connection.execute(
+            "SELECT table_name, column_name FROM duckdb_columns() WHERE table_name <> 'about'"
+        ).fetchall()
+    assert [f"{t}.{c}" for t, c in columns if t not in SCHEMAS and t != "current_cells" and c not in text] == []
