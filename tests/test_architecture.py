@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LEVELS = {
     "errors": 0,
+    "threads": 0,
     "suite": 1,
     "exchange": 2,
     "verification": 2,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 
 from harness.errors import HarnessError
+from harness.threads import settle
 
 
 def main() -> None:
     """Entry point of `harness`. An expected error is one line on stderr."""
+    settle()
     from harness.cli.app import app
 
     try:

@@ -61,7 +61,7 @@ def sample_rows(
         EngineLM(engine, seed),
         [get_task(name) for name in evaluation.tasks],
         verifier=verifier,
-        metrics=metric_names(evaluation.greedy, evaluation.k),
+        metrics=None if evaluation.k is None else metric_names(evaluation.greedy, evaluation.k),
         limit=evaluation.limit,
         max_new_tokens=evaluation.max_new_tokens,
     )

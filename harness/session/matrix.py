@@ -23,15 +23,11 @@ from harness.session.messages import Finished, FromWorker, Job, Progress, Ready,
 from harness.session.prepare import Prepared
 from harness.session.progress import Reporter
 from harness.store.manifest import write_suite
+from harness.threads import LARGE_BLOCKS, ONE_THREAD
 
 SILENCE_SECONDS = 3600.0
 """A worker that says nothing for so long is taken for hung and killed."""
 STOP_SECONDS = 45.0
-_THREADS = {
-    "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1",
-}  # fmt: skip
-"""Set before torch is imported: OpenMP threads that spin cost six times the CPU when cells share the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,7 @@ class _Worker:
 
     def __init__(self, inbox: queue.Queue[tuple[_Worker, FromWorker | None]]) -> None:
         self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the worker
-        environment = {**os.environ, **_THREADS}
+        environment = {**os.environ, **ONE_THREAD, **LARGE_BLOCKS, "PYTHONUNBUFFERED": "1"}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "harness.session.worker"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr, env=environment,

@@ -35,6 +35,7 @@ ROLLOUT_SECONDS = {
 OTHER_ROLLOUT_SECONDS = 4.5e-3
 ANSWER_SECONDS = 6e-4
 BASE_SECONDS = 75.0
+DEFAULT_K = 8
 WORKER_BYTES = 1 << 30
 MICRO_PARAMETERS = 4e5
 BYTES_PER_PARAMETER = 20
@@ -83,7 +84,7 @@ def predicted_seconds(cell: Cell) -> float:
     total = 0.0
     for i, policy in enumerate(cell.group.policies):
         size = max(1.0, _parameters(policy.model) / MICRO_PARAMETERS)
-        answers = (e.limit or 240) * (int(e.greedy) + e.k) * len(e.tasks)
+        answers = (e.limit or 240) * (int(e.greedy) + (DEFAULT_K if e.k is None else e.k)) * len(e.tasks)
         total += size * (t.steps * t.prompts * cell.rollouts(i) * rate + answers * ANSWER_SECONDS)
     return total
 

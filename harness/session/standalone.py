@@ -48,6 +48,8 @@ def evaluate_checkpoint(
     if not checkpoint.is_dir():
         raise UsageError(f"{checkpoint}: no such folder")
     chosen = [get_task(name) for name in tasks]
+    for task in chosen:
+        task.documents(data_dir)  # what is missing is said before a model is opened
     model = open_lm(backend, checkpoint, seed=seed)
     clock = Clock()
     with Verifier() as verifier, clock.phase("evaluate"):

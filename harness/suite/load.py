@@ -107,7 +107,7 @@ def _apply(raw: dict[str, Any], override: str) -> None:
         for step, following in itertools.pairwise(steps):
             if isinstance(target, dict) and step not in target:
                 target[step] = [] if isinstance(following, int) else {}
-            if isinstance(target[step], str) and step != steps[-1] and isinstance(target, list):
+            if isinstance(target, list) and isinstance(step, int) and isinstance(target[step], str):
                 target[step] = {"regime": target[step]}
             target = target[step]
         target[steps[-1]] = yaml.parse(text, f"--set {key}")

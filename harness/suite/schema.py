@@ -164,8 +164,8 @@ class Evaluation(_Model):
 
     tasks: Annotated[list[Name], Field(min_length=1)] = ["micro"]
     greedy: bool = True
-    k: Annotated[int, Field(ge=0, le=1024)] = 4
-    """Samples per question at temperature 1 for avg@k; 0 leaves it out."""
+    k: Annotated[int, Field(ge=0, le=1024)] | None = 4
+    """Samples per question at temperature 1 for avg@k; 0 leaves it out, null takes each task's own (32 for AIME)."""
     limit: Positive | None = None
     max_new_tokens: Positive | None = None
     curve_every: Annotated[int, Field(ge=0)] = 15
@@ -174,7 +174,7 @@ class Evaluation(_Model):
 
     @model_validator(mode="after")
     def _something(self) -> Evaluation:
-        if not self.greedy and not self.k:
+        if not self.greedy and not self.k and self.k is not None:
             raise ValueError("with `greedy: false` and `k: 0` nothing would be measured")
         return self
 
