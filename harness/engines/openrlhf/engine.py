@@ -169,7 +169,9 @@ class OpenRLHFEngine:
 
     def sync(self) -> None:
         """Send the trainer's weights to the rollout engines."""
-        self._gather(self._on_trainers("broadcast_to_vllm"), "syncing weights", self._settings.sync_seconds)
+        suspects = [*self._trainers, *self._rollout_cores()]
+        calls = self._on_trainers("broadcast_to_vllm")
+        self._gather(calls, "syncing weights", self._settings.sync_seconds, suspects=suspects)
 
     def check_sync(self, rows: Sequence[Row]) -> float:
         """Largest mean difference per token (nats) between rollout engines and trainer on a few of the rows.
@@ -295,9 +297,14 @@ class OpenRLHFEngine:
         return [replace(member, sign="core_pulse") for member in self._rollouts]
 
     def _gather(
-        self, calls: Sequence[Call], doing: str, deadline: float | None = None, watch: Sequence[Member] | None = None
+        self,
+        calls: Sequence[Call],
+        doing: str,
+        deadline: float | None = None,
+        watch: Sequence[Member] | None = None,
+        suspects: Sequence[Member] | None = None,
     ) -> list[Any]:
-        """Results by the deadline, `call_seconds` by default. watch: whom to expect signs of life from; by default all."""
+        """Results by the deadline, `call_seconds` by default. watch: whom to expect signs of life from, by default all."""
         if self._closed:
             raise EngineError(f"policy {self.name!r}: the engine is closed")
         return gather(
@@ -306,6 +313,7 @@ class OpenRLHFEngine:
             deadline=deadline or self._settings.call_seconds,
             silence=self._settings.silence_seconds,
             watch=[*self._trainers, *self._rollouts] if watch is None else watch,
+            suspects=suspects,
         )
 
 

@@ -53,7 +53,15 @@ class Call:
     ref: Any
 
 
-def gather(calls: Sequence[Call], *, doing: str, deadline: float, silence: float, watch: Sequence[Member]) -> list[Any]:
+def gather(
+    calls: Sequence[Call],
+    *,
+    doing: str,
+    deadline: float,
+    silence: float,
+    watch: Sequence[Member],
+    suspects: Sequence[Member] | None = None,
+) -> list[Any]:
     """Results in the order of `calls`.
 
     Parameters
@@ -62,6 +70,8 @@ def gather(calls: Sequence[Call], *, doing: str, deadline: float, silence: float
         Seconds for all calls together.
     silence
         Seconds without a sign of life after which a member of `watch` counts as hung.
+    suspects
+        Who is asked for a sign of life once something has gone wrong; by default those of `watch`.
 
     Raises
     ------
@@ -69,6 +79,7 @@ def gather(calls: Sequence[Call], *, doing: str, deadline: float, silence: float
         A call failed, a member died or hangs, or the deadline passed; the message names the member.
     """
     end = monotonic() + deadline
+    suspects = watch if suspects is None else suspects
     results: dict[Any, Any] = {}
     pending = {call.ref: call.member for call in calls}
     pulses = Pulses(watch, silence)
@@ -76,15 +87,13 @@ def gather(calls: Sequence[Call], *, doing: str, deadline: float, silence: float
         left = end - monotonic()
         if left <= 0:
             late = ", ".join(dict.fromkeys(member.name for member in pending.values()))
-            raise EngineError(_blame(watch, f"{doing}: no answer within {deadline:g} s from {late}"))
+            raise EngineError(_blame(suspects, f"{doing}: no answer within {deadline:g} s from {late}"))
         ready, _ = ray.wait([*pending, *pulses.refs], timeout=min(left, 1.0))
         for ref in ready:
             if ref in pending:
                 member = pending.pop(ref)
-                results[ref] = _result(ref, member, doing, max(left, 1.0), watch)
-        hung = pulses.check()
-        if hung:
-            raise EngineError(f"{', '.join(hung)} hangs: no sign of life for {silence:g} s while {doing}")
+                results[ref] = _result(ref, member, doing, max(left, 1.0), suspects)
+        pulses.check(doing)
     return [results[call.ref] for call in calls]
 
 
@@ -101,17 +110,20 @@ class Pulses:
         """Questions still open."""
         return list(self._open)
 
-    def check(self) -> list[str]:
-        """Names of members whose oldest open question is over the limit; asks anew where it is time."""
+    def check(self, doing: str) -> None:
+        """Ask anew where it is time. Raises EngineError for members that answer as dead or are silent over the limit."""
         now = monotonic()
         if self._open:
             answered, _ = ray.wait(list(self._open), num_returns=len(self._open), timeout=0)
-            for ref in answered:
-                del self._open[ref]
+            dead = [member.name for ref in answered for member, _ in [self._open.pop(ref)] if not _alive(ref)]
+            if dead:
+                raise EngineError(f"{', '.join(dead)} died while {doing}")
         if not self._open and now - self._asked > self._silence / 4:
             self._asked = now
             self._open = {member.pulse(): (member, now) for member in self._members}
-        return [member.name for member, asked in self._open.values() if now - asked > self._silence]
+        hung = [member.name for member, asked in self._open.values() if now - asked > self._silence]
+        if hung:
+            raise EngineError(f"{', '.join(hung)} hangs: no sign of life for {self._silence:g} s while {doing}")
 
 
 def _result(ref: Any, member: Member, doing: str, left: float, watch: Sequence[Member]) -> Any:
