@@ -19,7 +19,8 @@ from leaderboard.view import Page, View
 from leaderboard.views import PAGES
 
 # Streamlit's captions are too faint for the contrast that the accessibility guidelines ask for
-_STYLE = "<style>[data-testid=stCaptionContainer] {color: inherit; opacity: .82}</style>"
+_STYLE = """<style>[data-testid=stCaptionContainer], [data-testid=stCaptionContainer] * {
+    color: inherit !important; opacity: .95 !important}</style>"""
 
 
 def results_folder() -> Path:

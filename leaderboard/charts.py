@@ -59,7 +59,13 @@ def forest(rows: pd.DataFrame, title: str, unit: str, order: Sequence[str], zero
     ]
 
     def x(field: str) -> dict[str, Any]:
-        return {"field": field, "type": "quantitative", "title": unit, "scale": scale, "axis": {"tickCount": 6}}
+        return {
+            "field": field,
+            "type": "quantitative",
+            "title": unit,
+            "scale": scale,
+            "axis": {"tickCount": 6, "grid": True},
+        }
 
     def layer(mark: dict[str, Any], **encoding: Any) -> dict[str, Any]:
         return {"mark": mark, "encoding": {"y": y, "color": colour, "tooltip": tooltip, **encoding}}
@@ -71,7 +77,10 @@ def forest(rows: pd.DataFrame, title: str, unit: str, order: Sequence[str], zero
         layer({"type": "point", "filled": True, "size": 90, "opacity": 1}, x=x("value"), shape=shape),
     ]
     if zero:
-        line = {"mark": {"type": "rule", "strokeDash": [4, 3], "color": "#8b949e"}, "encoding": {"x": {"datum": 0}}}
+        line = {
+            "mark": {"type": "rule", "strokeDash": [4, 3], "color": "#8b949e", "aria": False},
+            "encoding": {"x": {"datum": 0}},
+        }
         layers.insert(0, line)
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
@@ -147,7 +156,7 @@ def dots(rows: pd.DataFrame, title: str, unit: str) -> Figure:
     marks: dict[str, Any] = {"color": alt.value(PALETTE[0])}
     if "source" in rows:
         names = list(dict.fromkeys(rows["source"]))
-        legend = alt.Legend(title=None, orient="bottom", columns=2, labelLimit=200)
+        legend = alt.Legend(title=None, orient="bottom", columns=1, labelLimit=240)
         marks = {
             "color": alt.Color("source:N", scale=alt.Scale(domain=names, range=_colours(len(names))), legend=legend),
             "shape": alt.Shape("source:N", scale=alt.Scale(domain=names), legend=legend),
@@ -155,7 +164,9 @@ def dots(rows: pd.DataFrame, title: str, unit: str) -> Figure:
     points = base.mark_point(size=80, opacity=0.9, strokeWidth=2).encode(
         x=x, tooltip=[alt.Tooltip("label:N"), alt.Tooltip("value:Q", title=unit, format="+.1f")], **marks
     )
-    zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(strokeDash=[4, 3], color="#8b949e").encode(x="x:Q")
+    zero = (
+        alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(strokeDash=[4, 3], color="#8b949e", aria=False).encode(x="x:Q")
+    )
     figure = alt.layer(
         zero,
         points,

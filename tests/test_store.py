@@ -370,6 +370,7 @@ def test_the_documentation_names_every_table_and_column() -> None:
         for statement in create_statements():
             connection.execute(statement)
         columns = connection.execute(
-            "SELECT table_name, column_name FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal AND table_name <> 'about'"
+            "SELECT table_name, column_name FROM duckdb_columns() "
+            "WHERE schema_name = 'main' AND NOT internal AND table_name <> 'about'"
         ).fetchall()
     assert [f"{t}.{c}" for t, c in columns if t not in SCHEMAS and t != "current_cells" and c not in text] == []
