@@ -13,6 +13,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from harness.errors import TokenizationError
 from harness.tokenization.codec import Encoded, TokenCodec
+from harness.tokenization.spans import Texts, by_offsets
 from harness.tokenization.surfaces import byte_level_alphabet
 from harness.tokenization.utf8 import lossy_positions, units
 
@@ -81,6 +82,27 @@ def test_tokens_that_share_no_character_end_where_the_core_says(kind, tokenizers
     assert checked > 3000
 
 
+def test_what_is_called_inverse_is(kind, codecs, texts, encoded):
+    inverse = [(text, e.ids) for text, e in zip(texts, encoded[kind], strict=True) if e is not None and e.inverse]
+    assert len(inverse) > (0 if kind == "byte_level_prefix" else 20)
+    assert [d.text for d in codecs[kind].read([ids for _, ids in inverse])] == [text for text, _ in inverse]
+
+
+def test_offsets_that_run_backwards_still_give_a_partition(codecs):
+    """No tokenizer we know does this; the promise of `ends` does not rest on it."""
+    codec = codecs["wordpiece"]
+    batch = codec._surfaces.batch(np.array([5, 6, 7]), np.array([3]))
+    ends = by_offsets(codec._surfaces, batch, Texts.join(["abcd"]), [[(0, 3), (0, 1), (1, 2)]])
+    assert ends[:3].tolist() == [3, 3, 4]
+
+
+def test_a_normaliser_that_keeps_the_length_claims_no_end_inside(codecs):
+    """NFC maps U+F900 to another character of three bytes, which this tokenizer cuts."""
+    encoded = codecs["byte_level_digits"].encode(["\uf900x"])[0]
+    assert encoded.ends.tolist() == [3] * (encoded.ids.size - 1) + [4]
+    assert encoded.ids.size > 2
+
+
 def test_a_normalised_character_does_not_blur_the_cut_ones(codecs):
     """NFC joins e + acute: the rest of the text keeps its exact ends inside cut characters."""
     codec = codecs["byte_level_digits"]
@@ -140,6 +162,60 @@ def test_sampled_tokens_end_where_a_shorter_answer_would(kind, codecs, tokenizer
                 # A mark at the end of a word becomes a space unless the answer ends there.
                 assert ends[count - 1] - len(prefix.encode()) in ({0, 1} if kind == "word_suffix" else {0})
     assert checked > 50
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        None,
+        decoders.Fuse(),
+        decoders.Metaspace(),
+        decoders.Metaspace(prepend_scheme="never"),
+        decoders.Sequence([decoders.Fuse(), decoders.Metaspace()]),
+        decoders.Sequence([decoders.Replace("▁", " "), decoders.Strip(" ", 1, 0)]),
+        decoders.Sequence([decoders.Strip("a", 1, 0), decoders.Fuse(), decoders.Strip("b", 1, 0)]),
+        decoders.Sequence([decoders.Replace("a", " "), decoders.Fuse(), decoders.Strip(" ", 0, 1)]),
+        decoders.WordPiece(cleanup=False),
+        decoders.WordPiece(cleanup=True),
+        decoders.BPEDecoder(suffix="</w>"),
+        decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(), decoders.Fuse()]),
+    ],
+    ids=lambda d: "none" if d is None else d.__getstate__().decode()[:60],
+)
+def test_every_decoder(decoder):
+    vocab = [
+        "a",
+        "b",
+        "▁",
+        "▁▁a",
+        "##b",
+        "##",
+        ".",
+        "'s",
+        "do not",
+        "ab▁",
+        "é",
+        "<0xC3>",
+        "<0xA9>",
+        "<0x20>",
+        "<0xFF>",
+        "x</w>",
+        "</w>",
+        "</s>",
+    ]
+    core = Tokenizer(models.BPE({token: i for i, token in enumerate(vocab)}, []))
+    if decoder is not None:
+        core.decoder = decoder
+    tokenizer, rng = zoo.fast(core), random.Random(2)
+    codec, core = TokenCodec(tokenizer), tokenizer.backend_tokenizer
+    answers = [[rng.randrange(len(vocab) + 4) for _ in range(rng.randint(0, 9))] for _ in range(1000)]
+    for ids in answers:
+        ids.insert(
+            rng.randint(0, len(ids)), vocab.index("é")
+        )  # the core panics where it strips an empty text on the right
+    for ids, decoded in zip(answers, codec.read(answers), strict=True):
+        assert decoded.text == core.decode(ids, skip_special_tokens=True)
+        assert decoded.pieces.sum() == len(decoded.text.encode())
 
 
 def test_cut_characters_of_a_byte_level_answer(codecs, tokenizers):
