@@ -147,11 +147,12 @@ def _provenance(snapshot: Snapshot, suite: str) -> str:
         "FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done'",
         [suite],
     ).to_pylist()[0]
-    commits = ", ".join(c[:12] for c in rows["commits"] or [] if c)
+    notes = [c[:12] for c in rows["commits"] or [] if c] + (["with local changes"] if rows["dirty"] else [])
+    code = ", ".join(c for c in rows["code"] or [] if c) + (f" ({', '.join(notes)})" if notes else "")
     parts = [
         f"{rows['cells']} finished cells, {rows['first']} to {rows['last']}",
         f"engine {', '.join(e for e in rows['engines'] or [] if e)}",
-        f"code {', '.join(c for c in rows['code'] or [] if c)} ({commits}{', with local changes' if rows['dirty'] else ''})",
+        f"code {code}",
         *(f"origin {o}" for o in rows["origins"] or [] if o),
     ]
     return f'<p class="soft">{_text("; ".join(parts))}</p>\n'
