@@ -118,7 +118,7 @@ def _common_prefix(a: bytes, b: bytes) -> int:
 
 def noncanonical_shares(codec: TokenCodec, answers: Sequence[Int32[np.ndarray, "T"]]) -> list[float]:
     """The `canonical` residual of `codec`'s own sampled answers (final EOS left out): the share of an answer's tokens that
-    encoding its text does not make at the same place. 1.0 where the text cannot be encoded at all.
+    encoding its text does not make to end at the same place. 1.0 where the text cannot be encoded at all.
 
     Raises
     ------
@@ -139,6 +139,4 @@ def _share(tokens: Int32[np.ndarray, "T"], decoded: Decoded, encoded: Encoded | 
     made = np.full(int(encoded.ends[-1]) + 1, -1, dtype=np.int64)
     made[encoded.ends] = np.arange(encoded.ends.size)
     found = made[ends]
-    same_token = (found >= 0) & (encoded.ids[found] == tokens)
-    begins, made_begins = ends - decoded.pieces, np.concatenate([[0], encoded.ends[:-1]])
-    return 1.0 - float((same_token & (made_begins[found] == begins)).mean())
+    return 1.0 - float(((found >= 0) & (encoded.ids[found] == tokens)).mean())

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from harness.exchange.records import Rollout, Success, TextRollout
 from harness.exchange.refusal import Refusal
 from harness.tokenization.carry import Carried, Refused, carry_over, carry_text
+from harness.tokenization.codec import TokenCodec
 from harness.tokenization.residuals import Budget, Residuals, edit_distance, noncanonical_shares
 
 HEADER = {"author": "peer", "version": 3, "step": 4, "prompt_id": "p1", "index": 0}
@@ -121,8 +122,12 @@ def test_residuals_of_a_known_pair(codecs, tokenizers):
     expected = np.add.reduceat(np.array(sent.logprobs), np.concatenate([[0], ends[:-1]]))
     np.testing.assert_allclose(joined.aligned[:-1], expected, rtol=1e-6)
 
-    (parted,) = carry_over([own(coarse, "the answer is")], fine)
-    assert parted.residuals.boundary > 0.5
+    text = "the answer is ~~|"
+    (parted,) = carry_over([own(coarse, text)], fine)
+    source, ends = coarse.encode([text])[0].ends.tolist(), fine.encode([text])[0].ends.tolist()
+    inside = [sum(begin < end <= close for end in ends) for begin, close in zip([0, *source[:-1]], source, strict=True)]
+    assert parted.residuals.boundary == sum(n for n in inside if n > 1) / len(ends)
+    assert 0 < parted.residuals.boundary < 1
     assert math.isnan(parted.residuals.canonical)
 
 
@@ -234,6 +239,16 @@ def test_no_text_becomes_a_control_token(kind, codecs, tokenizers):
         if kind in zoo.INVERTING:
             assert codec.decode(result.ids) == text
             assert result.inverse
+
+
+def test_a_control_token_that_comes_out_all_the_same_is_refused():
+    """The net under the renaming: here an ordinary token is declared one afterwards."""
+    codec = TokenCodec(zoo.fast(zoo.byte_level()))
+    ids = codec.encode(["a b"])[0].ids
+    codec._control[ids[-1]] = True
+    assert [type(r).__name__ for r in codec.try_encode(["a", "a b"])] == ["Encoded", "TokenizationError"]
+    (result,) = carry_text([Success(**HEADER, text="a b")], codec)
+    assert "control" in result.detail
 
 
 def test_text_tokens_stay_whole(codecs, tokenizers):

@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<|im_start|>"]
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-CHAT = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|turn_end|>{% endfor %}"
+CHAT = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\n\n<|turn_end|>{% endfor %}"
 
 
 def corpus() -> list[str]:
