@@ -45,9 +45,10 @@ def show_suite(suite: str | None, results: Path, format_: str, against: str | No
         names = [name] if name else known
         if name and name not in known:
             raise UsageError(f"{results}: no results of a suite {name!r} (there are: {', '.join(known) or 'none'})")
-        for one in names:
-            if against is None:
-                sys.stdout.write(render(one, show_rows(snapshot, one), format_))
+        if format_ == "json" and len(names) > 1:
+            raise UsageError(f"--format json shows one suite; name one of {', '.join(names)}")
+        for one in names if against is None else ():
+            sys.stdout.write(render(one, show_rows(snapshot, one), format_))
         if against is not None:
             from harness.cli import against as papers
 
@@ -110,14 +111,9 @@ def leaderboard(
 
     if importlib.util.find_spec("streamlit") is None:
         raise UsageError("the leaderboard needs streamlit: pip install 'experience-sharing-harness[leaderboard]'")
-    import leaderboard as package
+    from leaderboard import command
 
-    page = Path(str(package.__file__)).parent / "app.py"
-    command = [
-        sys.executable, "-m", "streamlit", "run", str(page), "--server.port", str(port), "--server.headless", "true",
-        "--browser.gatherUsageStats", "false", "--", "--results", str(results),
-    ]  # fmt: skip
-    raise typer.Exit(subprocess.run(command, check=False).returncode)
+    raise typer.Exit(subprocess.run(command(results, port), check=False).returncode)
 
 
 def rescore(suite: MaybeSuite = None, results: Results = RESULTS, json: Json = False) -> None:

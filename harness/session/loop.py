@@ -17,6 +17,7 @@ from harness.session import checkpoint, metrics, sharing
 from harness.session.exchanges import CellExchange
 from harness.session.members import Member, roll_out, verdicts
 from harness.session.prompts import curve_prompts, training_prompts
+from harness.session.traces import trace_rows
 from harness.store.journal import Journal
 from harness.store.rows import CostRow, CurveRow, StepRow
 from harness.suite.cells import Cell
@@ -128,6 +129,7 @@ class Run:
         if not np.isfinite(report.loss):
             raise EngineError(f"{member.name}: the loss is {report.loss} at step {step}")
         sharing.mark_used(received, terms)
+        self.journal.append(trace_rows(member, step, own, received))
         kl_step, kl_base = self._divergences(member, own) if measure else (metrics.NAN, metrics.NAN)
         others = [g for name, g in groups.items() if name != member.name]
         self.journal.append(metrics.term_rows(member.name, step, report))

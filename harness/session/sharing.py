@@ -32,6 +32,7 @@ class Received:
 
     inbox: Inbox
     entries: Mapping[Key, Entry]
+    originals: Mapping[Key, Text]
     prompts: frozenset[str]
     answers: int
     accepted: int
@@ -41,7 +42,7 @@ class Received:
     refused: int
 
 
-NOTHING = Received(Inbox(), {}, frozenset(), 0, 0, 0, 0, 0, 0)
+NOTHING = Received(Inbox(), {}, {}, frozenset(), 0, 0, 0, 0, 0, 0)
 
 
 def collect(
@@ -74,6 +75,7 @@ def collect(
     return Received(
         Inbox(rollouts, successes, values),
         {(a.author, a.prompt_id, a.index): e for a, e in answers},
+        {(r.author, r.prompt_id, r.index): r for r in collected.records if not isinstance(r, GroupValue)},
         frozenset(r.prompt_id for r in collected.records),
         answers=len(sent),
         accepted=len(answers),
