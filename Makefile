@@ -34,5 +34,8 @@ $(VENV)/.tested: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	touch $@ $(VENV)/.board
 
+# the OpenRLHF engine in an environment of its own: make test-openrlhf (docs/openrlhf.md)
+include openrlhf.mk
+
 clean:
 	rm -rf $(VENV) build *.egg-info
