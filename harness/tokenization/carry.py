@@ -122,7 +122,7 @@ def _aligned(
         tokens = _with_eos(read.encoded.ids, receiver, record.finished)
         values = aligned[begins[i] : begins[i] + size]
         if record.finished:
-            values = np.append(values, np.float32(record.eos_logprob))
+            values = _ended(values, record.eos_logprob)
         results.append(
             _over(budget, residuals) or Carried(tokens, record.finished, residuals, values, float(mass[i]), sent)
         )
@@ -180,7 +180,13 @@ def _measured(text: str, encoded: Encoded | TokenizationError, receiver: TokenCo
 
 def _with_eos(ids: Int32[np.ndarray, "T"], receiver: TokenCodec, finished: bool) -> Int32[np.ndarray, "T"]:
     """EOS maps by meaning: the receiver's own, iff the author ended its answer."""
-    return np.append(ids, np.int32(receiver.eos_id)) if finished else ids
+    return _ended(ids, receiver.eos_id) if finished else ids
+
+
+def _ended(values: Any, last: float) -> Any:
+    result = np.empty(values.size + 1, dtype=values.dtype)
+    result[:-1], result[-1] = values, last
+    return result
 
 
 def _over(budget: Budget | None, residuals: Residuals) -> Refused | None:
