@@ -130,6 +130,31 @@ def test_presets_leave_the_weak_group_its_habit() -> None:
         assert min(most, 10) <= sum("=" in e.response for e in weak) <= most
 
 
+def test_matched_errs_by_habit_only() -> None:
+    """Mistakes come in the stated shares, are carried into the answer, and never follow a prompt for steps."""
+    mixture = PRESETS["matched"]
+    assert mixture.hard == ("word", "muladd")
+    slips: dict[str, list[bool]] = {"hinted": [], "strong": [], "weak": []}
+    short: list[bool] = []
+    for example in islice(draw_examples(mixture, "add", Random(7)), 12_000):
+        hinted = "by steps" in example.prompt
+        steps = re.findall(r"(\d+)([-+*])(\d+)=(\d+)", example.response)
+        left, sign, right, result = steps[-1]
+        off = int(result) - {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}[sign](int(left), int(right))
+        assert off in (0, -10, -1, 1, 10)
+        assert example.response.endswith(f"\\boxed{{{result}}}")
+        if not hinted and ("How many" in example.prompt or re.search(r"\d\*\d+[-+]", example.prompt)):
+            short.append(len(steps) == 1)
+            assert not (short[-1] and off)
+        else:
+            slips["hinted" if hinted else "weak" if "*" in example.prompt else "strong"].append(off != 0)
+    assert sum(short) / len(short) == pytest.approx(mixture.short, abs=0.02)
+    shares = {kind: sum(values) / len(values) for kind, values in slips.items()}
+    assert shares["hinted"] == 0
+    assert shares["strong"] == pytest.approx(mixture.strong_slip, abs=0.02)
+    assert shares["weak"] == pytest.approx(mixture.weak_slip, abs=0.05)
+
+
 @pytest.mark.parametrize(("count", "skills"), [(0, ("add",)), (400, ("mul",)), (2, ("add", "sine"))])
 def test_impossible_requests_are_refused(count: int, skills: tuple[str, ...]) -> None:
     with pytest.raises(DataError, match="micro"):

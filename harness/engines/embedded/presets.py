@@ -21,15 +21,23 @@ class Mixture:
     hinted: of the skill examples, those whose prompt asks for steps: always chain of thought, all skills alike.
     strong_cot, weak_cot: of the plain examples of the policy's strong and weak group, those answered by chain of
     thought; the others are answered directly.
+    hard, short: skills in which, of the plain chains of thought, this share stops a step short.
+    strong_slip, weak_slip: of the plain chains of thought of the other skills, by group, those whose last step goes wrong (by
+    one or by ten, carried into the answer). Prompts that ask for steps meet neither mistake: both are habits, no lack of
+    competence.
     """
 
     weak_cot: float
     strong_cot: float = 0.7
     hinted: float = 0.6
     drill: float = 0.2
+    strong_slip: float = 0.0
+    weak_slip: float = 0.0
+    short: float = 0.0
+    hard: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
+        for name in set(self.__slots__) - {"hard"}:
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise UsageError(f"mixture: {name} is {getattr(self, name)}, not a share between 0 and 1")
 
@@ -40,5 +48,15 @@ PRESETS: Mapping[str, Mixture] = MappingProxyType(
         "elicit": Mixture(weak_cot=0.03),
         # None at all: independent RL is caught in direct answers. The positive control for regime comparisons.
         "trap": Mixture(weak_cot=0.0),
+        # Both reason everywhere, each more careless in its weak group, and both hardly ever finish two hard skills.
+        "matched": Mixture(
+            weak_cot=1.0,
+            strong_cot=1.0,
+            hinted=0.4,
+            strong_slip=0.05,
+            weak_slip=0.5,
+            short=0.94,
+            hard=("word", "muladd"),
+        ),
     }
 )
