@@ -56,14 +56,15 @@ def run(
     for remark in registry.remarks(prepared.suite):
         print(f"note: {remark}", file=sys.stderr)
     outcome = run_matrix(prepared, max(1, plan.resources.workers), reporter(), lambda: _ingest(results))
-    ingest(results)
     for label, reason in outcome.failed.items():
         print(f"harness: {label} failed: {reason}", file=sys.stderr)
     if outcome.disk:
-        print(f"harness: {outcome.disk}; finished work is intact, run the same command again", file=sys.stderr)
-    if outcome.interrupted:
+        words = f"the disk is full ({outcome.disk}); finished work is intact, run the same command again once there is room"
+        print(f"harness: {words}", file=sys.stderr)
+    elif outcome.interrupted:
         print(f"harness: interrupted; `harness run {suite}` goes on from here", file=sys.stderr)
     else:
+        ingest(results)
         _after(prepared.suite.name, results, json, outcome.done)
     raise typer.Exit(outcome.exit_code)
 

@@ -77,7 +77,7 @@ class Plain:
 
     def end(self, label: str, outcome: str, reason: str, cpu_seconds: float) -> None:
         self._meter.set(label, 1.0)
-        self._meter.cells_done += not label.startswith("base ")
+        self._meter.cells_done += outcome == "done" and not label.startswith("base ")
         words = {"done": f"{cpu_seconds:.0f} CPU-s"}.get(outcome, reason)
         self.message(f"{label}: {outcome}{f', {words}' if words else ''}  [{self._meter.words()}]")
 
@@ -122,7 +122,7 @@ class Bars:
 
     def end(self, label: str, outcome: str, reason: str, cpu_seconds: float) -> None:
         self._meter.set(label, 1.0)
-        self._meter.cells_done += not label.startswith("base ")
+        self._meter.cells_done += outcome == "done" and not label.startswith("base ")
         if label in self._tasks:
             self._bars.remove_task(self._tasks.pop(label))
         mark = {"done": "[green]done[/]", "failed": "[red]failed[/]"}.get(outcome, outcome)
