@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from harness.errors import CellError, StoreError
 from harness.exchange.conditions import Sender, condition_of
 from harness.exchange.exchange import Edge, Exchange
 from harness.exchange.gate import Defences, Quotas
+from harness.exchange.records import Record, Rollout
 from harness.exchange.replay import ReplaySource, ReplayWriter
 from harness.learning.experience import Group, Prompt
 from harness.session.members import Member
@@ -18,6 +20,7 @@ from harness.store.manifest import read_manifest
 from harness.suite.cells import Cell
 from harness.suite.schema import Replay
 from harness.suite.seeds import derive
+from harness.tokenization.residuals import noncanonical_shares
 
 RECORDING = "exchange.replay"
 
@@ -82,14 +85,18 @@ class CellExchange:
             self._source.serve(self.exchange, step, self._replayed)
         return list(earlier.values())
 
-    def publish(self, member: Member, groups: Sequence[Group], step: int) -> None:
-        """Send what the member's regime shares; a bad peer sends what its condition makes of it."""
+    def publish(self, member: Member, groups: Sequence[Group], step: int, measure: bool = False) -> None:
+        """Send what the member's regime shares; a bad peer sends what its condition makes of it.
+
+        measure: rollouts also say which share of their tokens their own tokenizer would not have made (THL's `canonical`).
+        """
         if not self.exchange.receivers(member.name):
             return
         sender = self._senders.get(member.name)
         with member.clock.phase("exchange"):
             claimed = groups if sender is None else sender.claimed(step, groups)
-            self.exchange.publish(member.name, step, member.regime.publish(claimed, member.pieces(claimed)), sender)
+            records = member.regime.publish(claimed, member.pieces(claimed))
+            self.exchange.publish(member.name, step, _with_canonical(records, member) if measure else records, sender)
 
     def state(self) -> ExchangeState:
         """To checkpoint between steps; the recording is brought to the disk first."""
@@ -111,6 +118,13 @@ class CellExchange:
 
 _MEMORY = 8
 """Steps whose prompts are remembered where the staleness limit is switched off."""
+
+
+def _with_canonical(records: Sequence[Record], member: Member) -> list[Record]:
+    rollouts = [r for r in records if isinstance(r, Rollout)]
+    answers = [np.array(r.tokens, dtype=np.int32) for r in rollouts]
+    shares = iter(noncanonical_shares(member.codec, answers))
+    return [msgspec.structs.replace(r, noncanonical=next(shares)) if isinstance(r, Rollout) else r for r in records]
 
 
 def edges(cell: Cell, names: Sequence[str], strengths: Callable[[], Mapping[str, float]]) -> list[Edge]:

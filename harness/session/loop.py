@@ -87,7 +87,7 @@ class Run:
         groups = {m.name: roll_out(m, self.cell, step, prompts, self.verifier) for m in self.members}
         self._count_invalid([g for own in groups.values() for g in own])
         for member in self.members:
-            self.exchange.publish(member, groups[member.name], step)
+            self.exchange.publish(member, groups[member.name], step, self._measured(step))
         rows = [self._learn(member, step, prompts, earlier, groups) for member in self.members]
         self.journal.append(rows)
         self.journal.append(metrics.exchange_rows(self.exchange.exchange.ledger.take()))
@@ -123,7 +123,7 @@ class Run:
             terms = member.regime.learn([*own, *late], received.inbox, context)
         if training.kl:
             terms = [*terms, self._kl_term(member, own)]
-        measure = bool(training.measure_every) and step % training.measure_every == 0
+        measure = self._measured(step)
         with member.clock.phase("train"):
             report = member.engine.update([*prompts, *earlier], terms, self._optimisation(measure))
         if not np.isfinite(report.loss):
@@ -134,6 +134,10 @@ class Run:
         others = [g for name, g in groups.items() if name != member.name]
         self.journal.append(metrics.term_rows(member.name, step, report))
         return metrics.step_row(member, step, own, others, received, terms, report, kl_step, kl_base)
+
+    def _measured(self, step: int) -> bool:
+        every = self.cell.training.measure_every
+        return bool(every) and step % every == 0
 
     def _optimisation(self, measure: bool) -> Optimisation:
         t = self.cell.training

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from harness.exchange.exchange import Exchange
 from harness.exchange.ledger import Entry
 from harness.exchange.records import AnyRecord, GroupValue, Rollout, Success, TextRollout
@@ -62,7 +64,7 @@ def collect(
         collected = exchange.collect(member.name, step, [p.id for p in prompts])
         by_id = {p.id: p for p in (*earlier, *prompts)}
         pairs = list(zip(collected.records, collected.entries, strict=True))
-        carried = _carry(pairs, member, sharing, longest)
+        carried = _carry(pairs, member, by_id, sharing, longest)
         values = _values(pairs)
     with member.clock.phase("verify"):
         answers = _verified(carried, by_id, sharing, verifier)
@@ -87,13 +89,17 @@ def collect(
 
 
 def _carry(
-    pairs: Sequence[tuple[AnyRecord, Entry]], member: Member, sharing: Sharing, longest: int
+    pairs: Sequence[tuple[AnyRecord, Entry]],
+    member: Member,
+    prompts: Mapping[str, Prompt],
+    sharing: Sharing,
+    longest: int,
 ) -> list[tuple[Text, Entry, Carried]]:
     budget = None
     if sharing.defences.residual_budget:
         budget = Budget(text=sharing.max_text_residual, boundary=sharing.max_boundary_residual)
     kept = []
-    for (record, entry), result in _carried(pairs, member, sharing, budget):
+    for (record, entry), result in _carried(pairs, member, prompts, sharing, budget):
         if isinstance(result, Refused):
             entry.refuse(result.reason)
             continue
@@ -108,13 +114,20 @@ def _carry(
 
 
 def _carried(
-    pairs: Sequence[tuple[AnyRecord, Entry]], member: Member, sharing: Sharing, budget: Budget | None
+    pairs: Sequence[tuple[AnyRecord, Entry]],
+    member: Member,
+    prompts: Mapping[str, Prompt],
+    sharing: Sharing,
+    budget: Budget | None,
 ) -> list[tuple[tuple[Text, Entry], Carried | Refused]]:
-    tokens = [(r, e) for r, e in pairs if isinstance(r, Rollout)]
+    def score(records: Sequence[Rollout], tokens: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return member.engine.score([prompts[r.prompt_id] for r in records], tokens)
+
+    rollouts = [(r, e) for r, e in pairs if isinstance(r, Rollout)]
     texts = [(r, e) for r, e in pairs if isinstance(r, TextRollout | Success)]
-    carried = carry_over([r for r, _ in tokens], member.codec, how=sharing.spread, budget=budget)
+    carried = carry_over([r for r, _ in rollouts], member.codec, how=sharing.spread, budget=budget, score=score)
     carried += carry_text([r for r, _ in texts], member.codec, budget=budget)
-    return list(zip([*tokens, *texts], carried, strict=True))
+    return list(zip([*rollouts, *texts], carried, strict=True))
 
 
 def _verified(

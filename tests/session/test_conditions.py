@@ -69,3 +69,10 @@ def test_a_recording_replaces_the_peer(suite_file, tmp_path):
     found = rows(replayed, replayed.cells[0], "exchanges")
     assert {row["author"] for row in found} == {"b"}
     assert all(row["accepted"] for row in found)
+
+
+def test_spreading_by_the_receivers_own_logprobs_and_the_canonical_share(suite_file, tmp_path):
+    prepared = run(suite_file, tmp_path / "r", overrides=["sharing.spread=receiver"], only="*/prp/*")
+    found = rows(prepared, prepared.cells[0], "exchanges")
+    assert any(row["used"] for row in found)
+    assert all((row["residual_canonical"] is not None) == (row["step"] % 2 == 0) for row in found if row["accepted"])
