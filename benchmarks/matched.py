@@ -1,6 +1,6 @@
 """How far apart the policies of a suite's groups start: the cross-policy statistics that the papers report of real models.
 
-    python benchmarks/matched.py [SUITE] [--prompts 192] [--rollouts 8]
+    python benchmarks/matched.py [SUITE] [--prompts 600] [--rollouts 8]
 
 For every ordered pair (learner, peer) of a group, on training prompts and at temperature 1, before any RL:
 accuracy of the learner; `unsolved`, the share of prompts on which all its answers are wrong; `rescued`, of these, the share that
@@ -101,7 +101,7 @@ def compare(group: str, learner: Member, peer: Member, prompts: list[Prompt]) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description="Cross-policy statistics of a suite's groups before RL.")
     parser.add_argument("suite", nargs="?", default="matched")
-    parser.add_argument("--prompts", type=int, default=192)
+    parser.add_argument("--prompts", type=int, default=600)
     parser.add_argument("--rollouts", type=int, default=8)
     options = parser.parse_args()
     prompts = training_prompts(1000, options.prompts)
