@@ -80,7 +80,7 @@ def log_ratios(learner: Member, peer: Member, prompts: list[Prompt]) -> np.ndarr
                 ids.append(np.array(tokens, dtype=np.int32))
                 source.append(float(own.mean()))
     scored = learner.engine.score(asked, ids)
-    return np.array([float(one.mean()) for one in scored]) - np.array(source)
+    return np.array([float(one.mean()) - own for one, own in zip(scored, source, strict=True)])
 
 
 def compare(group: str, learner: Member, peer: Member, prompts: list[Prompt]) -> Row:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from harness.errors import UsageError
+from harness.tasks.micro import SKILLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class Mixture:
         for name in set(self.__slots__) - {"hard"}:
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise UsageError(f"mixture: {name} is {getattr(self, name)}, not a share between 0 and 1")
+        if unknown := set(self.hard) - set(SKILLS):
+            raise UsageError(f"mixture: unknown skill {min(unknown)!r}; there are {', '.join(SKILLS)}")
 
 
 PRESETS: Mapping[str, Mixture] = MappingProxyType(
