@@ -1,19 +1,19 @@
 """Every exception the harness raises on purpose.
 
-    HarnessError                 exit code 1 unless a subclass says otherwise
-    ├── UsageError               exit code 2: the caller can mend it
-    │   ├── SuiteError           a suite file; the message starts with `file: path.inside.it:`
-    │   ├── PluginError          a regime, task or engine that is unknown or does not load
-    │   └── DataError            a benchmark set that is absent, altered or unreadable
-    ├── InfeasibleError          the machine or cluster cannot hold what was asked for
-    ├── CellError                one cell failed; the others go on
-    │   ├── EngineError          an engine died, hung or returned nonsense
-    │   ├── VerificationError    the verifier failed on more answers than the suite allows
-    │   └── CheckpointError      a checkpoint is incomplete, altered or of another cell
-    ├── DiskFullError            no room left; what was finished is kept
-    ├── ExchangeError            a record was refused; `reason` is one of `exchange.Refusal`
-    ├── TokenizationError        a text that a tokenizer cannot represent
-    └── StoreError               the result store cannot be read or written
+HarnessError                 exit code 1 unless a subclass says otherwise
+├── UsageError               exit code 2: the caller can mend it
+│   ├── SuiteError           a suite file; the message starts with `file: path.inside.it:`
+│   ├── PluginError          a regime, task or engine that is unknown or does not load
+│   └── DataError            a benchmark set that is absent, altered or unreadable
+├── InfeasibleError          the machine or cluster cannot hold what was asked for
+├── CellError                one cell failed; the others go on
+│   ├── EngineError          an engine died, hung or returned nonsense
+│   ├── VerificationError    the verifier failed on more answers than the suite allows
+│   └── CheckpointError      a checkpoint is incomplete, altered or of another cell
+├── DiskFullError            no room left; what was finished is kept
+├── ExchangeError            a record was refused; `reason` is one of `exchange.Refusal`
+├── TokenizationError        a text that a tokenizer cannot represent
+└── StoreError               the result store cannot be read or written
 """
 
 from __future__ import annotations

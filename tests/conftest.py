@@ -4,5 +4,10 @@ from __future__ import annotations
 
 import os
 
-for name, value in (("OMP_NUM_THREADS", "1"), ("OMP_WAIT_POLICY", "passive"), ("GOMP_SPINCOUNT", "0"), ("HF_HUB_OFFLINE", "1")):
+for name, value in (
+    ("OMP_NUM_THREADS", "1"),
+    ("OMP_WAIT_POLICY", "passive"),
+    ("GOMP_SPINCOUNT", "0"),
+    ("HF_HUB_OFFLINE", "1"),
+):
     os.environ[name] = value
