@@ -51,7 +51,10 @@ def ordinary(data_dir: Path | None, count: int) -> list[Pair]:
     rows = rows[:: max(1, len(rows) // count)][:count]
     answers = [rows[(i + 1) % len(rows)].answer if i % 2 else row.answer for i, row in enumerate(rows)]
     return [
-        (row.answer, f"We compute step by step. {'So it follows that. ' * 20}The answer is $\\boxed{{{respelt(answer)}}}$.")
+        (
+            row.answer,
+            f"We compute step by step. {'So it follows that. ' * 20}The answer is $\\boxed{{{respelt(answer)}}}$.",
+        )
         for row, answer in zip(rows, answers, strict=True)
     ]
 
@@ -67,7 +70,9 @@ def needs_algebra(pair: Pair) -> bool:
 
 
 def rival_seconds(pairs: list[Pair]) -> float:
-    done = subprocess.run([sys.executable, "-c", _RIVAL], input=msgspec.json.encode(pairs), capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _RIVAL], input=msgspec.json.encode(pairs), capture_output=True, check=True
+    )
     return float(done.stdout)
 
 

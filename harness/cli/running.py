@@ -59,7 +59,9 @@ def run(
     for label, reason in outcome.failed.items():
         print(f"harness: {label} failed: {reason}", file=sys.stderr)
     if outcome.disk:
-        words = f"the disk is full ({outcome.disk}); finished work is intact, run the same command again once there is room"
+        words = (
+            f"the disk is full ({outcome.disk}); finished work is intact, run the same command again once there is room"
+        )
         print(f"harness: {words}", file=sys.stderr)
     elif outcome.interrupted:
         print(f"harness: interrupted; `harness run {suite}` goes on from here", file=sys.stderr)

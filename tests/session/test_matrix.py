@@ -68,7 +68,9 @@ def test_a_cell_that_fails_leaves_the_others_alone(suite_file, tmp_path, folders
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "config.json").write_text("{}")
-    group = f"  - name: broken\n    policies:\n      - {{name: c, model: {broken}}}\n      - {{name: d, model: {folders['qwen']}}}\n"
+    broken_one = f"      - {{name: c, model: {broken}}}\n"
+    whole_one = f"      - {{name: d, model: {folders['qwen']}}}\n"
+    group = "  - name: broken\n    policies:\n" + broken_one + whole_one
     suite_file.write_text(text.replace("regimes:", group + "regimes:"))
     results = tmp_path / "results"
     one = ["--set", "regimes=[independent]", "--set", "training.steps=1"]
