@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import altair as alt
@@ -30,8 +31,21 @@ PALETTE = ["#0f8a83", "#c2502d", "#3b6fd4", "#b08900", "#8e4fb8", "#4f8f2f", "#d
 _BAR = 26
 
 
-def forest(rows: pd.DataFrame, title: str, unit: str, order: Sequence[str], zero: bool = True) -> Figure:
-    """One line per regime: estimate and interval. Columns: regime, value, low, high, verdict, label, detail; in `unit`.
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One line of a forest plot: an estimate, its interval, and what stands in the tooltip."""
+
+    regime: str
+    value: float
+    low: float
+    high: float
+    verdict: str
+    label: str
+    detail: str
+
+
+def forest(marks: Sequence[Mark], title: str, unit: str, order: Sequence[str], zero: bool = True) -> Figure:
+    """One line per regime: estimate and interval, in `unit`.
 
     Written out, because a page holds many of these and Altair takes 50 ms for each.
     """
@@ -84,12 +98,12 @@ def forest(rows: pd.DataFrame, title: str, unit: str, order: Sequence[str], zero
         layers.insert(0, line)
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
-        "data": {"values": rows[["regime", "value", "low", "high", "verdict", "label", "detail"]].to_dict("records")},
+        "data": {"values": [asdict(mark) for mark in marks]},
         "layer": layers,
         "title": {"text": title, "anchor": "start", "fontSize": 14},
         "width": "container",
         "height": {"step": _BAR},
-        "description": f"{title}: {unit}. " + "; ".join(f"{r.regime} {r.label}" for r in rows.itertuples()),
+        "description": f"{title}: {unit}. " + "; ".join(f"{mark.regime} {mark.label}" for mark in marks),
     }
 
 

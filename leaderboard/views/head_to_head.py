@@ -54,7 +54,11 @@ def draw(store: Store, suite: str, view: View) -> None:
     st.info(_sentence(groups, questions, ours, theirs), icon=":material/balance:")
     order = list(groups["regime"])
     title = f"{ours} minus {theirs}: {task}, {metric}"
-    by_group = charts.forest(groups, title, "difference, points", order)
+    marks = [
+        charts.Mark(r.regime, r.value, r.low, r.high, r.verdict, r.label, f"{r.seeds} seeds")
+        for r in groups.itertuples()
+    ]
+    by_group = charts.forest(marks, title, "difference, points", order)
     drawn = wide[wide["policy"] == MEAN] if (wide["policy"] == MEAN).any() else wide
     by_seed = charts.dots(
         pd.DataFrame(
@@ -88,7 +92,6 @@ def _by_group(wide: pd.DataFrame, ours: str, theirs: str) -> pd.DataFrame:
                 "high": high if known else mean,
                 "mean": policy == MEAN,
                 "label": f"{mean:+.1f} {percent_interval(found.low, found.high)}".strip(),
-                "detail": f"{len(part)} seeds",
                 "p": float(found.p),
                 "seeds": len(part),
             }
