@@ -108,6 +108,10 @@ class PolicyEngine(Protocol):
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast: ...
 
+    @property
+    def gpus(self) -> int:
+        """GPUs that the policy holds."""
+
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:

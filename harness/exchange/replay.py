@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -40,6 +41,7 @@ class ReplayWriter:
     def __init__(self, path: Path, resume: int = -1) -> None:
         self.path = path
         self._digest = bytes(DIGEST_BYTES)
+        self._recording = threading.Lock()
         self._step, self._written = -1, dict[str, set[bytes]]()
         with _disk(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +56,11 @@ class ReplayWriter:
             self._file.truncate()
 
     def record(self, step: int, author: str, messages: Sequence[bytes]) -> None:
-        """Store what another receiver has not stored yet at this step."""
+        """Store what another receiver has not stored yet at this step. Receivers may call side by side."""
+        with self._recording:
+            self._record(step, author, messages)
+
+    def _record(self, step: int, author: str, messages: Sequence[bytes]) -> None:
         if step != self._step:
             self._step, self._written = step, {}
         written = self._written.setdefault(author, set())

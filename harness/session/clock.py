@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 PHASES = ("generate", "verify", "exchange", "score", "train", "measure", "curve", "evaluate", "save")
+_BESIDE = frozenset({"verify", "exchange"})
+"""Phases that do not touch the engine."""
 
 
 @dataclass(slots=True)
@@ -21,27 +23,31 @@ class Spent:
 
 @dataclass(slots=True)
 class Clock:
-    """Adds up phases. CPU time is this process's; GPU time is the wall time of a phase whose engine runs on a GPU."""
+    """Adds up one policy's phases.
 
-    on_gpu: bool = False
+    meter: CPU-seconds that its engine has used so far, wherever that runs; phases that do not touch the engine count this
+    thread's. gpus: that the engine holds; they count by wall time while it works.
+    """
+
+    meter: Callable[[], float] = time.process_time
+    gpus: int = 0
     step: dict[str, Spent] = field(default_factory=dict)
     total: dict[str, Spent] = field(default_factory=dict)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        cpu, wall = time.process_time(), time.perf_counter()
+        engine = name not in _BESIDE
+        meter = self.meter if engine else time.thread_time
+        cpu, wall = meter(), time.perf_counter()
         try:
             yield
         finally:
-            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-            gpu = (
-                wall if self.on_gpu and name in {"generate", "score", "train", "measure", "curve", "evaluate"} else 0.0
-            )
+            wall, cpu = time.perf_counter() - wall, meter() - cpu
             for book in (self.step, self.total):
                 spent = book.setdefault(name, Spent())
                 spent.cpu += cpu
                 spent.wall += wall
-                spent.gpu += gpu
+                spent.gpu += wall * self.gpus * engine
 
     def cpu(self, name: str) -> float:
         """CPU-seconds of a phase in this step; NaN where it did not occur."""

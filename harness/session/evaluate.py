@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from harness.engines.protocol import PolicyEngine
@@ -10,8 +11,10 @@ from harness.evaluation.engine_lm import EngineLM
 from harness.evaluation.run import evaluate, metric_names
 from harness.evaluation.samples import EvaluationSample
 from harness.session.clock import Clock
+from harness.session.engines import open_engines
 from harness.session.manifests import Base, base_manifest, mark
-from harness.session.models import Progress, base_folder, open_engine
+from harness.session.members import Member
+from harness.session.models import Progress, base_folder
 from harness.store.journal import Journal
 from harness.store.rows import CostRow, SampleRow
 from harness.suite.cells import Cell
@@ -20,15 +23,11 @@ from harness.tasks.registry import get_task
 from harness.verification.verifier import Verifier
 
 
-def evaluate_policy(
-    engine: PolicyEngine, cell: Cell, policy: str, step: int, journal: Journal, verifier: Verifier, attempt: int
-) -> None:
-    """Append every sample and the cost. Samples of the same seed are paired across regimes."""
-    clock = Clock()
-    with clock.phase("evaluate"):
-        rows = sample_rows(engine, cell.evaluation, policy, step, cell.seed, verifier)
-    journal.append(rows)
-    journal.append(cost_rows(attempt, policy, clock, rows))
+def evaluate_member(member: Member, cell: Cell, verifier: Verifier, attempt: int) -> list[SampleRow | CostRow]:
+    """Every sample and the cost. Samples of the same seed are paired across regimes."""
+    with member.clock.phase("evaluate"):
+        rows = sample_rows(member.engine, cell.evaluation, member.name, cell.training.steps, cell.seed, verifier)
+    return [*rows, *cost_rows(attempt, member.name, member.clock, rows)]
 
 
 def evaluate_base(base: Base, folder: Path, verifier: Verifier, progress: Progress | None = None) -> None:
@@ -40,12 +39,11 @@ def evaluate_base(base: Base, folder: Path, verifier: Verifier, progress: Progre
         checkpoint = base_folder(base.policy, base.seed or 0, progress)
     journal = Journal(folder)
     journal.rewind(-1)
-    engine = open_engine(base.suite.engine, base.policy, checkpoint, 1.0, dict(base.suite.engine_options))
-    try:
+    with open_engines(base.suite.engine, {base.policy.name: base.suite.engine_options}, 1.0) as engines:
+        engine = engines.open(base.policy, checkpoint)
+        clock.meter, clock.gpus = partial(engines.cpu_seconds, base.policy.name), engine.gpus
         with clock.phase("evaluate"):
             rows = sample_rows(engine, base.suite.evaluation, base.policy.name, 0, base.seed or 0, verifier)
-    finally:
-        engine.close()
     journal.append(rows)
     journal.append(cost_rows(1, base.policy.name, clock, rows))
     journal.commit(0)

@@ -12,8 +12,10 @@ from harness.errors import CellError, StoreError
 from harness.exchange.conditions import Sender, condition_of
 from harness.exchange.exchange import Edge, Exchange
 from harness.exchange.gate import Defences, Quotas
+from harness.exchange.ledger import Entry
 from harness.exchange.records import Record, Rollout
 from harness.exchange.replay import ReplaySource, ReplayWriter
+from harness.exchange.transport import Transport
 from harness.learning.experience import Group, Prompt
 from harness.session.members import Member
 from harness.store.manifest import read_manifest
@@ -40,6 +42,7 @@ class CellExchange:
         cell: Cell,
         folder: Path,
         members: Sequence[Member],
+        transport: Callable[[Sequence[str]], Transport],
         strengths: Callable[[], Mapping[str, float]],
         done: int,
     ) -> None:
@@ -70,8 +73,10 @@ class CellExchange:
                 reverify=s.defences.reverify,
                 residual=s.defences.residual_budget,
             ),
+            transport=transport([*names, *self._replayed]),
             recorder=self._writer,
         )
+        self._rank = {name: rank for rank, name in enumerate(names)}
         self._kept = s.max_staleness if s.defences.staleness else max(s.max_staleness, _MEMORY)
         self._prompts: dict[int, Sequence[Prompt]] = {}
 
@@ -97,6 +102,10 @@ class CellExchange:
             claimed = groups if sender is None else sender.claimed(step, groups)
             records = member.regime.publish(claimed, member.pieces(claimed))
             self.exchange.publish(member.name, step, _with_canonical(records, member) if measure else records, sender)
+
+    def ledger(self) -> list[Entry]:
+        """The step's entries, by receiver in suite order whoever was first; the ledger forgets them."""
+        return sorted(self.exchange.ledger.take(), key=lambda entry: self._rank[entry.receiver])
 
     def state(self) -> ExchangeState:
         """To checkpoint between steps; the recording is brought to the disk first."""

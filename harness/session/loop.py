@@ -14,12 +14,13 @@ from harness.learning.experience import Group, Prompt
 from harness.learning.regime import Context
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.session import checkpoint, metrics, sharing
+from harness.session.engines import Engines
 from harness.session.exchanges import CellExchange
 from harness.session.members import Member, roll_out, verdicts
 from harness.session.prompts import curve_prompts, training_prompts
 from harness.session.traces import trace_rows
 from harness.store.journal import Journal
-from harness.store.rows import CostRow, CurveRow, StepRow
+from harness.store.rows import CostRow, CurveRow, StepRow, TermRow, TraceRow
 from harness.suite.cells import Cell
 from harness.suite.seeds import derive_many, generator
 from harness.verification.verifier import Verifier
@@ -34,12 +35,21 @@ class Interrupted(Exception):
     """The session was asked to stop; a checkpoint has been written."""
 
 
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """What one member's update leaves in the journal."""
+
+    row: StepRow
+    details: list[TraceRow | TermRow]
+
+
 @dataclass(slots=True)
 class Run:
     """A cell being trained."""
 
     cell: Cell
     folder: Path
+    engines: Engines
     members: Sequence[Member]
     journal: Journal
     verifier: Verifier
@@ -58,7 +68,7 @@ class Run:
         found = checkpoint.latest(self.folder)
         done = 0 if found is None else found[0]
         self.journal.rewind(-1 if found is None else done)
-        self.exchange = CellExchange(cell, self.folder, self.members, self._strengths, done)
+        self.exchange = CellExchange(cell, self.folder, self.members, self.engines.transport, self._strengths, done)
         if found is None:
             self._curve(0)
         else:
@@ -84,14 +94,17 @@ class Run:
         for member in self.members:
             member.clock.next_step()
         earlier = self.exchange.begin(step, prompts)
-        groups = {m.name: roll_out(m, self.cell, step, prompts, self.verifier) for m in self.members}
-        self._count_invalid([g for own in groups.values() for g in own])
+        rolled = self.engines.each(lambda m: roll_out(m, self.cell, step, prompts, self.verifier), self.members)
+        groups = {m.name: own for m, own in zip(self.members, rolled, strict=True)}
+        self._count_invalid([g for own in rolled for g in own])
         for member in self.members:
             self.exchange.publish(member, groups[member.name], step, self._measured(step))
-        rows = [self._learn(member, step, prompts, earlier, groups) for member in self.members]
-        self.journal.append(rows)
-        self.journal.append(metrics.exchange_rows(self.exchange.exchange.ledger.take()))
-        return "  ".join(f"{r.policy} {r.reward_mean:.2f}" for r in rows)
+        learnt = self.engines.each(lambda m: self._learn(m, step, prompts, earlier, groups), self.members)
+        for one in learnt:
+            self.journal.append(one.details)
+        self.journal.append([one.row for one in learnt])
+        self.journal.append(metrics.exchange_rows(self.exchange.ledger()))
+        return "  ".join(f"{one.row.policy} {one.row.reward_mean:.2f}" for one in learnt)
 
     def _learn(
         self,
@@ -100,7 +113,7 @@ class Run:
         prompts: Sequence[Prompt],
         earlier: Sequence[Prompt],
         groups: dict[str, list[Group]],
-    ) -> StepRow:
+    ) -> Learnt:
         """One member's update. On earlier prompts only stale peer answers exist: they stand as groups without own answers."""
         training = self.cell.training
         own = groups[member.name]
@@ -129,11 +142,12 @@ class Run:
         if not np.isfinite(report.loss):
             raise EngineError(f"{member.name}: the loss is {report.loss} at step {step}")
         sharing.mark_used(received, terms)
-        self.journal.append(trace_rows(member, step, own, received))
         kl_step, kl_base = self._divergences(member, own) if measure else (metrics.NAN, metrics.NAN)
         others = [g for name, g in groups.items() if name != member.name]
-        self.journal.append(metrics.term_rows(member.name, step, report))
-        return metrics.step_row(member, step, own, others, received, terms, report, kl_step, kl_base)
+        return Learnt(
+            metrics.step_row(member, step, own, others, received, terms, report, kl_step, kl_base),
+            [*trace_rows(member, step, own, received), *metrics.term_rows(member.name, step, report)],
+        )
 
     def _measured(self, step: int) -> bool:
         every = self.cell.training.measure_every
@@ -170,17 +184,18 @@ class Run:
     def _curve(self, step: int) -> None:
         if not self.cell.evaluation.curve_every:
             return
-        for member in self.members:
-            accuracy, answers = self._probe(member.engine, member.name)
+        found = self.engines.each(lambda m: self._probe(m, m.engine), self.members)
+        for member, (accuracy, answers) in zip(self.members, found, strict=True):
             self.journal.append(
                 CurveRow(policy=member.name, step=step, metric="sampled", accuracy=accuracy, answers=answers)
             )
 
-    def _probe(self, engine: PolicyEngine, name: str) -> tuple[float, int]:
+    def _probe(self, member: Member, engine: PolicyEngine) -> tuple[float, int]:
         """Accuracy of one sample per curve prompt at temperature 1, with the same seeds at every step and in every cell."""
-        member = next(m for m in self.members if m.name == name)
         prompts = curve_prompts(self.cell)
-        seeds = np.stack([derive_many(1, self.cell.seed, "curve", self.cell.group.name, name, p.id) for p in prompts])
+        seeds = np.stack(
+            [derive_many(1, self.cell.seed, "curve", self.cell.group.name, member.name, p.id) for p in prompts]
+        )
         with member.clock.phase("curve"):
             samples = engine.sample(prompts, seeds, Sampling(1.0, self.cell.training.max_new_tokens))
             flat = [s for group in samples for s in group]
@@ -192,7 +207,8 @@ class Run:
 
     def _strengths(self) -> dict[str, float]:
         """Held-out accuracy of each base policy, for directions between strong and weak."""
-        return {m.name: self._probe(self.references[m.name], m.name)[0] for m in self.members}
+        found = self.engines.each(lambda m: self._probe(m, self.references[m.name]), self.members)
+        return {m.name: accuracy for m, (accuracy, _) in zip(self.members, found, strict=True)}
 
     def _count_invalid(self, groups: Sequence[Group]) -> None:
         self._answers += sum(len(g.answers) for g in groups)

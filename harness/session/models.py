@@ -1,4 +1,4 @@
-"""From a suite's `model` to a Hugging Face folder on this machine, and from a folder to an engine."""
+"""From a suite's `model` to a Hugging Face folder on this machine."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.engines.protocol import PolicyEngine
-from harness.errors import DataError, PluginError
+from harness.errors import DataError
 from harness.suite.schema import Policy
 
 Progress = Callable[[float, str], None]
@@ -47,17 +46,3 @@ def micro_spec(policy: Policy, seed: int) -> Any:
     base_seed = stage0.seed + 1000 * (seed + 1) if stage0.per_seed else stage0.seed
     family = policy.model.removeprefix("micro/")
     return MicroSpec(family=family, preset=stage0.preset, strong=stage0.strong, seed=base_seed)
-
-
-def open_engine(engine: str, policy: Policy, folder: Path, temperature: float, options: dict[str, Any]) -> PolicyEngine:
-    """An engine by name. Raises PluginError for an unknown one, EngineError if the model does not open."""
-    if engine == "embedded":
-        from harness.engines.embedded.engine import EmbeddedEngine
-
-        return EmbeddedEngine(policy.name, folder, temperature=temperature, chat=policy.chat, **options)
-    if engine == "openrlhf":
-        from harness.engines.openrlhf import open_engine as open_openrlhf
-
-        opened: PolicyEngine = open_openrlhf(policy.name, folder, temperature=temperature, chat=policy.chat, **options)
-        return opened
-    raise PluginError(f"unknown engine {engine!r} (installed: embedded, openrlhf)")

@@ -82,6 +82,10 @@ class EmbeddedEngine:
         return self._version
 
     @property
+    def gpus(self) -> int:
+        return int(self._device.type == "cuda")
+
+    @property
     def tokenizer(self) -> PreTrainedTokenizerFast:
         return self._policy.vocabulary.tokenizer
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ PROBES = 4
 """Answers on which trainer and rollout engine are compared after a weight sync."""
 TRAINER_SHARE, REFERENCE_SHARE = 0.4, 0.2
 """Of a bundle's device, in Ray's books; OpenRLHF's rollout engines, the policy's and the reference's, book 0.2 each."""
+METER_SECONDS = 5.0
+"""Deadline of asking for CPU times."""
 STEPS = 1 << 30
 """Length of OpenRLHF's learning-rate schedule, which is constant here."""
 
@@ -76,6 +79,7 @@ class OpenRLHFEngine:
         self._vocabulary = open_vocabulary(folder, chat)
         self._version = 0
         self._closed = False
+        self._used = 0.0
         self._processes: list[Process] = []
         self._trainers: list[Member] = []
         self._rollouts: list[Member] = []
@@ -95,6 +99,18 @@ class OpenRLHFEngine:
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast:
         return self._vocabulary.tokenizer
+
+    @property
+    def gpus(self) -> int:
+        return 0 if cpu.needed() else self._settings.devices
+
+    def cpu_seconds(self) -> float:
+        """CPU time that the engine's actors have used so far; the last known where they do not answer."""
+        everyone = [*self._trainers, *self._rollouts]
+        with suppress(EngineError):  # the call that is being timed says better what is wrong
+            calls = [Call(member, member.handle.cpu_seconds.remote()) for member in everyone]
+            self._used = sum(self._gather(calls, "counting CPU time", METER_SECONDS, watch=[]))
+        return self._used
 
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling

@@ -7,6 +7,7 @@ A broken peer shows first as its neighbours' broken connection, and a stopped on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -172,6 +173,16 @@ def processes() -> list[Process]:
     """The calling process and all it started."""
     me, node = psutil.Process(), ray.get_runtime_context().get_node_id()
     return [Process(node, p.pid, p.create_time()) for p in (me, *me.children(recursive=True))]
+
+
+def cpu_seconds() -> float:
+    """CPU time, user's and system's, of the calling process and all it started."""
+    me, used = psutil.Process(), 0.0
+    for process in (me, *me.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            used += times.user + times.system
+    return used
 
 
 def end(members: Sequence[Member], known: Sequence[Process]) -> None:

@@ -19,7 +19,7 @@ from vllm import SamplingParams
 
 from harness.engines.openrlhf import cpu
 from harness.engines.openrlhf.cluster import Slot
-from harness.engines.openrlhf.remote import Process, processes
+from harness.engines.openrlhf.remote import Process, cpu_seconds, processes
 from harness.engines.openrlhf.settings import Settings
 
 _creating = threading.Lock()
@@ -74,6 +74,10 @@ class RolloutWorker(vllm_engine.RolloutRayActor.__ray_metadata__.modified_class)
     async def processes(self) -> list[Process]:
         """This process and all it started."""
         return processes()
+
+    async def cpu_seconds(self) -> float:
+        """CPU time of these processes so far."""
+        return cpu_seconds()
 
     async def shutdown(self) -> None:
         """Stop the engine's own process."""

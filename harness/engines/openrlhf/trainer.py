@@ -29,7 +29,7 @@ from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer, PolicyModelActor  # 
 from harness.engines.openrlhf import moments  # noqa: E402
 from harness.engines.openrlhf.batches import MicroBatch  # noqa: E402
 from harness.engines.openrlhf.measuring import UNMEASURED, Apart, Sums  # noqa: E402
-from harness.engines.openrlhf.remote import Process, processes  # noqa: E402
+from harness.engines.openrlhf.remote import Process, cpu_seconds, processes  # noqa: E402
 from harness.engines.openrlhf.strategy import Strategy  # noqa: E402
 from harness.engines.protocol import Optimisation  # noqa: E402
 from harness.errors import EngineError  # noqa: E402
@@ -167,6 +167,11 @@ class PolicyWorker(PolicyModelActor.__ray_metadata__.modified_class):  # type: i
         """This process and all it started."""
         return processes()
 
+    @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
+    def cpu_seconds(self) -> float:
+        """CPU time of these processes so far."""
+        return cpu_seconds()
+
 
 class ReferenceWorker(ReferenceModelActor.__ray_metadata__.modified_class):  # type: ignore[misc]
     """One rank of a frozen model."""
@@ -192,6 +197,11 @@ class ReferenceWorker(ReferenceModelActor.__ray_metadata__.modified_class):  # t
     def processes(self) -> list[Process]:
         """This process and all it started."""
         return processes()
+
+    @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
+    def cpu_seconds(self) -> float:
+        """CPU time of these processes so far."""
+        return cpu_seconds()
 
 
 def worker_type(worker: type, environment: dict[str, str]) -> Any:
