@@ -5,15 +5,20 @@ Runs (seeds) are resampled with replacement inside each task, tasks are kept: th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Float, Int
 
 Scores = Float[np.ndarray, "runs tasks"]
+Draws = Int[np.ndarray, "runs tasks n"]
 _CHUNK = 1 << 18
-"""Resampled values held at a time."""
+"""Resampled values held at a time: what stays in the cache."""
+_ROWS = 32
+"""Scores whose counts are turned into floats at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +47,36 @@ def iqm_interval(scores: Scores, level: float = 0.95, resamples: int = 10_000, s
     the middle half. Arrays have the resamples last, so that every step is one vector instruction over all of them.
     """
     x = np.asarray(scores, dtype=np.float64)
-    order = np.argsort(x, axis=None, kind="stable")
-    run, task = np.unravel_index(order, x.shape)
-    ordered, cut = x.ravel()[order], x.size // 4
+    ranked = np.argsort(x, axis=None, kind="stable")
+    value = partial(_resampled_iqms, x, ranked)
+    return _percentiles(iqm(x), _over_chunks(value, x.shape, resamples, seed), level)
+
+
+def _resampled_iqms(x: Scores, ranked: Int[np.ndarray, "size"], drawn: Draws, width: int) -> Float[np.ndarray, "n"]:
+    below = _counts(drawn, width).reshape(x.size, -1)[ranked].astype(np.uint32 if x.size > 0xFFFF else np.uint16)
+    for before, after in pairwise(below):
+        np.add(before, after, out=after)
+    cut, ordered = x.size // 4, x.ravel()[ranked]
+    np.clip(below, cut, x.size - cut, out=below)
     steps = np.append(-np.diff(ordered), ordered[-1])  # sum of values times differences, by parts
-    values = []
-    for drawn in _draws(x.shape, resamples, seed):
-        counts = np.stack([(drawn == i).sum(axis=1, dtype=drawn.dtype) for i in range(len(x))])
-        below = counts[run, task].astype(np.uint32 if x.size > 0xFFFF else np.uint16)
-        for place in range(1, x.size):
-            np.add(below[place - 1], below[place], out=below[place])
-        np.clip(below, cut, x.size - cut, out=below)
-        values.append((steps @ below.astype(np.float64) - cut * steps.sum()) / (x.size - 2 * cut))
-    return _percentiles(iqm(x), np.concatenate(values), level)
+    total = np.full(drawn.shape[-1], -cut * steps.sum())
+    for start in range(0, x.size, _ROWS):
+        part = slice(start, start + _ROWS)
+        total += steps[part] @ below[part].astype(np.float64)
+    return total / (x.size - 2 * cut)
+
+
+def _counts(drawn: Draws, width: int) -> Int[np.ndarray, "runs tasks n"]:
+    """How often each run was drawn: draws below its upper edge less those below its lower one."""
+    counts = np.empty_like(drawn, dtype=np.uint8 if len(drawn) < 256 else np.uint16)
+    hit = np.empty(drawn.shape, dtype=bool)
+    for run in range(len(drawn) - 1):
+        np.less(drawn, drawn.dtype.type(width * (run + 1)), out=hit)
+        np.add.reduce(hit.view(np.uint8), axis=0, dtype=counts.dtype, out=counts[run])
+    counts[-1] = len(drawn)
+    for run in range(len(drawn) - 1, 0, -1):
+        counts[run] -= counts[run - 1]
+    return counts
 
 
 def bootstrap_interval(
@@ -67,8 +89,11 @@ def bootstrap_interval(
     """Any statistic, vectorised over its first axis."""
     x = np.asarray(scores, dtype=np.float64)
     tasks = np.arange(x.shape[1])
-    values = [statistic(x[drawn.transpose(2, 1, 0), tasks]) for drawn in _draws(x.shape, resamples, seed)]
-    return _percentiles(float(statistic(x[None])[0]), np.concatenate(values), level)
+
+    def value(drawn: Draws, width: int) -> Float[np.ndarray, "n"]:
+        return statistic(x[drawn.transpose(2, 0, 1) // width, tasks])
+
+    return _percentiles(float(statistic(x[None])[0]), _over_chunks(value, x.shape, resamples, seed), level)
 
 
 def probability_of_improvement(
@@ -89,26 +114,37 @@ def probability_of_improvement(
     return _percentiles(float(beats.mean()), np.concatenate(values), level)
 
 
-def _draws(shape: tuple[int, ...], resamples: int, seed: int) -> Iterator[Int[np.ndarray, "tasks runs resamples"]]:
-    """Indices of the drawn runs, in chunks that stay in the cache; the same for the same seed."""
+def _over_chunks(
+    value: Callable[[Draws, int], Float[np.ndarray, "n"]], shape: tuple[int, ...], resamples: int, seed: int
+) -> Float[np.ndarray, "resamples"]:
+    """`value` of each chunk of resamples; the same for the same seed."""
     generator = np.random.Generator(np.random.SFC64(seed))
-    runs, tasks = shape
-    chunk = max(64, _CHUNK // (runs * tasks))
-    for start in range(0, resamples, chunk):
-        yield _integers(generator, runs, (tasks, runs, min(chunk, resamples - start)))
+    chunk = max(64, _CHUNK // int(np.prod(shape)))
+    sizes = (min(chunk, resamples - start) for start in range(0, resamples, chunk))
+    return np.concatenate([value(*_draws(generator, shape[0], (*shape, size))) for size in sizes])
 
 
-def _integers(generator: np.random.Generator, below: int, shape: tuple[int, ...]) -> Int[np.ndarray, "..."]:
-    """Uniform integers by multiplication and rejection (Lemire, arXiv 1805.10941), from one random byte each."""
-    if below > 255:
-        return generator.integers(0, below, shape, dtype=np.uint16)
-    size = int(np.prod(shape))
-    bits = generator.integers(0, 1 << 64, size // 8 + 1, dtype=np.uint64).view(np.uint8)[:size]
-    product = bits.astype(np.uint16) * np.uint16(below)
-    drawn = (product >> 8).astype(np.uint8)
-    rejected = np.flatnonzero(product.astype(np.uint8) < 256 % below)
-    drawn[rejected] = generator.integers(0, below, rejected.size)
-    return drawn.reshape(shape)
+def _draws(generator: np.random.Generator, runs: int, shape: tuple[int, ...]) -> tuple[Draws, int]:
+    """Uniform draws and a width: a draw of run i lies in [i * width, (i + 1) * width).
+
+    One random byte each for up to 16 runs. What lies beyond the last run is rejected by whole words of eight bytes, which
+    leaves the draws independent and uniform.
+    """
+    kind = np.dtype(np.uint8 if runs <= 16 else np.uint16 if runs <= 256 else np.uint32)
+    each, size = 8 // kind.itemsize, int(np.prod(shape))
+    values = 1 << 8 * kind.itemsize
+    words = generator.integers(0, 1 << 64, -(-size // each), dtype=np.uint64)
+    limit = values - values % runs
+    bad = _beyond(words, kind, limit)
+    while bad.size:
+        words[bad] = fresh = generator.integers(0, 1 << 64, bad.size, dtype=np.uint64)
+        bad = bad[_beyond(fresh, kind, limit)]
+    return words.view(kind)[:size].reshape(shape), values // runs
+
+
+def _beyond(words: Int[np.ndarray, "words"], kind: np.dtype, limit: int) -> Int[np.ndarray, "bad"]:
+    """Which words hold a number of `limit` or more."""
+    return np.flatnonzero((words.view(kind) >= limit).view(f"u{8 // kind.itemsize}") != 0)
 
 
 def _percentiles(value: float, values: Float[np.ndarray, "resamples"], level: float) -> BootstrapInterval:
