@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from harness.allocation.demand import CONTEXT_BYTES, CellDemand
+from harness.allocation.demand import CellDemand
 from harness.allocation.layout import Gpu, PolicyLayout, least_gpus, policy_layout, split_layout
 from harness.allocation.packing import Bundle
 from harness.allocation.shares import apportion
@@ -52,13 +52,14 @@ class CellLayout(msgspec.Struct, frozen=True):
             groups = [widest] * (self.gpus // widest) + [1] * (self.gpus % widest)
             ram = self.host // self.gpus
             return tuple(Bundle(n, CORES * n, ram * n, gpu.memory) for n in groups)
-        bundles: list[Bundle] = []
-        for p in self.policies:
-            total = p.gpus + p.rollout_gpus if self.arrangement == "split" else max(p.gpus, p.rollout_gpus)
-            grouped = p.engines * p.tensor_parallel
-            groups = [p.tensor_parallel] * p.engines + [1] * (total - grouped)
-            bundles += [Bundle(n, CORES * n, p.host // total * n, gpu.memory) for n in groups]
-        return tuple(bundles)
+        return tuple(bundle for p in self.policies for bundle in policy_bundles(p))
+
+
+def policy_bundles(p: PolicyLayout) -> tuple[Bundle, ...]:
+    """What one policy alone takes of a cell's reservation."""
+    total = p.gpus + p.rollout_gpus if p.split else max(p.gpus, p.rollout_gpus)
+    groups = [p.tensor_parallel] * p.engines + [1] * (total - p.engines * p.tensor_parallel)
+    return tuple(Bundle(n, CORES * n, p.host // total * n, p.capacity) for n in groups)
 
 
 def cell_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
@@ -125,7 +126,7 @@ def _split(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
 def _stacked(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
     if len(cell.policies) < 2 or not (gpu.stacks and gpu.sleeps):
         return None
-    asleep = CONTEXT_BYTES * (len(cell.policies) - 1)
+    asleep = gpu.context * (len(cell.policies) - 1)
     layouts = []
     for policy in cell.policies:
         layout = policy_layout(policy, cell.workload, gpus, gpu, asleep)

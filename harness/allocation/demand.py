@@ -24,13 +24,15 @@ REDUCE_BUCKET_BYTES = 10**9
 
 @dataclass(frozen=True, slots=True)
 class PolicyDemand:
-    """One policy as the planner sees it. reference: a frozen copy scores own answers (KL). rollouts: answers per prompt."""
+    """One policy as the planner sees it. reference: a frozen copy scores own answers (KL). rollouts: answers per prompt.
+    devices: on how many it runs, where that is not for the planner to choose."""
 
     name: str
     model: ModelShape
     rollouts: int
     precision: Precision = "bf16"
     reference: bool = False
+    devices: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

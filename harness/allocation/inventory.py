@@ -20,6 +20,8 @@ NODE_GPUS = 8
 CORES_PER_GPU = 16
 RAM_PER_GPU = 128 * 2**30
 MAX_NODES = 10_000
+LOGICAL = "logical"
+"""Kind of a GPU that is a core of a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,13 @@ class Inventory:
         return sum(node.memory for node in self.nodes)
 
     def with_logical_gpus(self) -> Inventory:
-        """For a cluster without GPUs: one logical GPU per core, with an equal part of its node's memory."""
+        """For a cluster without GPUs: one logical GPU per core. Half of a node's memory is theirs, the rest stays its RAM."""
         return Inventory(
             tuple(
-                replace(n, gpus=n.cores, gpu_memory=n.memory // max(1, n.cores), gpu_kind="logical") for n in self.nodes
+                replace(
+                    n, gpus=n.cores, gpu_memory=n.memory // 2 // max(1, n.cores), gpu_kind=LOGICAL, memory=n.memory // 2
+                )
+                for n in self.nodes
             )
         )
 
@@ -176,7 +181,7 @@ GPU_MEMORY: Mapping[str, int] = {
 def from_ray(nodes: Iterable[Mapping[str, Any]]) -> Inventory:
     """The inventory of a Ray cluster, from what ``ray.nodes()`` returns (Ray itself is not imported).
 
-    A node's GPUs of unknown kind are logical: each gets an equal part of the node's memory.
+    A node's GPUs of unknown kind are logical: half of the node's memory is theirs.
 
     Raises
     ------
@@ -191,15 +196,15 @@ def from_ray(nodes: Iterable[Mapping[str, Any]]) -> Inventory:
         gpus, memory = int(has.get("GPU", 0)), int(has.get("memory", 0))
         kinds = [key.partition(":")[2] for key in has if key.startswith("accelerator_type:")]
         kind = next((k for k in kinds if k in GPU_MEMORY), "")
-        each = GPU_MEMORY[kind] if kind else memory // max(1, gpus)
+        each = GPU_MEMORY[kind] if kind else memory // 2 // max(1, gpus)
         found.append(
             Node(
                 name=str(entry.get("NodeID") or entry.get("NodeName") or f"node{len(found)}"),
                 cores=int(has.get("CPU", 0)),
-                memory=memory,
+                memory=memory if kind or not gpus else memory // 2,
                 gpus=gpus,
                 gpu_memory=each if gpus else 0,
-                gpu_kind=(kind or "logical") if gpus else "",
+                gpu_kind=(kind or LOGICAL) if gpus else "",
             )
         )
     if not found:

@@ -37,6 +37,8 @@ LEAST_CONCURRENT = 8
 """A rollout engine that holds fewer sequences at once is not worth starting (fewer answers than that: all of them)."""
 HOST_BYTES = 4 * 10**9
 """RAM of a trainer's and a rollout engine's processes beside what is put to sleep there: a prior."""
+LOGICAL_HOST_BYTES = 3 * 10**9
+"""The same where a GPU is a core of a CPU, what a CUDA context would hold included: docs/openrlhf.md has the measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class Gpu:
 
     node: how many a node has, the most that tensor parallelism may span. sleeps: trainer and rollout engine can put each other's
     memory to sleep in the host's; offloads: the optimiser can live in the host's memory; stacks: several policies can take turns
-    on one GPU. An engine that cannot gets no layout that would need it.
+    on one GPU. An engine that cannot gets no layout that would need it. context: bytes on the GPU, and host: RAM, that each
+    process takes beside its states and caches.
     """
 
     kind: str
@@ -54,6 +57,8 @@ class Gpu:
     sleeps: bool = False
     offloads: bool = False
     stacks: bool = False
+    context: int = CONTEXT_BYTES
+    host: int = HOST_BYTES
 
     @property
     def usable(self) -> int:
@@ -109,23 +114,25 @@ def policy_layout(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, asl
 
     asleep: bytes that other processes keep on each of these GPUs meanwhile.
     """
+    if policy.devices not in {None, gpus}:
+        return None
     best: PolicyLayout | None = None
-    for states, micro, checkpointing, offload, zero in _trainers(policy, work, gpus, gpu.offloads):
+    for states, micro, checkpointing, offload, zero in _trainers(policy, work, gpus, gpu):
         train = states.train + asleep
         if train > gpu.usable:
             continue
         for tensor_parallel in _tensor_parallel(policy, gpus, gpu):
             for sleeps in (False, True) if gpu.sleeps else (False,):
-                room = gpu.usable - asleep - CONTEXT_BYTES - (0 if sleeps else states.train)
+                room = gpu.usable - asleep - gpu.context - (0 if sleeps else states.train)
                 engine = _engine(policy, work, gpus // tensor_parallel, tensor_parallel, room)
                 if engine is None:
                     continue
                 concurrent, weights, cache = engine
                 seconds = _seconds(policy, work, gpus, tensor_parallel, concurrent, checkpointing, offload, gpu.device)
                 memory = msgspec.structs.replace(
-                    states, rollout_weights=weights, kv_cache=cache, rollout_context=CONTEXT_BYTES
+                    states, rollout_weights=weights, kv_cache=cache, rollout_context=gpu.context
                 )
-                host = HOST_BYTES * gpus + (12 * policy.model.parameters if offload else 0)
+                host = gpu.host * gpus + (12 * policy.model.parameters if offload else 0)
                 if sleeps:
                     moved = (states.weights + states.gradients + states.optimiser) * gpus + weights * gpus
                     host += moved
@@ -147,15 +154,17 @@ def split_layout(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu) -> P
 
     The step is the longer of the two sides plus the weight sync.
     """
+    if policy.devices is not None:
+        return None
     best: PolicyLayout | None = None
     for ranks in range(1, gpus):
-        trainer = next((t for t in _trainers(policy, work, ranks, gpu.offloads) if t[0].train <= gpu.usable), None)
+        trainer = next((t for t in _trainers(policy, work, ranks, gpu) if t[0].train <= gpu.usable), None)
         if trainer is None:
             continue
         states, micro, checkpointing, offload, zero = trainer
         others = gpus - ranks
         for tensor_parallel in _tensor_parallel(policy, others, gpu):
-            engine = _engine(policy, work, others // tensor_parallel, tensor_parallel, gpu.usable - CONTEXT_BYTES)
+            engine = _engine(policy, work, others // tensor_parallel, tensor_parallel, gpu.usable - gpu.context)
             if engine is None:
                 continue
             concurrent, weights, cache = engine
@@ -174,9 +183,9 @@ def split_layout(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu) -> P
             seconds = msgspec.structs.replace(full, rollout=shown)
             if best is None or seconds.total < 0.999 * best.seconds.total:
                 memory = msgspec.structs.replace(
-                    states, rollout_weights=weights, kv_cache=cache, rollout_context=CONTEXT_BYTES
+                    states, rollout_weights=weights, kv_cache=cache, rollout_context=gpu.context
                 )
-                host = HOST_BYTES * gpus + (12 * policy.model.parameters if offload else 0)
+                host = gpu.host * gpus + (12 * policy.model.parameters if offload else 0)
                 best = PolicyLayout(
                     policy.name, policy.model.name, ranks, others, others // tensor_parallel, tensor_parallel, zero, micro,
                     checkpointing, offload, False, True, concurrent, memory, max(memory.train, memory.rollout), gpu.memory,
@@ -187,11 +196,11 @@ def split_layout(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu) -> P
 
 
 def _trainers(
-    policy: PolicyDemand, work: Workload, ranks: int, offloads: bool
+    policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu
 ) -> Iterator[tuple[Memory, int, bool, bool, int]]:
     """Ways to train on `ranks` ranks, the fastest first: (memory, micro-batch, checkpointing, offload, ZeRO stage)."""
     answers = max(1, int(work.prompts * policy.rollouts * work.trained) // ranks)
-    for offload in (False, True) if offloads else (False,):
+    for offload in (False, True) if gpu.offloads else (False,):
         for checkpointing in (False, True):
             for zero in (0, 2, 3) if ranks > 1 else (0,):
                 for micro in (m for m in MICRO_BATCHES if m <= answers or m == 1):
@@ -204,7 +213,7 @@ def _trainers(
                                 policy.model, micro, work.sequence, checkpointing, policy.precision
                             ),
                             reference=reference // (ranks if zero == 3 else 1),
-                            context=CONTEXT_BYTES + (REDUCE_BUCKET_BYTES if zero == 3 else 0),
+                            context=gpu.context + (REDUCE_BUCKET_BYTES if zero == 3 else 0),
                         ),
                         micro,
                         checkpointing,

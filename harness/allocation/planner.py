@@ -12,8 +12,8 @@ import msgspec
 from harness.allocation.arrangement import CellLayout, cell_layout
 from harness.allocation.demand import CellDemand
 from harness.allocation.estimates import Estimates
-from harness.allocation.inventory import Inventory
-from harness.allocation.layout import Gpu, least_gpus, policy_layout
+from harness.allocation.inventory import LOGICAL, Inventory, Node
+from harness.allocation.layout import LOGICAL_HOST_BYTES, Gpu, least_gpus, policy_layout
 from harness.allocation.packing import Bundle, capacity, gigabytes, missing
 from harness.allocation.scheduler import Request, Scheduler, Start
 
@@ -24,7 +24,7 @@ MAX_PARALLEL = 16
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """What there is, and how much of it the plan uses at once. workers: cells side by side."""
+    """What there is, and how much of it the plan uses at once. workers: cells side by side. nodes: that they are placed on."""
 
     inventory: str
     cores: int
@@ -33,6 +33,7 @@ class Resources(msgspec.Struct, frozen=True):
     workers: int = 0
     cores_used: int = 0
     gpus_used: int = 0
+    nodes: tuple[Node, ...] = ()
 
 
 class Predicted(msgspec.Struct, frozen=True):
@@ -51,11 +52,12 @@ class Predicted(msgspec.Struct, frozen=True):
 
 
 class KindPlan(msgspec.Struct, frozen=True):
-    """All pending cells of one kind, which share a layout (None on the embedded engine)."""
+    """All pending cells of one kind, which share a layout (None on the embedded engine). bundles: what each reserves."""
 
     kind: str
     cells: int
     seconds: float
+    bundles: tuple[Bundle, ...]
     layout: CellLayout | None = None
 
 
@@ -107,7 +109,7 @@ def plan_workers(
         total, bound = total + run.seconds, bound + run.bound
         used, memory, most = max(used, run.cores), max(memory, run.memory), max(most, run.together)
     predicted = Predicted(sum(j.seconds for j in (*first, *pending)), 0.0, total, memory, bound)
-    resources = msgspec.structs.replace(_resources(inventory), workers=most, cores_used=used)
+    resources = msgspec.structs.replace(_resources(inventory), workers=most, cores_used=used, nodes=held.nodes)
     return Plan(True, None, cells, len(pending), resources, predicted, _kinds(pending))
 
 
@@ -169,11 +171,13 @@ def plan_cells(
         run.bound,
     )
     resources = msgspec.structs.replace(
-        _resources(cluster), workers=run.together, cores_used=run.cores, gpus_used=run.gpus
+        _resources(cluster), workers=run.together, cores_used=run.cores, gpus_used=run.gpus, nodes=cluster.nodes
     )
     return Plan(
         True, None, len(cells), len(pending), resources, predicted,
-        tuple(KindPlan(kind, counts[kind], chosen[kind].seconds, chosen[kind]) for kind in kinds),
+        tuple(
+            KindPlan(kind, counts[kind], chosen[kind].seconds, chosen[kind].bundles(gpu), chosen[kind]) for kind in kinds
+        ),
     )  # fmt: skip
 
 
@@ -310,7 +314,8 @@ def _uniform(inventory: Inventory, sleeps: bool, offloads: bool, stacks: bool) -
             memory[kind] = memory.get(kind, 0) + node.gpus * node.gpu_memory
     name, size = max(memory, key=lambda kind: (memory[kind], kind))
     nodes = tuple(n for n in inventory.nodes if n.gpus and (n.gpu_kind, n.gpu_memory) == (name, size))
-    return Gpu(name, size, max(n.gpus for n in nodes), sleeps, offloads, stacks), Inventory(nodes)
+    own = {"context": 0, "host": LOGICAL_HOST_BYTES} if name == LOGICAL else {}
+    return Gpu(name, size, max(n.gpus for n in nodes), sleeps, offloads, stacks, **own), Inventory(nodes)
 
 
 def _refused(requests: Sequence[tuple[Request, float]], inventory: Inventory) -> str:
@@ -345,6 +350,10 @@ def _resources(inventory: Inventory) -> Resources:
 
 
 def _kinds(jobs: Sequence[WorkerDemand]) -> tuple[KindPlan, ...]:
-    kinds = dict.fromkeys(job.kind for job in jobs)
-    groups = {kind: [job.seconds for job in jobs if job.kind == kind] for kind in kinds}
-    return tuple(KindPlan(kind, len(group), sum(group) / len(group)) for kind, group in groups.items())
+    kinds = {job.kind: [other for other in jobs if other.kind == job.kind] for job in jobs}
+    return tuple(
+        KindPlan(
+            kind, len(group), sum(j.seconds for j in group) / len(group), (Bundle(0, 1, max(j.memory for j in group)),)
+        )
+        for kind, group in kinds.items()
+    )

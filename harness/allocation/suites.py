@@ -44,10 +44,23 @@ def regime_load(shares: Collection[str], needs: Collection[str]) -> RegimeLoad:
     )
 
 
-def demand(cell: Cell, load: RegimeLoad, questions: int, pending: bool = True) -> CellDemand:
-    """One cell as the planner sees it. questions: of all evaluation tasks together, before `limit`."""
+def kind_of(cell: Cell) -> str:
+    """Cells of one kind take equally long and the same place."""
+    return f"{cell.group.name}/{cell.variant.name}"
+
+
+def longest_sequence(options: Mapping[str, Any], max_new_tokens: int) -> int:
+    """Tokens of prompt and answer together that a policy must be able to hold."""
+    return int(options.get("max_length") or max_new_tokens + PROMPT_TOKENS)
+
+
+def demand(
+    cell: Cell, load: RegimeLoad, questions: int, pending: bool = True, devices: int | None = None
+) -> CellDemand:
+    """One cell as the planner sees it. questions: of all evaluation tasks together, before `limit`. devices: per policy, where
+    the suite has chosen the layout."""
     training, evaluation, options = cell.training, cell.evaluation, cell.engine_options
-    longest = int(options.get("max_length") or training.max_new_tokens + PROMPT_TOKENS)
+    longest = longest_sequence(options, training.max_new_tokens)
     precision = cast(Literal["bf16", "fp32"], options.get("dtype", "bf16"))
     policies = tuple(
         PolicyDemand(
@@ -56,6 +69,7 @@ def demand(cell: Cell, load: RegimeLoad, questions: int, pending: bool = True) -
             cell.rollouts(index),
             precision,
             training.kl > 0,
+            devices,
         )
         for index, policy in enumerate(cell.group.policies)
     )
@@ -73,7 +87,7 @@ def demand(cell: Cell, load: RegimeLoad, questions: int, pending: bool = True) -
         staleness=cell.sharing.max_staleness,
         evaluated=questions * (int(evaluation.greedy) + (evaluation.k or 0)),
     )
-    return CellDemand(cell.key, f"{cell.group.name}/{cell.variant.name}", policies, work, pending)
+    return CellDemand(cell.key, kind_of(cell), policies, work, pending)
 
 
 def _peers(cell: Cell) -> float:
@@ -94,12 +108,13 @@ def plan_suite(
     questions: int,
     pending: Collection[str] | None = None,
     estimates: Estimates | None = None,
+    devices: int | None = None,
     **abilities: Any,
 ) -> Plan:
     """The plan of a suite's cells on GPUs (`plan_cells`).
 
     loads: by variant. questions: rows of all evaluation tasks. pending: keys still to do, None for all. estimates: measured
-    seconds by kind, ``group/variant``. abilities: `sleeps`, `offloads`, `stacks` of the engine.
+    seconds by kind, ``group/variant``. devices: see `demand`. abilities: `sleeps`, `offloads`, `stacks` of the engine.
 
     Raises
     ------
@@ -107,6 +122,7 @@ def plan_suite(
         A model's shape is unknown.
     """
     demands = [
-        demand(cell, loads[cell.variant.name], questions, pending is None or cell.key in pending) for cell in cells
+        demand(cell, loads[cell.variant.name], questions, pending is None or cell.key in pending, devices)
+        for cell in cells
     ]
     return plan_cells(demands, inventory, estimates=estimates, **abilities)

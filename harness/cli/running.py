@@ -55,7 +55,7 @@ def run(
     check_room(prepared)
     for remark in registry.remarks(prepared.suite):
         print(f"note: {remark}", file=sys.stderr)
-    outcome = run_matrix(prepared, max(1, plan.resources.workers), reporter(), lambda: _ingest(results))
+    outcome = run_matrix(prepared, plan, reporter(), lambda: _ingest(results))
     for label, reason in outcome.failed.items():
         print(f"harness: {label} failed: {reason}", file=sys.stderr)
     if outcome.disk:

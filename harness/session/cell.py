@@ -34,8 +34,8 @@ def run_cell(
     observe: Observer,
     stopped: Callable[[], bool],
     layout: Mapping[str, Mapping[str, Any]] | None = None,
-) -> None:
-    """Train and evaluate `cell` in `folder`, from its newest checkpoint if there is one.
+) -> float:
+    """Train and evaluate `cell` in `folder`, from its newest checkpoint if there is one. Returns the CPU-seconds it took.
 
     layout: engine options that a plan has chosen, by policy; the suite's own come before them.
 
@@ -64,6 +64,7 @@ def run_cell(
         journal.commit(cell.training.steps + 1)
     journal.compact()
     mark(folder, cell_manifest(cell), "done", attempts=attempt)
+    return sum(member.clock.ever for member in members)
 
 
 def _open(cell: Cell, engines: Engines, index: int) -> Member:

@@ -33,6 +33,8 @@ class Clock:
     gpus: int = 0
     step: dict[str, Spent] = field(default_factory=dict)
     total: dict[str, Spent] = field(default_factory=dict)
+    ever: float = 0.0
+    """CPU-seconds of all phases so far."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -43,6 +45,7 @@ class Clock:
             yield
         finally:
             wall, cpu = time.perf_counter() - wall, meter() - cpu
+            self.ever += cpu
             for book in (self.step, self.total):
                 spent = book.setdefault(name, Spent())
                 spent.cpu += cpu

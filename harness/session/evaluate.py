@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from harness.engines.protocol import PolicyEngine
 from harness.evaluation.engine_lm import EngineLM
@@ -30,8 +31,17 @@ def evaluate_member(member: Member, cell: Cell, verifier: Verifier, attempt: int
     return [*rows, *cost_rows(attempt, member.name, member.clock, rows)]
 
 
-def evaluate_base(base: Base, folder: Path, verifier: Verifier, progress: Progress | None = None) -> None:
-    """Make the base checkpoint if need be, and measure it as every trained one is measured."""
+def evaluate_base(
+    base: Base,
+    folder: Path,
+    verifier: Verifier,
+    progress: Progress | None = None,
+    layout: Mapping[str, Any] | None = None,
+) -> float:
+    """Make the base checkpoint if need be, and measure it as every trained one is measured; returns the CPU-seconds it took.
+
+    layout: as in `run_cell`.
+    """
     manifest = base_manifest(base)
     mark(folder, manifest, "running", attempts=1)
     clock = Clock()
@@ -39,8 +49,9 @@ def evaluate_base(base: Base, folder: Path, verifier: Verifier, progress: Progre
         checkpoint = base_folder(base.policy, base.seed or 0, progress)
     journal = Journal(folder)
     journal.rewind(-1)
-    with open_engines(base.suite.engine, {base.policy.name: base.suite.engine_options}, 1.0) as engines:
-        engine = engines.open(base.policy, checkpoint)
+    options = {**(layout or {}), **base.suite.engine_options}
+    with open_engines(base.suite.engine, {base.policy.name: options}, 1.0) as engines:
+        engine = engines.reference(base.policy, checkpoint)
         clock.meter, clock.gpus = partial(engines.cpu_seconds, base.policy.name), engine.gpus
         with clock.phase("evaluate"):
             rows = sample_rows(engine, base.suite.evaluation, base.policy.name, 0, base.seed or 0, verifier)
@@ -49,6 +60,7 @@ def evaluate_base(base: Base, folder: Path, verifier: Verifier, progress: Progre
     journal.commit(0)
     journal.compact()
     mark(folder, manifest, "done", attempts=1)
+    return clock.ever
 
 
 def sample_rows(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import DiskFullError, HarnessError, StoreError
 from harness.session.manifests import Base, base_manifest, cell_manifest, mark, state_of
@@ -18,16 +19,18 @@ if TYPE_CHECKING:
     from harness.verification.verifier import Verifier
 
 
-def cell_job(cell: Cell, folder: Path) -> CellJob:
-    return CellJob(cell.label, str(folder), cell.suite, cell.key, cell.baseline, cell.config())
+def cell_job(cell: Cell, folder: Path, layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> CellJob:
+    chosen = {name: dict(options) for name, options in layout.items()}
+    return CellJob(cell.label, str(folder), cell.suite, cell.key, cell.baseline, cell.config(), chosen)
 
 
-def base_job(base: Base, folder: Path) -> BaseJob:
+def base_job(base: Base, folder: Path, layout: Mapping[str, Mapping[str, Any]]) -> BaseJob:
     suite = base.suite
     group = suite.groups.index(base.group)
     label = f"base {base.group.name}/{base.policy.name}" + (f"/{base.seed}" if base.seed is not None else "")
     policy = base.group.policies.index(base.policy)
-    return BaseJob(label, str(folder), suite.model_dump(mode="json"), group, policy, base.seed, base.sources)
+    chosen = dict(layout.get(base.policy.name, {}))
+    return BaseJob(label, str(folder), suite.model_dump(mode="json"), group, policy, base.seed, base.sources, chosen)
 
 
 def cell_of(job: CellJob) -> Cell:
@@ -54,15 +57,15 @@ def _as_steps(progress: Callable[[float, float, str], None], share: float, words
 
 def run_job(
     job: Job, verifier: Verifier, progress: Callable[[float, float, str], None], stopped: Callable[[], bool]
-) -> None:
-    """Do it. A failure is also noted in the job's manifest. Raises HarnessError, Interrupted."""
+) -> float:
+    """Do it; returns the CPU-seconds it took. A failure is also noted in the job's manifest. Raises HarnessError, Interrupted."""
     folder = Path(job.folder)
     if isinstance(job, CellJob):
         from harness.session.cell import run_cell
 
         cell = cell_of(job)
         manifest = cell_manifest(cell)
-        work = partial(run_cell, cell, folder, verifier, progress, stopped)
+        work = partial(run_cell, cell, folder, verifier, progress, stopped, job.layout)
     else:
         from harness.session.evaluate import evaluate_base
 
@@ -70,9 +73,9 @@ def run_job(
         group = suite.groups[job.group]
         base = Base(suite, group, group.policies[job.policy], job.seed, job.sources)
         manifest = base_manifest(base)
-        work = partial(evaluate_base, base, folder, verifier, partial(_as_steps, progress))
+        work = partial(evaluate_base, base, folder, verifier, partial(_as_steps, progress), job.layout)
     try:
-        work()
+        return work()
     except DiskFullError:
         raise
     except Exception as error:

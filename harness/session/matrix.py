@@ -10,16 +10,24 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from harness.allocation.estimates import Estimates
+from harness.allocation.inventory import Inventory
+from harness.allocation.planner import Plan
+from harness.allocation.scheduler import Action, Refuse, Request, Scheduler, Start, Stop
+from harness.allocation.suites import kind_of
 from harness.errors import HarnessError, UsageError
+from harness.session.cluster import cluster
 from harness.session.jobs import base_job, cell_job
 from harness.session.manifests import base_manifest, cell_manifest, mark, state_of, suite_file
-from harness.session.messages import Finished, FromWorker, Job, Progress, Ready, Stop, ToWorker, encoder, from_worker
+from harness.session.messages import Finished, FromWorker, Job, Leave, Progress, Ready, ToWorker, encoder, from_worker
+from harness.session.planning import place_of_base, place_of_cell
 from harness.session.prepare import Prepared
 from harness.session.progress import Reporter
 from harness.store.manifest import write_suite
@@ -28,6 +36,10 @@ from harness.threads import LARGE_BLOCKS, ONE_THREAD
 SILENCE_SECONDS = 3600.0
 """A worker that says nothing for so long is taken for hung and killed."""
 STOP_SECONDS = 45.0
+LONGEST_SECONDS = 30 * 86400.0
+"""No job may take longer; what hangs is found by its silence, long before."""
+PATIENCE_SECONDS = 1800.0
+"""After so long a waiting job that fits nowhere gets a reservation in the future (`Scheduler`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +56,23 @@ class Outcome:
         return 130 if self.interrupted else 1 if self.failed or self.disk else 0
 
 
-def run_matrix(prepared: Prepared, jobs: int, reporter: Reporter, refresh: Callable[[], None]) -> Outcome:
-    """Run what is not done. `refresh` is called after each finished job (the store's snapshot).
+def run_matrix(prepared: Prepared, plan: Plan, reporter: Reporter, refresh: Callable[[], None]) -> Outcome:
+    """Run what is not done, as planned. `refresh` is called after each finished job (the store's snapshot).
 
-    Raises UsageError if another run holds these results.
+    Raises UsageError if another run holds these results, EngineError if the cluster does not start.
     """
     with _lock(prepared.folder):
         write_suite(prepared.folder, suite_file(prepared.suite, list(prepared.cells)))
-        driver = _Driver(prepared, reporter, refresh)
-        return driver.run(jobs)
+        with cluster(prepared.suite.engine) as environment:
+            return _Driver(prepared, plan, reporter, refresh, environment).run()
 
 
 class _Worker:
     """One worker process and the job it has."""
 
-    def __init__(self, inbox: queue.Queue[tuple[_Worker, FromWorker | None]]) -> None:
+    def __init__(self, inbox: queue.Queue[tuple[_Worker, FromWorker | None]], environment: Mapping[str, str]) -> None:
         self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the worker
-        environment = {**os.environ, **ONE_THREAD, **LARGE_BLOCKS, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, **ONE_THREAD, **LARGE_BLOCKS, "PYTHONUNBUFFERED": "1", **environment}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "harness.session.worker"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr, env=environment,
@@ -107,27 +119,48 @@ class _Worker:
 
 
 class _Driver:
-    def __init__(self, prepared: Prepared, reporter: Reporter, refresh: Callable[[], None]) -> None:
-        self.prepared, self.reporter, self.refresh = prepared, reporter, refresh
+    """Jobs wait for their base checkpoints, then for the scheduler's word, then for a worker process."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        plan: Plan,
+        reporter: Reporter,
+        refresh: Callable[[], None],
+        environment: Mapping[str, str],
+    ) -> None:
+        self.prepared, self.reporter, self.refresh, self.environment = prepared, reporter, refresh, environment
         self.inbox: queue.Queue[tuple[_Worker, FromWorker | None]] = queue.Queue()
         self.workers: list[_Worker] = []
         self.failed: dict[str, str] = {}
         self.done = 0
         self.disk = ""
-        self.stopping = False
         folder = prepared.folder
         cells = prepared.pending()
         needed = {b.key: b for c in cells for b in prepared.bases_of(c)}
         self.bases = {key: b for key, b in needed.items() if state_of(folder / key)[0] != "done"}
         self.cells = {c.key: c for c in cells}
         self.waits = {c.key: {b.key for b in prepared.bases_of(c)} & self.bases.keys() for c in cells}
-        self.queue: list[tuple[str, Job]] = [(key, base_job(b, folder / key)) for key, b in self.bases.items()]
-        self.queue += [(c.key, cell_job(c, folder / c.key)) for c in cells]
+        self.most = max(1, plan.resources.workers)
+        priors = {kind.kind: kind.seconds for kind in plan.kinds}
+        nodes = Inventory(plan.resources.nodes)
+        self.scheduler = Scheduler(nodes, LONGEST_SECONDS, PATIENCE_SECONDS, estimates=Estimates(priors))
+        self.jobs: dict[str, Job] = {}
+        self.requests: dict[str, Request] = {}
+        for key, base in self.bases.items():
+            place = place_of_base(plan, base)
+            self.jobs[key] = base_job(base, folder / key, place.layout)
+            self.requests[key] = Request(key, "base", place.bundles, LONGEST_SECONDS)
+        for cell in cells:
+            place = place_of_cell(plan, cell)
+            self.jobs[cell.key] = cell_job(cell, folder / cell.key, place.layout)
+            self.requests[cell.key] = Request(cell.key, kind_of(cell), place.bundles, LONGEST_SECONDS)
+        self.granted: deque[str] = deque()
 
-    def run(self, jobs: int) -> Outcome:
+    def run(self) -> Outcome:
         self.reporter.start(len(self.bases), [c.label for c in self.cells.values()], self.prepared.suite.training.steps)
         try:
-            self._loop(jobs)
+            self._loop()
         except KeyboardInterrupt:
             self._interrupt()
             return Outcome(self.done, self.failed, interrupted=True, disk=self.disk)
@@ -139,36 +172,54 @@ class _Driver:
             self.reporter.stop()
         return Outcome(self.done, self.failed, disk=self.disk)
 
-    def _loop(self, jobs: int) -> None:
-        while self.queue or any(w.job for w in self.workers):
-            idle = [w for w in self.workers if w.ready and w.job is None]
-            starting = sum(not w.ready for w in self.workers)
-            for worker in idle:
-                self._assign(worker)
-            able = sum(not self.waits.get(key) for key, _ in self.queue)
-            if len(self.workers) < jobs and starting < able and not self.disk:
-                self.workers.append(_Worker(self.inbox))
+    def _loop(self) -> None:
+        self._submit()
+        while self.jobs or self._busy():
+            if self.disk:
+                self.granted.clear()
+                if not self._busy():
+                    return
+            for worker in self.workers:
+                if self.granted and worker.ready and worker.job is None:
+                    self._assign(worker, self.granted.popleft())
+            starting = sum(not worker.ready for worker in self.workers)
+            if len(self.granted) > starting and len(self.workers) < self.most:
+                self.workers.append(_Worker(self.inbox, self.environment))
                 continue
-            if self.disk and not any(w.job for w in self.workers):
-                return
             self._hear()
 
-    def _assign(self, worker: _Worker) -> None:
-        if self.disk:
-            return
-        for i, (key, job) in enumerate(self.queue):
-            if not self.waits.get(key):
-                del self.queue[i]
-                worker.job, worker.heard = job, time.monotonic()
-                worker.send(job)
-                self.reporter.begin(job.id)
-                return
+    def _busy(self) -> int:
+        return sum(worker.job is not None for worker in self.workers)
+
+    def _submit(self) -> None:
+        """Hand the scheduler whatever waits for nothing else; it says at once or later what may start."""
+        able = [key for key in self.requests if not self.waits.get(key)]
+        self._act(self.scheduler.submit([self.requests.pop(key) for key in able], time.monotonic()))
+
+    def _act(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Start(key=key):
+                    self.granted.append(key)
+                case Stop(key=key):
+                    for worker in self.workers:
+                        if worker.job is not None and Path(worker.job.folder).name == key:
+                            worker.process.kill()
+                case Refuse(key=key, reason=reason):
+                    self._fail(key, self.jobs.pop(key).id, reason)
+
+    def _assign(self, worker: _Worker, key: str) -> None:
+        job = self.jobs.pop(key)
+        worker.job, worker.heard = job, time.monotonic()
+        worker.send(job)
+        self.reporter.begin(job.id)
 
     def _hear(self) -> None:
         try:
             worker, message = self.inbox.get(timeout=5.0)
         except queue.Empty:
             self.reporter.tick()
+            self._act(self.scheduler.tick(time.monotonic()))
             for worker in self.workers:
                 if worker.job is not None and time.monotonic() - worker.heard > SILENCE_SECONDS:
                     worker.process.kill()
@@ -202,6 +253,9 @@ class _Driver:
         elif outcome == "failed":
             self._fail(key, job.id, reason)
         self.reporter.end(job.id, outcome, reason, cpu)
+        ended = self.scheduler.finished if outcome == "done" else self.scheduler.failed
+        self._act(ended(key, time.monotonic()))
+        self._submit()
         if outcome in {"done", "failed"} and key in self.cells:
             self.refresh()
 
@@ -212,8 +266,8 @@ class _Driver:
             manifest = cell_manifest(self.cells[key]) if key in self.cells else base_manifest(self.bases[key])
             mark(folder, manifest, "failed", reason, attempts=state_of(folder)[2])
         for cell_key, waiting in self.waits.items():
-            if key in waiting and any(k == cell_key for k, _ in self.queue):
-                self.queue = [(k, j) for k, j in self.queue if k != cell_key]
+            if key in waiting and cell_key in self.requests:
+                del self.requests[cell_key], self.jobs[cell_key]
                 self._fail(cell_key, self.cells[cell_key].label, f"{label} failed: {reason}")
 
     def _interrupt(self) -> None:
@@ -221,7 +275,7 @@ class _Driver:
         self.reporter.message("stopping: each running cell writes a checkpoint (Ctrl-C again to leave at once)")
         end = time.monotonic() + STOP_SECONDS
         for worker in self.workers:
-            worker.send(Stop())
+            worker.send(Leave())
         try:
             while any(w.job for w in self.workers) and time.monotonic() < end:
                 try:

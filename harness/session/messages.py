@@ -12,7 +12,7 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class CellJob(_Message, frozen=True, tag="cell"):
-    """Train and evaluate a cell: `Cell`'s fields as plain data."""
+    """Train and evaluate a cell: `Cell`'s fields as plain data. layout: engine options that the plan has chosen, by policy."""
 
     id: str
     folder: str
@@ -20,10 +20,11 @@ class CellJob(_Message, frozen=True, tag="cell"):
     key: str
     baseline: str
     config: dict[str, Any]
+    layout: dict[str, dict[str, Any]] = {}
 
 
 class BaseJob(_Message, frozen=True, tag="base"):
-    """Make and evaluate a base checkpoint."""
+    """Make and evaluate a base checkpoint. layout: engine options that the plan has chosen."""
 
     id: str
     folder: str
@@ -32,9 +33,10 @@ class BaseJob(_Message, frozen=True, tag="base"):
     policy: int
     seed: int | None
     sources: str
+    layout: dict[str, Any] = {}
 
 
-class Stop(_Message, frozen=True, tag="stop"):
+class Leave(_Message, frozen=True, tag="leave"):
     """Write a checkpoint at the next step's end and leave."""
 
 
@@ -61,7 +63,7 @@ class Finished(_Message, frozen=True, tag="finished"):
 
 
 Job = CellJob | BaseJob
-ToWorker = CellJob | BaseJob | Stop
+ToWorker = CellJob | BaseJob | Leave
 FromWorker = Ready | Progress | Finished
 
 encoder = msgspec.json.Encoder()

@@ -6,18 +6,28 @@ same results folder replace them, so that a plan gets better as a suite goes on.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
+from msgspec.structs import replace
 
 from harness.allocation import inventory as machines
+from harness.allocation.arrangement import policy_bundles
 from harness.allocation.inventory import Inventory
 from harness.allocation.models import load_shape
-from harness.allocation.planner import Plan, WorkerDemand, plan_workers
+from harness.allocation.packing import Bundle
+from harness.allocation.planner import KindPlan, Plan, WorkerDemand, plan_workers
 from harness.allocation.report import describe
-from harness.allocation.suites import plan_suite, regime_load
+from harness.allocation.suites import kind_of, longest_sequence, plan_suite, regime_load
 from harness.engines import catalogue
+from harness.engines.catalogue import EngineInfo
+from harness.engines.openrlhf.settings import settings_of
 from harness.errors import InfeasibleError, StoreError, UsageError
 from harness.learning import registry
-from harness.session.manifests import state_of
+from harness.session.manifests import Base, state_of
 from harness.session.prepare import Prepared
 from harness.store.journal import read_journal
 from harness.suite.cells import Cell
@@ -42,9 +52,21 @@ BYTES_PER_PARAMETER = 20
 """fp32 weights, gradients and two moments, and a frozen reference: 4 + 4 + 8 + 4."""
 
 
+LAYOUT = frozenset({"trainers", "rollout_engines", "tensor_parallel", "colocate"})
+"""Engine options with which a suite takes the layout into its own hands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What one job reserves, and the engine options that the plan has chosen for it, by policy."""
+
+    bundles: tuple[Bundle, ...]
+    layout: Mapping[str, Mapping[str, int | float | bool]]
+
+
 def plan_for(prepared: Prepared, inventory: str | None, jobs: int | None = None) -> Plan:
-    """The plan of a suite on a stated inventory, or on this machine. Raises UsageError."""
-    machine = machines.parse(inventory) if inventory else machines.local()
+    """The plan of a suite on a stated inventory, or on what there is. Raises UsageError."""
+    machine = machines.parse(inventory) if inventory else _here(prepared.suite.engine)
     if prepared.suite.engine == "embedded":
         return _workers(prepared, machine, jobs)
     loads = {}
@@ -53,7 +75,48 @@ def plan_for(prepared: Prepared, inventory: str | None, jobs: int | None = None)
         loads[variant.name] = regime_load({kind.__name__ for kind in regime.shares}, {str(n) for n in regime.needs})
     questions = sum(get_task(name).size or 0 for name in prepared.suite.evaluation.tasks)
     pending = {c.key for c in prepared.pending()}
-    return plan_suite(prepared.cells, machine, loads=loads, questions=questions, pending=pending)
+    options = prepared.suite.engine_options
+    devices = settings_of(options, prepared.source).devices if LAYOUT & options.keys() else None
+    plan = plan_suite(prepared.cells, machine, loads=loads, questions=questions, pending=pending, devices=devices)
+    workers = min(jobs or plan.resources.workers, plan.resources.workers)
+    return replace(plan, resources=replace(plan.resources, workers=workers))
+
+
+def place_of_cell(plan: Plan, cell: Cell) -> Place:
+    """Of a pending cell."""
+    kind = next(k for k in plan.kinds if k.kind == kind_of(cell))
+    return Place(kind.bundles, _layout(kind, cell.engine_options, cell.training.max_new_tokens))
+
+
+def place_of_base(plan: Plan, base: Base) -> Place:
+    """Of a base checkpoint of a pending cell: where its policy will be."""
+    kind = next(k for k in plan.kinds if k.kind.startswith(f"{base.group.name}/"))
+    if kind.layout is None:
+        return Place((Bundle(0, 1, WORKER_BYTES),), {})
+    own = next(p for p in kind.layout.policies if p.policy == base.policy.name)
+    return Place(policy_bundles(own), _layout(kind, base.suite.engine_options, base.suite.training.max_new_tokens))
+
+
+def _layout(
+    kind: KindPlan, options: Mapping[str, Any], max_new_tokens: int
+) -> Mapping[str, Mapping[str, int | float | bool]]:
+    if kind.layout is None or LAYOUT & options.keys():
+        return {}
+    longest = longest_sequence(options, max_new_tokens)
+    return {p.policy: p.engine_options(longest) for p in kind.layout.policies}
+
+
+def _here(engine: str) -> Inventory:
+    """The Ray cluster that `RAY_ADDRESS` names where the engine takes it, else this machine."""
+    if engine == "openrlhf" and os.environ.get("RAY_ADDRESS") and not _info(engine).missing:
+        from harness.engines.openrlhf.cluster import inventory
+
+        return inventory()
+    return machines.local()
+
+
+def _info(engine: str) -> EngineInfo:
+    return next(e for e in catalogue.listing() if e.name == engine)
 
 
 def describe_plan(prepared: Prepared, plan: Plan) -> str:
@@ -63,7 +126,7 @@ def describe_plan(prepared: Prepared, plan: Plan) -> str:
 
 def check_feasible(prepared: Prepared, jobs: int | None) -> Plan:
     """The plan, or a refusal in one sentence before anything is written. Raises InfeasibleError."""
-    engine = next(e for e in catalogue.listing() if e.name == prepared.suite.engine)
+    engine = _info(prepared.suite.engine)
     plan = plan_for(prepared, None, jobs)
     wants = f"the {engine.name} engine" + (f" (missing: {engine.missing})" if engine.missing else "")
     if not plan.feasible or not engine.available:
@@ -97,10 +160,7 @@ def _workers(prepared: Prepared, machine: Inventory, jobs: int | None) -> Plan:
     bases = [b for b in needed.values() if state_of(prepared.folder / b.key)[0] != "done"]
     return plan_workers(
         len(prepared.cells),
-        [
-            WorkerDemand(c.key, c.variant.name, measured.get(c.variant.name, predicted_seconds(c)), _bytes(c))
-            for c in pending
-        ],
+        [WorkerDemand(c.key, kind_of(c), measured.get(kind_of(c), predicted_seconds(c)), _bytes(c)) for c in pending],
         machine,
         first=[WorkerDemand(b.key, "base", BASE_SECONDS, WORKER_BYTES) for b in bases],
         workers=jobs,
@@ -108,7 +168,7 @@ def _workers(prepared: Prepared, machine: Inventory, jobs: int | None) -> Plan:
 
 
 def _measured(prepared: Prepared, done: list[Cell]) -> dict[str, float]:
-    """Mean CPU-seconds of finished cells by variant."""
+    """Mean CPU-seconds of finished cells by kind."""
     found: dict[str, list[float]] = {}
     for cell in done:
         try:
@@ -116,7 +176,7 @@ def _measured(prepared: Prepared, done: list[Cell]) -> dict[str, float]:
         except StoreError:
             continue
         if costs is not None:
-            found.setdefault(cell.variant.name, []).append(float(np.sum(costs["cpu_seconds"].to_numpy())))
+            found.setdefault(kind_of(cell), []).append(float(np.sum(costs["cpu_seconds"].to_numpy())))
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 

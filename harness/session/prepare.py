@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
+from harness.engines import options
+from harness.engines.openrlhf.settings import Settings
 from harness.errors import PluginError, SuiteError, UsageError
 from harness.learning import registry
 from harness.session.manifests import Base, state_of
@@ -20,6 +24,7 @@ from harness.tasks.registry import get_task
 from harness.tasks.sets import SETS
 from harness.tasks.training import SOURCES
 
+ENGINE_OPTIONS: dict[str, type[msgspec.Struct]] = {"embedded": options.Embedded, "openrlhf": Settings}
 _MICRO_CELL_BYTES = 30 << 20
 
 
@@ -62,8 +67,9 @@ def prepare(
         overrides = [*overrides, f"engine={engine}"]
     source = str(find(name))
     suite = registry.validate(load(name, overrides), source)
-    if suite.engine not in {"embedded", "openrlhf"}:
-        raise UsageError(f"{source}: engine: unknown engine {suite.engine!r} (installed: embedded, openrlhf)")
+    if suite.engine not in ENGINE_OPTIONS:
+        raise UsageError(f"{source}: engine: unknown engine {suite.engine!r} (installed: {', '.join(ENGINE_OPTIONS)})")
+    options.read(ENGINE_OPTIONS[suite.engine], suite.engine_options, source)
     data = _data_revision(suite, source)
     engine_sources = sources_digest(suite.engine)
     sources = {v.regime: engine_sources + registry.source_digest(v.regime) for v in suite.regimes}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from harness.errors import DiskFullError, HarnessError
-from harness.session.messages import Finished, FromWorker, Job, Progress, Ready, Stop, encoder, to_worker
+from harness.session.messages import Finished, FromWorker, Job, Leave, Progress, Ready, encoder, to_worker
 
 GRACE_SECONDS = 30.0
 _REPORT_SECONDS = 0.2
@@ -42,33 +42,33 @@ class Worker:
         verifier = Verifier(workers=1)
         self._say(Ready())
         while not self._stopped.is_set() and (job := self._jobs.get()) is not None:
-            started = time.process_time()
-            outcome, reason = self._outcome(job, verifier)
-            self._say(Finished(job.id, outcome, reason, time.process_time() - started))
+            self._say(self._finished(job, verifier))
         verifier.close()
 
-    def _outcome(self, job: Job, verifier: object) -> tuple[str, str]:
+    def _finished(self, job: Job, verifier: object) -> Finished:
         from harness.session.jobs import run_job
         from harness.session.loop import Interrupted
 
         try:
-            run_job(job, verifier, lambda *a: self._progress(job.id, *a), self._stopped.is_set)  # type: ignore[arg-type]
+            spent = run_job(job, verifier, lambda *a: self._progress(job.id, *a), self._stopped.is_set)  # type: ignore[arg-type]
         except Interrupted:
-            return "interrupted", ""
+            return Finished(job.id, "interrupted", "")
         except DiskFullError as error:
-            return "disk", str(error)
+            return Finished(job.id, "disk", str(error))
         except HarnessError as error:
-            return "failed", str(error)
+            return Finished(job.id, "failed", str(error))
         except OSError as error:
             if error.errno == 28:
-                return "disk", str(error)
+                return Finished(job.id, "disk", str(error))
             traceback.print_exc()
-            return "failed", f"{type(error).__name__}: {error}"
+            return Finished(job.id, "failed", f"{type(error).__name__}: {error}")
         except Exception as error:  # a fault of ours or of a plugin ends this cell, not the others
             traceback.print_exc()
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            return "failed", f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
-        return "done", ""
+            return Finished(
+                job.id, "failed", f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+            )
+        return Finished(job.id, "done", "", spent)
 
     def _progress(self, job: str, done: float, total: float, words: str) -> None:
         if time.monotonic() - self._reported >= _REPORT_SECONDS or done >= total:
@@ -83,7 +83,7 @@ class Worker:
     def _read(self) -> None:
         for line in self._source:
             message = to_worker.decode(line)
-            if isinstance(message, Stop):
+            if isinstance(message, Leave):
                 self._stopped.set()
                 self._jobs.put(None)
             else:

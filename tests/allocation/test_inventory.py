@@ -58,7 +58,7 @@ def test_ray_cluster() -> None:
         {"NodeID": "c", "Alive": False, "Resources": {"CPU": 4.0}},
     ]
     first, second = from_ray(nodes).nodes
-    assert (first.name, first.gpus, first.gpu_memory, first.gpu_kind) == ("a", 4, 4 * 10**9, "logical")
+    assert (first.name, first.gpus, first.gpu_memory, first.gpu_kind) == ("a", 4, 2 * 10**9, "logical")
     assert (second.name, second.gpu_memory, second.gpu_kind) == ("b", GPU_MEMORY["H100"], "H100")
     with pytest.raises(UsageError, match="no living node"):
         from_ray(nodes[2:])
@@ -66,4 +66,4 @@ def test_ray_cluster() -> None:
 
 def test_logical_gpus() -> None:
     (node,) = parse("4cpu-24G").with_logical_gpus().nodes
-    assert (node.gpus, node.gpu_memory) == (4, 6 * 10**9)
+    assert (node.gpus, node.gpu_memory, node.memory) == (4, 3 * 10**9, 12 * 10**9)

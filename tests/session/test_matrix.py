@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.engines.openrlhf.settings import settings_of
 from harness.session.matrix import _Driver
+from harness.session.planning import place_of_base, place_of_cell, plan_for
 from harness.session.prepare import prepare
 from harness.session.progress import Plain
 
@@ -117,6 +119,51 @@ def test_no_room_for_the_predicted_results(suite_file, tmp_path, monkeypatch):
     assert not (tmp_path / "results").exists()
 
 
+def driver_of(suite_file, results, jobs, *overrides):
+    prepared = prepare(str(suite_file), results, overrides=overrides)
+    return _Driver(prepared, plan_for(prepared, "8cpu-24G", jobs), Plain(), lambda: None, {})
+
+
 def test_cells_wait_for_their_bases_only(suite_file, tmp_path):
-    driver = _Driver(prepare(str(suite_file), tmp_path), Plain(), lambda: None)
+    driver = driver_of(suite_file, tmp_path, 2)
     assert set(driver.waits[driver.prepared.cells[0].key]) == set(driver.bases)
+
+
+def test_no_more_is_granted_than_the_plan_holds(suite_file, tmp_path):
+    driver = driver_of(suite_file, tmp_path, 2, "seeds=[1,2,3]")
+    driver._submit()
+    assert set(driver.granted) == set(driver.bases)  # two bases, two places
+    for base in driver.bases:
+        for waiting in driver.waits.values():
+            waiting.discard(base)
+        driver._act(driver.scheduler.finished(base, time.monotonic()))
+    driver.granted.clear()
+    driver._submit()
+    assert len(driver.granted) == 2
+    first = driver.granted.popleft()
+    driver._act(driver.scheduler.finished(first, time.monotonic()))
+    assert len(driver.granted) == 2
+    assert first not in driver.granted
+
+
+def test_what_a_stated_cluster_cannot_hold_is_refused_with_what_is_short(suite_file, tmp_path):
+    prepared = prepare(str(suite_file), tmp_path, engine="openrlhf")
+    plan = plan_for(prepared, "1cpu-24G")
+    assert not plan.feasible
+    assert "1 short" in plan.shortfall
+
+
+def test_a_planned_layout_reaches_the_policies_unless_the_suite_has_its_own(suite_file, tmp_path):
+    prepared = prepare(str(suite_file), tmp_path, engine="openrlhf")
+    place = place_of_cell(plan_for(prepared, "8xH100-80G"), prepared.cells[0])
+    own = {p.name for p in prepared.cells[0].group.policies}
+    assert place.layout.keys() == own
+    assert sum(b.gpus for b in place.bundles) == sum(options["trainers"] for options in place.layout.values())
+    for options in place.layout.values():
+        settings_of(options)
+    prepared = prepare(str(suite_file), tmp_path, engine="openrlhf", overrides=["engine_options.trainers=2"])
+    plan = plan_for(prepared, "8xH100-80G")
+    assert all(p.gpus == 2 for kind in plan.kinds for p in kind.layout.policies)
+    assert place_of_cell(plan, prepared.cells[0]).layout == {}
+    base = place_of_base(plan, prepared.bases[0])
+    assert sum(b.gpus for b in base.bundles) == 2

@@ -55,6 +55,9 @@ BAD = {
     "unknown training task": (GOOD + "training: {task: nothing}\n", "training.task", "unknown training task"),
     "bad edge": (GOOD + "sharing: {direction: edges, edges: [[a, z]]}\n", "sharing.edges", "does not join"),
     "edges without direction": (GOOD + "sharing: {edges: [[a, b]]}\n", "sharing", "go together"),
+    "engine option": (GOOD + "engine_options: {foo: 1}\n", "engine_options", "unknown field `foo`"),
+    "engine option out of range": (GOOD + "engine: openrlhf\nengine_options: {trainers: 0}\n",
+                                   "engine_options.trainers", ">= 1"),
     "path as name": (GOOD.replace("name: x", "name: ../../x"), "name", "pattern"),
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ they need cannot happen.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from time import monotonic, sleep
 from types import TracebackType
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
+from harness.allocation.inventory import Inventory, from_ray
 from harness.engines.openrlhf import cpu
 from harness.engines.openrlhf.settings import Settings
 from harness.errors import EngineError, InfeasibleError
@@ -55,6 +57,12 @@ def connect(devices: int | None = None) -> None:
         )
 
 
+def inventory() -> Inventory:
+    """Of the cluster that `connect` joins."""
+    connect()
+    return from_ray(ray.nodes())
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One policy's part of a reservation: bundle of each trainer rank and of each rollout engine's first device."""
@@ -89,6 +97,22 @@ class Reservation:
                 f"{free.get('GPU', 0):g} GPUs and {free.get('CPU', 0):g} CPUs free"
             )
         self.slots = _assign(self.group, policies)
+        try:
+            self._check_nodes(policies)
+        except EngineError:
+            self.release()
+            raise
+
+    def _check_nodes(self, policies: Mapping[str, Settings]) -> None:
+        """An engine's tensor-parallel devices must not lie on several nodes."""
+        nodes = placement_group_table(self.group)["bundles_to_node_id"]
+        for name, settings in policies.items():
+            for first in self.slots[name].rollouts:
+                if len({nodes[bundle] for bundle in range(first, first + settings.tensor_parallel)}) > 1:
+                    raise EngineError(
+                        f"policy {name!r}: Ray gave the {settings.tensor_parallel} devices of one rollout engine on several "
+                        "nodes; a smaller tensor_parallel fits"
+                    )
 
     def release(self, deadline: float = 30.0) -> None:
         """Give everything back and wait until Ray has it. Idempotent; raises EngineError after `deadline` seconds."""
@@ -129,3 +153,17 @@ def _assign(group: PlacementGroup, policies: Mapping[str, Settings]) -> dict[str
         slots[name] = Slot(group, trainers, rollouts)
         first += settings.devices
     return slots
+
+
+def main() -> None:
+    """Hold a cluster on this machine for other processes: print its address, and end it when stdin closes."""
+    out = os.dup(1)
+    os.dup2(2, 1)  # what Ray prints is not for the reader of the address
+    connect()
+    os.write(out, f"{ray.get_runtime_context().gcs_address}\n".encode())
+    sys.stdin.read()
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

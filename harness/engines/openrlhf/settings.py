@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from harness.errors import SuiteError
+from harness.engines.options import read
 
 Count = Annotated[int, Meta(ge=1, le=4096)]
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
@@ -63,8 +63,4 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def settings_of(options: Mapping[str, Any], source: str = "suite") -> Settings:
     """Validated settings. Raises SuiteError with the place inside `engine_options`."""
-    try:
-        return msgspec.convert(dict(options), Settings)
-    except msgspec.ValidationError as error:
-        problem, _, path = str(error).partition(" - at `$")
-        raise SuiteError(source, f"engine_options{path.rstrip('`')}", problem) from None
+    return read(Settings, options, source)

@@ -1,0 +1,30 @@
+"""A suite's `engine_options`, checked before anything is opened. Imports no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from harness.errors import SuiteError
+
+Options = TypeVar("Options", bound=msgspec.Struct)
+
+
+class Embedded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of the embedded engine. device: as torch names it; None takes CUDA where there is any. micro_tokens: padded tokens of one
+    forward and backward pass."""
+
+    device: str | None = None
+    micro_tokens: Annotated[int, Meta(ge=1)] = 8192
+
+
+def read(kind: type[Options], options: Mapping[str, Any], source: str) -> Options:
+    """`options` as an engine's own struct. Raises SuiteError with the place inside `engine_options`."""
+    try:
+        return msgspec.convert(dict(options), kind)
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).partition(" - at `$")
+        raise SuiteError(source, f"engine_options{path.rstrip('`')}", problem) from None
