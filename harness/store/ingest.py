@@ -30,9 +30,10 @@ from harness.store.schema import DERIVE, DERIVED, SOURCE, create_statements, ver
 
 STORE = "harness.duckdb"
 _LOCK = ".harness.lock"
-_BATCH_BYTES = 128 << 20
-_WRITERS = min(4, os.cpu_count() or 1)
-"""Threads that read journals and insert their rows; DuckDB itself then uses one each."""
+_BATCH_BYTES = 256 << 20
+"""Rows held before they are inserted. Each commit writes again what the last one left of a row group: few large ones are fast."""
+_THREADS = min(4, os.cpu_count() or 1)
+"""Of DuckDB, while it inserts."""
 _SETTLED_NS = 2_000_000_000
 """A folder changed more recently than this is read again next time: its time stamp may not show the next change."""
 
@@ -178,16 +179,18 @@ def _write(
 ) -> int:
     try:
         with duckdb.connect(str(path)) as connection:
-            connection.execute("SET threads = 1")
+            connection.execute(f"SET threads = {_THREADS}")
             for statement in create_statements() if fresh else ():
                 connection.execute(statement)
             if not fresh:
                 _delete(connection, [*((s.suite, s.cell) for s in changed), *gone])
             _insert_suites(connection, suites, results, problems)
-            share = -(-len(changed) // _WRITERS) or 1
-            chunks = [changed[i : i + share] for i in range(0, len(changed), share)]
-            with ThreadPoolExecutor(_WRITERS) as writers:
-                rows = sum(writers.map(lambda chunk: _ingest_chunk(connection, chunk, problems), chunks))
+            batches = _batches(changed, problems)
+            with ThreadPoolExecutor(1) as reader:
+                rows, ahead = 0, reader.submit(next, batches, None)
+                while batch := ahead.result():
+                    ahead = reader.submit(next, batches, None)
+                    rows += _insert(connection, batch)
             if problems:
                 connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", problems)
             connection.execute("CHECKPOINT")
@@ -246,26 +249,24 @@ def _load(source: Source) -> _Cell:
     return _Cell(source, manifest, contents.tables, problems + contents.problems)
 
 
-def _ingest_chunk(connection: duckdb.DuckDBPyConnection, sources: Sequence[Source], problems: list[Problem]) -> int:
-    """One writer's part, in batches of bounded size. Batches need no common transaction: the file is still a temporary one."""
-    rows = 0
-    with connection.cursor() as cursor:
-        batch: list[_Cell] = []
-        size = 0
-        for source in sources:
-            cell = _load(source)
-            problems.extend((source.suite, source.cell, problem) for problem in cell.problems)
-            batch.append(cell)
-            size += sum(table.nbytes for table in cell.tables.values())
-            if size >= _BATCH_BYTES:
-                rows += _insert(cursor, batch)
-                batch, size = [], 0
-        if batch:
-            rows += _insert(cursor, batch)
-    return rows
+def _batches(sources: Sequence[Source], problems: list[Problem]) -> Iterator[list[_Cell]]:
+    """Cells in batches of bounded size, in the order of `sources`; what could not be read is added to `problems`."""
+    batch: list[_Cell] = []
+    size = 0
+    for source in sources:
+        cell = _load(source)
+        problems.extend((source.suite, source.cell, problem) for problem in cell.problems)
+        batch.append(cell)
+        size += sum(table.nbytes for table in cell.tables.values())
+        if size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _insert(connection: duckdb.DuckDBPyConnection, batch: Sequence[_Cell]) -> int:
+    """Batches need no common transaction: the file is still a temporary one."""
     connection.execute("BEGIN")
     connection.register("rows", _cells_table(batch))
     connection.execute("INSERT INTO cells BY NAME SELECT * FROM rows")
