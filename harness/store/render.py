@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import textwrap
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
 import msgspec
+from rich.cells import cell_len, chop_cells
 
 from harness.errors import UsageError
 from harness.store.table import MEAN, Pair, ShowRow
@@ -45,51 +47,74 @@ _HEADS = ("accuracy", "gain over the baseline", "tie", "base", "used", "seeds", 
 
 
 def _table(rows: Rows, width: int, colour: bool) -> str:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     shown = len(_HEADS) if width >= 106 else 5 if width >= 85 else 3
-    out = io.StringIO()
-    console = Console(file=out, width=width, force_terminal=colour, no_color=not colour, highlight=False)
+    parts = []
     for (group, task, metric), members in groupby(rows, key=lambda r: (r.group, r.task, r.metric)):
-        title = Text(visible(f"{group}: {task}, {metric}; accuracy in %, gain in points, 95 % intervals"), style="bold")
-        table = Table(title=title, title_justify="left", box=None, padding=(0, 1), header_style="dim")
-        table.add_column("regime", overflow="fold")
-        table.add_column("policy", overflow="fold")
-        for head in _HEADS[:shown]:
-            table.add_column(head, justify="right", no_wrap=True)
-        for row in members:
-            gains = row.gain_interval is not None and row.gain_interval[0] > 0
-            loses = row.gain_interval is not None and row.gain_interval[1] < 0
-            style = "green" if gains else "red" if loses else ""
-            cells = (
-                visible(row.regime) if row.policy == MEAN else "",
-                "mean" if row.policy == MEAN else visible(row.policy),
-                _with(percent(row.accuracy), row.interval),
-                _with(percent(row.gain, signed=True), row.gain_interval),
-                str(row.tie_group),
-                percent(row.base),
-                "–" if row.peer_used is None else f"{row.peer_used:.0%}",
-                str(row.seeds),
-                f"{row.rollouts:,.0f}",
-                f"{row.cpu_seconds:,.0f}",
-            )
-            styles = ["bold" if row.tie_group == 1 else "", "", "", style, *[""] * 6]
-            table.add_row(*[Text(cell, style=s) for cell, s in zip(cells, styles, strict=True)][: shown + 2])
-        console.print(table)
-        console.print()
-    if not rows:
-        console.print("no finished cells yet")
-    else:
-        console.print(
-            Text(
-                "gain: paired by seed with the baseline at the same rollout budget (Student t). tie 1: cannot be told from the "
-                "best. used: share of received peer answers that gave a gradient.",
-                style="dim",
-            )
-        )
-    return out.getvalue()
+        title = visible(f"{group}: {task}, {metric}; accuracy in %, gain in points, 95 % intervals")
+        lines = [[(head, "dim") for head in ("regime", "policy", *_HEADS[:shown])]]
+        lines += [_cells(row)[: shown + 2] for row in members]
+        parts += [*_folded(title, width, "bold", colour), *_aligned(lines, width, colour), ""]
+    about = (
+        "gain: paired by seed with the baseline at the same rollout budget (Student t). tie 1: cannot be told from the "
+        "best. used: share of received peer answers that gave a gradient."
+    )
+    parts += _folded(about, width, "dim", colour) if rows else ["no finished cells yet"]
+    return "\n".join(parts) + "\n"
+
+
+Cell = tuple[str, str]
+"""A text and its style."""
+_STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32}
+
+
+def _cells(row: ShowRow) -> list[Cell]:
+    gains = row.gain_interval is not None and row.gain_interval[0] > 0
+    loses = row.gain_interval is not None and row.gain_interval[1] < 0
+    return [
+        (visible(row.regime) if row.policy == MEAN else "", "bold" if row.tie_group == 1 else ""),
+        ("mean" if row.policy == MEAN else visible(row.policy), ""),
+        (_with(percent(row.accuracy), row.interval), ""),
+        (_with(percent(row.gain, signed=True), row.gain_interval), "green" if gains else "red" if loses else ""),
+        (str(row.tie_group), ""),
+        (percent(row.base), ""),
+        ("–" if row.peer_used is None else f"{row.peer_used:.0%}", ""),
+        (str(row.seeds), ""),
+        (f"{row.rollouts:,.0f}", ""),
+        (f"{row.cpu_seconds:,.0f}", ""),
+    ]
+
+
+def _aligned(lines: Sequence[Sequence[Cell]], width: int, colour: bool) -> list[str]:
+    """Regime and policy to the left and folded where they leave no room, numbers to the right and never cut.
+
+    By hand, because a general layout takes longer than all the statistics.
+    """
+    widths = [max(cell_len(line[i][0]) for line in lines) for i in range(len(lines[0]))]
+    room = max(8, width - sum(widths[2:]) - 2 * len(widths))
+    widths[1] = min(widths[1], max(4, room - widths[0], room // 2))
+    widths[0] = min(widths[0], max(4, room - widths[1]))
+    out = []
+    for line in lines:
+        names = [chop_cells(text.replace("\n", " "), size) for (text, _), size in zip(line[:2], widths, strict=False)]
+        for i in range(max(1, *(len(name) for name in names))):
+            texts = [name[i] if i < len(name) else "" for name in names] + [
+                text if i == 0 else "" for text, _ in line[2:]
+            ]
+            padded = [
+                " " * (size - cell_len(text)) * (place > 1) + _styled(text, style, colour)
+                + " " * (size - cell_len(text)) * (place < 2)
+                for place, (text, (_, style), size) in enumerate(zip(texts, line, widths, strict=True))
+            ]  # fmt: skip
+            out.append(f" {'  '.join(padded)}".rstrip())
+    return out
+
+
+def _folded(text: str, width: int, style: str, colour: bool) -> list[str]:
+    return [_styled(line, style, colour) for line in textwrap.wrap(text, width)]
+
+
+def _styled(text: str, style: str, colour: bool) -> str:
+    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if colour and style and text else text
 
 
 def _json(suite: str, rows: Rows) -> str:
