@@ -9,13 +9,13 @@ last line is one JSON object.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import shutil
 import socket
 import statistics
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -23,6 +23,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from playwright.async_api import Browser as AsyncBrowser
+from playwright.async_api import Error as PlaywrightError
+from playwright.async_api import async_playwright
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from leaderboard import command
@@ -30,6 +33,7 @@ from leaderboard.views import PAGES
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 DRAWN = "[data-testid=stVegaLiteChart] svg, [data-testid=stVegaLiteChart] canvas"
+IDLE = "document.querySelector('[data-testid=stApp]').getAttribute('data-test-script-state') === 'notRunning'"
 
 
 @contextmanager
@@ -76,25 +80,43 @@ def filter_change(page: Page, option: str) -> float:
     return time.perf_counter() - started
 
 
-def reader(url: str, seconds: float, failures: list[str], counts: list[int]) -> None:
-    """One reader: loads page after page."""
+async def reader(browser: AsyncBrowser, url: str, first: int, end: float, failures: list[str]) -> int:
+    """One reader with a session of its own: loads page after page until it is drawn. Returns how many."""
+    context = await browser.new_context()
+    page = await context.new_page()
+    page.on("pageerror", lambda error: failures.append(f"page error: {error}"[:300]))
     loads = 0
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        page = browser.new_page()
+    while time.monotonic() < end:
+        slug = PAGES[(first + loads) % len(PAGES)].slug
+        try:
+            await page.goto(f"{url}/{slug}", timeout=60_000)
+            await page.wait_for_selector("h1", timeout=60_000)
+            await page.wait_for_function(IDLE, timeout=60_000)
+        except PlaywrightError as error:
+            failures.append(f"{slug}: {error}"[:300])
+        failures += [
+            f"{slug}: {text}"[:300] for text in await page.locator("[data-testid=stException]").all_inner_texts()
+        ]
+        loads += 1
+    await context.close()
+    return loads
+
+
+async def readers(url: str, number: int, seconds: float) -> dict[str, object]:
+    """That many readers in one Chromium, each with its own websocket session."""
+    failures: list[str] = []
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            slug = PAGES[loads % len(PAGES)].slug if loads % len(PAGES) else ""
-            try:
-                page.goto(f"{url}/{slug}")
-                page.wait_for_selector("h1", timeout=60_000)
-                if page.locator("[data-testid=stException]").count():
-                    failures.append(page.locator("[data-testid=stException]").first.inner_text()[:300])
-            except Exception as error:  # whatever a reader sees is counted
-                failures.append(str(error)[:300])
-            loads += 1
-        browser.close()
-    counts.append(loads)
+        loads = await asyncio.gather(*(reader(browser, url, i, end, failures) for i in range(number)))
+        await browser.close()
+    return {
+        "readers": number,
+        "loads": sum(loads),
+        "fewest": min(loads),
+        "failed": len(failures),
+        "failures": failures[:5],
+    }
 
 
 def main() -> None:
@@ -108,22 +130,7 @@ def main() -> None:
     figures: dict[str, object] = {"load": os.getloadavg()[0]}
     with served(arguments.results.resolve()) as url:
         if arguments.readers:
-            failures: list[str] = []
-            counts: list[int] = []
-            threads = [
-                threading.Thread(target=reader, args=(url, arguments.seconds, failures, counts))
-                for _ in range(arguments.readers)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            figures |= {
-                "readers": arguments.readers,
-                "loads": sum(counts),
-                "failures": failures[:5],
-                "failed": len(failures),
-            }
+            figures |= asyncio.run(readers(url, arguments.readers, arguments.seconds))
         else:
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)

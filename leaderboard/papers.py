@@ -1,13 +1,20 @@
-"""Published numbers, as their papers print them (accuracy in percent), with the baseline of the same table."""
+"""The published numbers as gains: each method over the independent training of its paper that had as many rollouts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from harness.published import Publication, PublishedRow, load, names
+
+_BASELINES = ("gspo", "grpo")
+"""Independent training at the regimes' rollouts: the one with the regime's own objective before the other."""
+_MORE_ROLLOUTS = {"gspo2": "independent-2x", "grpo16": "independent-2x", "grpo32": "independent-4x"}
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One number. regime: our name for it; baseline: the row of the same table that its gain is measured against."""
+    """One number, accuracies in percent. regime: our name for it; baseline: what its gain is measured against."""
 
     paper: str
     setting: str
@@ -23,59 +30,43 @@ class Published:
         return self.value - self.baseline
 
 
-HACPO, MUTUAL, GRAFT = "HACPO (arXiv 2603.02604)", "Mutual RL (arXiv 2605.07244)", "GRAFT (arXiv 2609.37868)"
-_SEVEN = "mean of 7 benchmarks (AIME 2025 as best@30)"
-_MATH = "MATH, reward@1 at step 105, read off the author's figure"
-_FIVE = "mean of 5 benchmarks"
+def published() -> list[Published]:
+    """Every row with a baseline in the same table, publication by publication."""
+    return [row for name in names() for row in _gains(load(name))]
 
 
-def _rows(
-    paper: str, setting: str, model: str, against: str, baseline: float, values: dict[str, float]
-) -> tuple[Published, ...]:
-    return tuple(Published(paper, setting, model, regime, value, baseline, against) for regime, value in values.items())
+def _gains(paper: Publication) -> Iterable[Published]:
+    for row in paper.rows:
+        baseline = _baseline(paper, row)
+        if baseline is None or row.method in ("base", *_BASELINES):
+            continue
+        measured = {task for other in paper.rows if other.source == row.source for task in other.values}
+        yield Published(
+            f"{paper.short} (arXiv {paper.arxiv})",
+            f"{row.source}, {_setting(paper, measured)}",
+            f"{row.policy} with {row.peer}" if row.peer else row.policy,
+            _MORE_ROLLOUTS.get(row.method, row.method),
+            _percent(paper, row),
+            _percent(paper, baseline),
+            baseline.method.upper(),
+        )
 
 
-PUBLISHED: tuple[Published, ...] = (
-    *_rows(
-        HACPO,
-        _SEVEN,
-        "Qwen3-1.7B-Base with Qwen3-4B-Base",
-        "GSPO",
-        46.7,
-        {"independent-2x": 47.5, "naive": 42.5, "hacpo": 49.3},
-    ),
-    *_rows(
-        HACPO,
-        _SEVEN,
-        "Qwen3-4B-Base with Qwen3-1.7B-Base",
-        "GSPO",
-        57.8,
-        {"independent-2x": 57.5, "naive": 52.6, "hacpo": 60.1},
-    ),
-    *_rows(
-        HACPO,
-        _SEVEN,
-        "Llama-3.2-3B-Instruct with Qwen3-4B-Base",
-        "GSPO",
-        35.1,
-        {"independent-2x": 33.4, "naive": 29.4, "hacpo": 39.0},
-    ),
-    *_rows(MUTUAL, _MATH, "Qwen2.5-Math with Qwen3-1.7B", "GRPO", 68.1, {"prp": 69.1, "xgrpo": 68.4, "sgt": 68.7}),
-    *_rows(MUTUAL, _MATH, "Qwen3-1.7B with Qwen2.5-Math", "GRPO", 63.1, {"prp": 54.9, "xgrpo": 63.8, "sgt": 65.0}),
-    *_rows(
-        GRAFT,
-        _FIVE,
-        "SmolLM3-3B with Qwen3-1.7B",
-        "GRPO, 8 rollouts",
-        32.60,
-        {"independent-2x": 33.38, "independent-4x": 35.71, "hacpo": 31.51, "sgt": 34.88, "graft": 37.06},
-    ),
-    *_rows(
-        GRAFT,
-        _FIVE,
-        "Qwen3-1.7B with SmolLM3-3B",
-        "GRPO, 8 rollouts",
-        31.20,
-        {"independent-2x": 32.15, "independent-4x": 32.43, "hacpo": 27.24, "sgt": 31.24, "graft": 33.44},
-    ),
-)
+def _baseline(paper: Publication, row: PublishedRow) -> PublishedRow | None:
+    """Its own group's, else the one that serves all groups of the policy."""
+    same = [r for r in paper.rows if (r.source, r.policy) == (row.source, row.policy) and r.group in (row.group, "")]
+    return next((r for method in _BASELINES for r in same if r.method == method), None)
+
+
+def _setting(paper: Publication, tasks: set[str]) -> str:
+    if len(tasks) == 1:
+        return f"{next(iter(tasks))} ({paper.metric(next(iter(tasks)))})"
+    other = [
+        f"{task} as {paper.metric(task)}" for task in sorted(tasks) if paper.metric(task) != paper.metrics["default"]
+    ]
+    return f"mean of {len(tasks)} benchmarks" + (f" ({', '.join(other)})" if other else "")
+
+
+def _percent(paper: Publication, row: PublishedRow) -> float:
+    value = row.average if row.average is not None else sum(row.values.values()) / len(row.values)
+    return 100 * paper.share(value)

@@ -40,10 +40,12 @@ class Trained(msgspec.Struct, frozen=True):
 
 
 class Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A paper's numbers. scale: `share` (0-1) or `percent`. metrics: how each benchmark was measured (`default` for the rest).
-    suites: the shipped suites that repeat its experiments. notes: what does not fit together in the paper or with others."""
+    """A paper's numbers. short: the name that people use. scale: `share` (0-1) or `percent`. metrics: how each benchmark was
+    measured (`default` for the rest). suites: the shipped suites that repeat its experiments. notes: what does not fit together
+    in the paper or with others."""
 
     key: str
+    short: str
     title: str
     arxiv: str
     version: str
