@@ -61,10 +61,11 @@ def choose_some(label: str, options: Sequence[str], key: str) -> list[str]:
     return [option for option in options if option in chosen] or list(options)
 
 
-def downloads(name: str, table: pd.DataFrame, figures: Sequence[Figure] = ()) -> None:
+def downloads(name: str, table: pd.DataFrame | Callable[[], pd.DataFrame], figures: Sequence[Figure] = ()) -> None:
     """One menu with the page's numbers as CSV and its figure as SVG and PNG; made when asked for."""
+    make = table if callable(table) else lambda: table
     with st.popover("Download", icon=":material/download:"):
-        _button("Table (CSV)", f"{name}.csv", "text/csv", lambda: csv_text(table))
+        _button("Table (CSV)", f"{name}.csv", "text/csv", lambda: csv_text(make()))
         if figures:
             _button("Figure (SVG)", f"{name}.svg", "image/svg+xml", lambda: to_svg(printable(figures)).encode())
             _button("Figure (PNG)", f"{name}.png", "image/png", lambda: to_png(printable(figures)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -151,6 +152,24 @@ def test_hostile_texts_are_shown_as_text(stores: dict[str, Path], slug: str) -> 
             assert "<b>bold" not in text
             assert "\x1b" not in text
             assert "\u202e" not in text
+
+
+def test_a_megabyte_of_hostile_text_is_cut_and_shown_as_text(tmp_path: Path) -> None:
+    text = EVIL + "<img src=x onerror=alert(1)>" * 40_000
+    write_results(
+        tmp_path, groups={"pair": ("llama", "qwen")}, regimes=REGIMES[2:3], seeds=(1,), steps=1, questions=2, text=text
+    )
+    ingest(tmp_path)
+    for part in ("Peers' answers", "Answers"):
+        app = page(tmp_path, "cell", part=part)
+        bodies = [str(e.proto.body) for e in app.get("html")]
+        said_sizes = [int(n.replace(",", "")) for n in re.findall(r"([0-9,]+) characters in all", "".join(bodies))]
+        assert max(said_sizes, default=0) >= len(text), f"{part}: cut, and says so"
+        assert sum(map(len, bodies)) < 2_000_000
+        for body in bodies:
+            assert "<script>" not in body
+            assert "<img" not in body
+            assert "\x1b" not in body
 
 
 def test_escaped_and_csv() -> None:

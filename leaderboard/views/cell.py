@@ -20,12 +20,26 @@ _LIMIT = 20_000
 """Characters of one text that are fetched."""
 _PER_PAGE = 6
 _SAMPLES = """
-SELECT policy, task, metric, doc_id, repeat, substr(prompt, 1, {limit}) AS prompt,
-    substr(text, 1, {limit}) AS text, length(text) AS size,
+SELECT policy, task, metric, doc_id, repeat, substr(prompt, 1, {limit}) AS prompt, length(prompt) AS prompt_size,
+    substr(text, 1, {limit}) AS text, length(text) AS text_size,
     substr(extracted, 1, 200) AS extracted, substr(gold, 1, 200) AS gold, verdict, reason, tokens, finished
 FROM samples WHERE suite = ? AND cell = ? AND (? = 'all' OR policy = ?) AND (? = 'all' OR metric = ?) AND (? = 'all' OR verdict = ?)
 ORDER BY task, metric, doc_id, policy, repeat LIMIT ? OFFSET ?
 """
+_TRACES = """
+SELECT {columns} FROM traces WHERE suite = ? AND cell = ?
+ORDER BY step, receiver, author, prompt_id, "index" LIMIT {count} OFFSET ?
+"""
+_TRACE = ", ".join(
+    [
+        "author, receiver, own_verdict, peer_verdict, used, substr(gold, 1, 200) AS gold",
+        *(f"substr({c}, 1, {_LIMIT}) AS {c}, length({c}) AS {c}_size" for c in ("prompt", "own_text", "peer_text")),
+        *(
+            f"{c}[1:{_LIMIT}] AS {c}"
+            for c in ("source_pieces", "source_logprobs", "receiver_pieces", "aligned", "receiver_logprobs")
+        ),
+    ]
+)
 
 
 def draw(store: Store, suite: str, view: View) -> None:
@@ -104,11 +118,8 @@ def _training(store: Store, suite: str, key: str, about: pd.Series[Any]) -> None
 
 
 def _traces(store: Store, suite: str, key: str, about: pd.Series[Any]) -> None:
-    traces = store.frame(
-        "SELECT * EXCLUDE (suite, cell) FROM traces WHERE suite = ? AND cell = ? ORDER BY step, receiver LIMIT 200",
-        suite,
-        key,
-    )
+    columns = "step, author, receiver, prompt_id"
+    traces = store.frame(_TRACES.format(columns=columns, count=200), suite, key, 0)
     if traces.empty:
         empty("No exchanged answer was kept in full for this cell: its regime exchanges no text, or nothing arrived.")
         return
@@ -116,17 +127,17 @@ def _traces(store: Store, suite: str, key: str, about: pd.Series[Any]) -> None:
     chosen = st.selectbox(
         "Exchanged answer", range(len(labels)), format_func=lambda i: visible(labels[i], 120), key="trace", width=420
     )
-    row = traces.iloc[chosen]
+    row = store.frame(_TRACES.format(columns=_TRACE, count=1), suite, key, chosen).iloc[0]
     st.caption("Prompt")
-    _plain(row["prompt"])
+    _plain(row["prompt"], row["prompt_size"])
     left, right = st.columns(2)
     with left:
         st.caption(f"Own answer of {escaped(row['receiver'])}: {row['own_verdict']}")
-        _plain(row["own_text"])
+        _plain(row["own_text"], row["own_text_size"])
     with right:
         used = "used" if row["used"] else "without a gradient"
         st.caption(f"Answer of {escaped(row['author'])}: {row['peer_verdict']}, {used}")
-        _plain(row["peer_text"])
+        _plain(row["peer_text"], row["peer_text_size"])
     st.caption(f"Reference answer: {escaped(row['gold'], 200)}")
     st.markdown("**The peer's answer in both tokenizers**")
     st.html(TOKEN_STYLE + token_view(row.to_dict()))
@@ -153,8 +164,7 @@ def _answers(store: Store, suite: str, key: str, about: pd.Series[Any]) -> None:
         for column, row in zip(st.columns(2), rows.iloc[start : start + 2].to_dict("records"), strict=False):
             with column.container(border=True):
                 _answer(row)
-    table = store.frame(_SAMPLES.format(limit=_LIMIT), suite, key, *parameters, 5000, 0)
-    downloads(f"answers-{key}", table)
+    downloads(f"answers-{key}", lambda: store.frame(_SAMPLES.format(limit=_LIMIT), suite, key, *parameters, 5000, 0))
 
 
 _MARKS = {"right": ("right", "green", ":material/check:"), "wrong": ("wrong", "red", ":material/close:")}
@@ -168,9 +178,8 @@ def _answer(row: dict[str, Any]) -> None:
         f"{escaped(row['policy'])}, {escaped(row['task'])} {escaped(row['doc_id'])}, {decoding}, {row['tokens']} tokens"
         + ("" if row["finished"] else ", cut off")
     )
-    _plain(row["prompt"])
-    cut = row["size"] > len(row["text"])
-    _plain(row["text"] + (f"\n… ({row['size']:,} characters in all)" if cut else ""))
+    _plain(row["prompt"], row["prompt_size"])
+    _plain(row["text"], row["text_size"])
     reason = f", {escaped(row['reason'], 200)}" if row["reason"] else ""
     st.caption(f"Extracted: {escaped(row['extracted'], 200) or '–'}. Reference: {escaped(row['gold'], 200)}{reason}")
 
@@ -200,9 +209,10 @@ def _provenance(store: Store, suite: str, key: str, about: pd.Series[Any]) -> No
     downloads(f"provenance-{key}", rows)
 
 
-def _plain(text: str) -> None:
-    """Text as text: no Markdown, no HTML, no control characters."""
-    st.html(f'<pre class="answer">{html.escape(visible(text, _LIMIT))}</pre>{_PRE}')
+def _plain(text: str, size: int) -> None:
+    """Text as text: no Markdown, no HTML, no control characters. `size`: characters before it was cut."""
+    more = f"\n… ({size:,} characters in all)" if size > len(text) else ""
+    st.html(f'<pre class="answer">{html.escape(visible(text) + more)}</pre>{_PRE}')
 
 
 _PRE = """<style>pre.answer {white-space: pre-wrap; overflow-wrap: anywhere; margin: 0 0 .25rem; max-height: 22rem; overflow: auto;
