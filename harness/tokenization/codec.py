@@ -2,7 +2,8 @@
 
 `encode` and `decode` are those of the tokenizer's Rust core, one call per batch; everything else is numpy over the
 concatenated batch. Where a tokenizer inverts exactly, the spans are the lengths of its tokens' own bytes, compared byte by
-byte with the text; where it does not (normalisers, unknown characters), they come from the core's character offsets.
+byte with the text, or without white space and capitals if it changes no more than these; where it changes more
+(normalisers, unknown characters), they come from the core's character offsets.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from jaxtyping import Int32
 
 from harness.errors import TokenizationError
 from harness.tokenization.isolation import MARKER, control_tokens, isolated, unknown_token
-from harness.tokenization.spans import Texts, by_bytes, by_offsets
+from harness.tokenization.spans import Texts, by_bytes, by_offsets, by_solid_bytes
 from harness.tokenization.surfaces import SEPARATOR, Batch, Surfaces
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ T = TypeVar("T")
 MAX_TEXT_BYTES = 1 << 20
 PROBE = "So  2+3 = 5.\n"
 """Where a tokenizer gives this back, it gives back most texts, and offsets are asked for only where it does not."""
+PROBES = [f"a {chr(code)} a" for code in range(128)]
+"""Where it does not, characters of whose texts the spans need no offsets."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,8 +84,7 @@ class TokenCodec:
         self._surfaces = Surfaces(self._own)
         self._control = np.zeros(self._surfaces.separator + 1, dtype=bool)
         self._control[[i for content, i in control.items() if content != unknown]] = True
-        probe = self._batch(self._core([PROBE], offsets=False))
-        self._inverts = bool(by_bytes(self._surfaces, probe, Texts.join([PROBE]))[1].all())
+        self._inverts, self._easy_bytes = self._probed()
 
     def decode(self, ids: Sequence[int] | Int32[np.ndarray, "T"]) -> str:
         """Text of sampled ids; special tokens and ids outside the vocabulary contribute nothing."""
@@ -146,18 +148,44 @@ class TokenCodec:
         except TokenizationError as panic:
             return [panic] if len(texts) == 1 else [result for text in texts for result in self._attempt([text])]
 
+    def _probed(self) -> tuple[bool, bytes]:
+        """Whether the tokenizer gives most texts back; and the bytes of which texts are encoded without offsets at first."""
+        try:
+            first = self._batch(self._core([PROBE], offsets=False))
+            if by_bytes(self._surfaces, first, Texts.join([PROBE]))[1].all():
+                return True, bytes(range(256))
+            encodings = self._core(PROBES, offsets=True)
+        except TokenizationError:
+            return False, b""
+        batch, joined = self._batch(encodings), Texts.join(PROBES)
+        ends, right = by_solid_bytes(self._surfaces, batch, joined)
+        same = ends == by_offsets(self._surfaces, batch, joined, [encoding.offsets for encoding in encodings])
+        same[batch.rows[1:] - 1] = True
+        return False, bytes(np.flatnonzero(right & np.logical_and.reduceat(same, batch.rows[:-1])).tolist())
+
     def _spans(self, texts: list[str]) -> list[Encoded | TokenizationError]:
-        encodings = self._core(texts, offsets=not self._inverts)
+        easy = [not text.encode().translate(None, self._easy_bytes) for text in texts]
+        groups = {
+            wanted: iter(self._group(chosen, offsets=not wanted))
+            for wanted in (True, False)
+            if (chosen := [text for text, is_easy in zip(texts, easy, strict=True) if is_easy == wanted])
+        }
+        return [next(groups[is_easy]) for is_easy in easy]
+
+    def _group(self, texts: list[str], offsets: bool) -> list[Encoded | TokenizationError]:
+        """Encodings with offsets from the start, or only of those texts that turn out to need them."""
+        encodings = self._core(texts, offsets)
         batch, joined = self._batch(encodings), Texts.join(texts)
         ends, right, inverse = by_bytes(self._surfaces, batch, joined)
+        if not (offsets or self._inverts or right.all()):
+            rest, chosen = ~right, np.repeat(~right, np.diff(batch.rows))
+            ends[chosen], right[rest] = by_solid_bytes(self._surfaces, batch.only(rest), joined.only(rest))
         if not right.all():
-            rest = np.flatnonzero(~right).tolist()
-            again = (
-                self._core([texts[i] for i in rest], offsets=True) if self._inverts else [encodings[i] for i in rest]
-            )
-            offsets = [encoding.offsets for encoding in again]
+            rows = np.flatnonzero(~right).tolist()
+            again = [encodings[i] for i in rows] if offsets else self._core([texts[i] for i in rows], offsets=True)
             chosen = np.repeat(~right, np.diff(batch.rows))
-            ends[chosen] = by_offsets(self._surfaces, batch.only(~right), joined.only(~right), offsets)
+            spans = [encoding.offsets for encoding in again]
+            ends[chosen] = by_offsets(self._surfaces, batch.only(~right), joined.only(~right), spans)
         controlled = np.logical_or.reduceat(self._control[batch.ids], batch.rows[:-1])
         ends, rows = ends.astype(np.int32), batch.rows.tolist()
         return [
@@ -188,6 +216,8 @@ def _refusal(text: str) -> TokenizationError | None:
     """Why a text is not even tried."""
     if not text:
         return TokenizationError("empty", "the text is empty")
+    if text.isascii() and len(text) <= MAX_TEXT_BYTES:
+        return None
     if MARKER in text:
         return TokenizationError("control", "the text holds the marker of control tokens")
     try:
@@ -198,10 +228,11 @@ def _refusal(text: str) -> TokenizationError | None:
 
 
 def _guarded(call: Callable[[], T]) -> T:
-    """Run the tokenizer's core. Its panics are no `Exception`, and their type has no importable name."""
+    """Run the tokenizer's core. Its errors are of no type of their own; its panics are no `Exception`, and their type has no
+    importable name."""
     try:
         return call()
     except BaseException as error:
-        if type(error).__name__ != "PanicException":
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
         raise TokenizationError("panic", str(error)[:200]) from error

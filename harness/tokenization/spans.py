@@ -10,7 +10,7 @@ from operator import itemgetter
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8
 
-from harness.tokenization.surfaces import SEPARATOR, Batch, Pieces, Surfaces
+from harness.tokenization.surfaces import SEPARATOR, Batch, Pieces, Surfaces, is_solid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,14 +54,71 @@ def by_bytes(
     pieces.lengths[first[inserted]] -= 1
     right = sizes - inserted == wanted
     chosen = np.repeat(right, tokens)
-    same = (
-        surfaces.join(Pieces(pieces.starts[chosen], pieces.lengths[chosen])) == texts.joined[np.repeat(right, wanted)]
-    )
-    if same.size:
-        right[right] = np.logical_and.reduceat(same, np.cumsum(wanted[right]) - wanted[right])
+    own = surfaces.join(Pieces(pieces.starts[chosen], pieces.lengths[chosen]))
+    right[right] = _all_in_rows(own == texts.joined[np.repeat(right, wanted)], wanted[right])
     total = np.cumsum(pieces.lengths)
     before = total[batch.rows[:-1]] - pieces.lengths[batch.rows[:-1]]
     return total - np.repeat(before, tokens), right, right & ~inserted
+
+
+def by_solid_bytes(
+    surfaces: Surfaces, batch: Batch, texts: Texts
+) -> tuple[Int64[np.ndarray, "N"], Bool[np.ndarray, "R"]]:
+    """Ends where a tokenizer changes white space and ASCII capitals only, and which rows they are right for.
+
+    A row is right where the tokens' solid bytes (no white space) are the text's, capitals apart: each has its place in the
+    text, and a token ends behind its last one. White space goes to the token after it, as in `by_offsets`, unless tokens hold
+    white bytes in the end. Then the text must have as many in that place, or all of them be held so far (a run of spaces was
+    made one); otherwise the row is not right. Nor is one with a token that stands for unknown bytes.
+    """
+    pieces, tokens, last = surfaces.pieces(batch), np.diff(batch.rows), batch.rows[1:] - 1
+    if surfaces.spells_word_ends:
+        spelled = surfaces.bytes[pieces.starts + pieces.lengths - 1] == ord(" ")
+        pieces.lengths[spelled & (pieces.lengths > 0)] -= 1
+    total, counts = np.cumsum(pieces.lengths), surfaces.solid(pieces)
+    counts[last] = 1
+    behind = np.cumsum(counts)
+    own, given = _Solid.of(surfaces.join(pieces), total[last] - 1), _Solid.of(texts.joined, texts.begins[1:] - 1)
+    bounds, own_bounds = np.searchsorted(given.ends[1:], texts.begins, side="right"), np.append(0, behind[last])
+    sizes, wanted = np.diff(own_bounds), np.diff(bounds)
+    right = sizes == wanted
+    same = own.values[np.repeat(right, sizes)] == given.values[np.repeat(right, wanted)]
+    right[right] = _all_in_rows(same, wanted[right])
+    place = behind + np.repeat(bounds[:-1] - own_bounds[:-1], tokens)
+    ends, held = given.ends.take(place, mode="clip"), total - own.ends[behind]
+    gap, own_gap = given.gaps.take(place, mode="clip"), own.gaps.take(behind, mode="clip")
+    white, whole = (held > 0) | (counts == 0), held == own_gap
+    doubtful = (white & ~whole & (gap != own_gap)) | ~surfaces.kept[batch.ids]
+    doubtful[last] = doubtful[last - 1] = False
+    right &= ~np.logical_or.reduceat(doubtful, batch.rows[:-1])
+    ends += np.where(white & whole, gap, held)
+    ends[last - 1] = texts.begins[1:] - 1
+    return ends - np.repeat(texts.begins[:-1], tokens), right
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Solid:
+    """The S bytes that are no white space; separators are among them.
+
+    values: (S,) in lower case. ends: (S+1,) where each ends, from 0 on. gaps: (S,) white bytes in front of each.
+    """
+
+    values: UInt8[np.ndarray, "S"]
+    ends: Int64[np.ndarray, "S+1"]
+    gaps: Int64[np.ndarray, "S"]
+
+    @classmethod
+    def of(cls, data: UInt8[np.ndarray, "B"], separators: Int64[np.ndarray, "R"]) -> _Solid:
+        solid = is_solid(data)
+        solid[separators] = True
+        places = np.flatnonzero(solid)
+        ends = np.append(0, places + 1)
+        return cls(np.frombuffer(data.tobytes().lower(), dtype=np.uint8)[places], ends, places - ends[:-1])
+
+
+def _all_in_rows(same: Bool[np.ndarray, "B"], sizes: Int64[np.ndarray, "R"]) -> Bool[np.ndarray, "R"]:
+    """Whether `same` holds all over each row; no row is empty."""
+    return np.logical_and.reduceat(same, np.cumsum(sizes) - sizes) if sizes.size else np.zeros(0, dtype=bool)
 
 
 def by_offsets(

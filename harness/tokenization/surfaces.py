@@ -37,6 +37,14 @@ _WORDPIECE_CLEANUP = {
 }
 
 
+def is_solid(data: UInt8[np.ndarray, "B"]) -> Bool[np.ndarray, "B"]:
+    """Which bytes are no white space. Faster than a table or `np.isin`."""
+    solid: Bool[np.ndarray, "B"] = data != ord(" ")
+    for byte in b"\t\n\r":
+        solid &= data != byte
+    return solid
+
+
 def byte_level_alphabet() -> dict[str, int]:
     """Byte-level BPE's printable stand-ins for the 256 bytes (GPT-2): printable Latin-1 for itself, the rest from U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -55,6 +63,7 @@ class _Chain:
     invalid: Literal["none", "lossy", "fallback"] = "none"
     strip_left: bytes = b""
     strip_right: bytes = b""
+    spells_word_ends: bool = False
 
     def map(self, change: Callable[[bytes], bytes]) -> None:
         shared = self.first is self.rest
@@ -124,7 +133,7 @@ class _Chain:
         self._need_tokens(step)
         suffix = step["suffix"].encode()
         self.map(lambda token: token.replace(suffix, b" "))
-        self.strip_right = b" "
+        self.strip_right, self.spells_word_ends = b" ", True
 
     def _strip(self, step: dict[str, Any]) -> None:
         content, left, right = step["content"].encode(), step["start"], step["stop"]
@@ -181,6 +190,7 @@ class Surfaces:
                 chain.apply(step)
         self.unknown, self.separator = size, size + 1
         self.invalid, self.strip_left, self.strip_right = chain.invalid, chain.strip_left, chain.strip_right
+        self.spells_word_ends = chain.spells_word_ends
         self.cuts_characters = chain.invalid != "none"
         self.kept: Bool[np.ndarray, "V"] = kept
         self.byte_tokens: Bool[np.ndarray, "V"] = np.array([*chain.byte_tokens, False, False])
@@ -193,6 +203,7 @@ class Surfaces:
         starts = np.cumsum(lengths) - lengths
         size = len(rest)
         self.bytes = np.frombuffer(b"".join([REPLACEMENT, *rest, *first]), dtype=np.uint8)
+        self._solid = np.append(0, np.cumsum(is_solid(self.bytes)))
         self._starts, self._lengths = starts[1 : size + 1], lengths[1 : size + 1]
         self._first_starts, self._first_lengths = starts[size + 1 :], lengths[size + 1 :]
 
@@ -232,6 +243,11 @@ class Surfaces:
         """Index of each row's first token that satisfies `where`; N where a row has none."""
         candidates = np.where(where & (batch.ids != self.separator), np.arange(batch.ids.size), batch.ids.size)
         return np.minimum.reduceat(candidates, batch.rows[:-1])
+
+    def solid(self, pieces: Pieces) -> Int64[np.ndarray, "N"]:
+        """How many of each token's bytes are no white space."""
+        counts: Int64[np.ndarray, "N"] = self._solid[pieces.starts + pieces.lengths] - self._solid[pieces.starts]
+        return counts
 
     def join(self, pieces: Pieces) -> UInt8[np.ndarray, "B"]:
         """The tokens' bytes, joined."""
