@@ -50,7 +50,7 @@ def forest(marks: Sequence[Mark], title: str, unit: str, order: Sequence[str], z
     Written out, because a page holds many of these and Altair takes 50 ms for each.
     """
     y: dict[str, Any] = {"field": "regime", "type": "nominal", "sort": list(order), "title": None}
-    y["axis"] = {"labelLimit": 140, "ticks": False, "domain": False}
+    y["axis"] = {"labelLimit": 140, "ticks": False, "domain": False, "labelFlush": False}
     scale = {"zero": False, "nice": True}
     names = list(VERDICTS)
     colour = {
@@ -116,7 +116,13 @@ def lines(
     height: int = 340,
     shown: Sequence[str] | None = None,
 ) -> Figure:
-    """Means with bands. Columns: regime, x, y, low, high. Colours go by `order`, the legend names `shown` only."""
+    """Means with bands. Columns: regime, x, y, low, high. Colours go by `order`, the legend names `shown` only.
+
+    Positive values that span four powers of ten are drawn on a logarithmic axis, bands down to the smallest of them.
+    """
+    logarithmic = bool((rows["y"] > 0).all() and rows["y"].max() > 1e4 * rows["y"].min())
+    if logarithmic:
+        rows = rows.assign(low=rows["low"].clip(lower=rows["y"].min()))
     present = list(order if shown is None else shown)
     domain = list(order)
     colour = alt.Color(
@@ -135,16 +141,16 @@ def lines(
     )
     dash = alt.StrokeDash("regime:N", scale=alt.Scale(domain=domain, range=_dashes(len(domain))), legend=None)
     base = alt.Chart(rows).encode(x=alt.X("x:Q", title=x_title, axis=alt.Axis(tickCount=6)), color=colour)
-    scale = alt.Scale(zero=False)
+    scale, axis = _y_axis(logarithmic)
     tooltip = [
         alt.Tooltip("regime:N"),
         alt.Tooltip("x:Q", title=x_title, format=",.4~g"),
         alt.Tooltip("y:Q", title=y_title, format=".3~g"),
     ]
-    band = base.mark_area(opacity=0.13).encode(y=alt.Y("low:Q", title=y_title, scale=scale), y2="high:Q")
-    line = base.mark_line(strokeWidth=2).encode(y=alt.Y("y:Q", title=y_title, scale=scale), strokeDash=dash)
+    band = base.mark_area(opacity=0.13).encode(y=alt.Y("low:Q", title=y_title, scale=scale, axis=axis), y2="high:Q")
+    line = base.mark_line(strokeWidth=2).encode(y=alt.Y("y:Q", title=y_title, scale=scale, axis=axis), strokeDash=dash)
     dots = base.mark_point(filled=True, size=22, opacity=1).encode(
-        y=alt.Y("y:Q", title=y_title, scale=scale), tooltip=tooltip
+        y=alt.Y("y:Q", title=y_title, scale=scale, axis=axis), tooltip=tooltip
     )
     last = rows.sort_values("x").groupby("regime").tail(1)
     said = "; ".join(f"{r.regime} ends at {r.y:.3g}" for r in last.itertuples())
@@ -200,7 +206,8 @@ def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Seq
         scale=alt.Scale(domain=list(order), range=_colours(len(order))),
         legend=None,
     )
-    y = alt.Y("y:Q", title=y_title, scale=alt.Scale(type="log" if log_y else "linear", zero=False))
+    scale, axis = _y_axis(log_y)
+    y = alt.Y("y:Q", title=y_title, scale=scale, axis=axis)
     x = alt.X("x:Q", title=x_title, scale=alt.Scale(zero=False, padding=20))
     base = alt.Chart(rows).encode(
         x=x,
@@ -280,6 +287,12 @@ def bars(
         )
     )
     return _spec(figure)
+
+
+def _y_axis(logarithmic: bool) -> tuple[alt.Scale, alt.Axis]:
+    if logarithmic:
+        return alt.Scale(type="log", zero=False), alt.Axis(tickCount=5, format=",~g")
+    return alt.Scale(zero=False), alt.Axis()
 
 
 def _title(text: str) -> alt.TitleParams:

@@ -53,7 +53,7 @@ def _line(
     for i, size in enumerate(pieces[:_MOST]):
         end = start + int(size)
         text = html.escape(visible(content[start:end].decode(errors="replace")).replace("\n", "⏎")) or "∅"
-        values = [f"{v[i]:.2f}" if k == 0 else f"({v[i]:.2f})" for k, v in enumerate((first, second)) if i < len(v)]
+        values = [f"{v[i]:z.2f}" if k == 0 else f"({v[i]:z.2f})" for k, v in enumerate((first, second)) if i < len(v)]
         likely = math.exp(min(first[i], 0.0)) if i < len(first) and not math.isnan(first[i]) else 1.0
         style = f"background: rgba(59,111,212,{0.08 + 0.5 * (1 - likely):.2f})"
         kind = ' class="edge"' if end in edges else ""

@@ -141,11 +141,10 @@ def _traces(store: Store, suite: str, key: str, about: pd.Series[Any]) -> None:
     st.caption(f"Reference answer: {escaped(row['gold'], 200)}")
     st.markdown("**The peer's answer in both tokenizers**")
     st.html(TOKEN_STYLE + token_view(row.to_dict()))
+    own = ", and the receiver's own in brackets" if len(row["receiver_logprobs"]) else ""
     st.caption(
         "Upper line: the author's tokens with its log-probabilities. Lower line: the receiver's tokens with the author's "
-        "log-probabilities "
-        "carried over, and the receiver's own in brackets. The darker, the less likely. "
-        "Bars: chunk edges, where both tokenizers cut."
+        f"log-probabilities carried over{own}. The darker, the less likely. Bars: chunk edges, where both tokenizers cut."
     )
 
 
