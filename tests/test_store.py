@@ -95,6 +95,16 @@ def shown(results: Path, suite: str = "hand") -> dict[tuple[str, str], object]:
         return {(row.regime, row.policy): row for row in show_rows(snapshot, suite)}
 
 
+def test_what_a_dead_writer_left_is_removed(tmp_path: Path) -> None:
+    write_results(tmp_path, steps=2, questions=2, seeds=(1,))
+    leftovers = [tmp_path / "harness.duckdb.4711.tmp", tmp_path / "harness.duckdb.4711.tmp.wal"]
+    for path in leftovers:
+        path.write_bytes(b"half a store")
+    ingest(tmp_path)
+    assert not any(path.exists() for path in leftovers)
+    assert (tmp_path / "harness.duckdb").exists()
+
+
 def test_show_by_hand(tmp_path: Path) -> None:
     cell(tmp_path, "", 0, {"L": [1, 0, 0, 0]}, kind="base")
     cell(tmp_path, "", 0, {"Q": [1, 1, 0, 0]}, kind="base")

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from harness.errors import StoreError
 from harness.store.columns import SCHEMAS
-from harness.store.files import disk_errors, remove, replace_atomic, sync
+from harness.store.files import TEMPORARY, disk_errors, remove, replace_atomic, sync
 from harness.store.journal import Contents, read_journal
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite
 from harness.store.schema import DERIVE, DERIVED, SOURCE, create_statements, version
@@ -93,6 +93,8 @@ def ingest(results: Path, deadline: float = 30.0, rebuild: bool = False) -> Repo
     started = time.monotonic()
     with writer_lock(results, deadline):
         store = results / STORE
+        for leftover in results.glob(f"{STORE}.*{TEMPORARY}*"):  # of a writer that died
+            remove(leftover)
         known = None if rebuild else _known(store)
         sources, suites = scan(results)
         found = {(s.suite, s.cell): s for s in sources}
