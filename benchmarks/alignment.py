@@ -4,8 +4,8 @@
 
 Both sides of a comparison run in turn inside each round, in CPU time on one core; reported are medians, and medians of the
 rounds' ratios. TRL (extra `bench`) is left out where it is not installed. The last line is one JSON object:
-  alignment: chunks of two segmentations of 4,096 tokens each; TRL's as called (tensors to lists, garbage
-      collection on), and on ready lists with garbage collection off.
+  alignment: chunks of two segmentations of 4,096 tokens each; TRL's as called (tensors to lists, garbage collection on;
+      the ratio of total times and that of medians), and on ready lists with garbage collection off.
   encoding: text to ids and byte spans, as a ratio to `encode_batch` alone, on 2,000 texts of all kinds, on maths alone, and
       on maths as one text of about 4,096 tokens each (see tests/tokenization/zoo.py).
   step: publishing (pieces) and carrying over a step's answers, milliseconds.
@@ -19,7 +19,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from time import process_time
 
 import numpy as np
@@ -42,29 +42,39 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def alignment(rounds: int) -> dict[str, float]:
-    """Chunks at 4,096 tokens of 4 bytes on the average, a quarter of the ends shared; and log-probabilities spread on them.
+    """128 answers a round, one by one: 4,096 tokens of 4 bytes on the average on both sides, a quarter of the ends shared.
 
-    TRL as called: offsets from tensors, as its loss does, with garbage collection on. Collections come in bursts, so the
-    ratio is that of the total times, and the median is given beside it.
+    Both sides start where their callers do, ours from arrays of ends, TRL's from padded tensors of offsets whose slices its
+    loss turns into lists; neither side's offsets are made here. TRL's garbage is collected as by default, in its own loop:
+    the ratio of the total times holds all of it, that of the medians hardly any.
     """
     rng = np.random.default_rng(0)
-    ends = [np.sort(rng.choice(np.arange(1, 4 * LENGTH), LENGTH - 1, replace=False)) for _ in range(2)]
-    source, receiver = (np.append(e, 4 * LENGTH).astype(np.int32) for e in ends)
-    pair, logprobs = Segmentations.of(source, receiver), -rng.exponential(1.0, LENGTH)
-    spans = [np.stack([np.append(0, e[:-1]), e], axis=1) for e in (source, receiver)]
-    lists = [s.tolist() for s in spans]
+    ends = np.full((128, 2, LENGTH), 4 * LENGTH, dtype=np.int32)
+    for side in ends.reshape(-1, LENGTH):
+        side[:-1] = np.sort(rng.choice(np.arange(1, 4 * LENGTH), LENGTH - 1, replace=False))
+    logprobs = -rng.exponential(1.0, LENGTH)
     try:
+        import torch
         from trl.experimental.gold.gold_trainer import ULDLoss
     except ImportError:
         ULDLoss = None
+    else:
+        begins = ends - np.diff(ends, prepend=0)
+        offsets = torch.from_numpy(np.stack([begins, ends], axis=-1)).long()
+        lists = offsets[0].tolist()
     ours, whole, theirs, uncollected = [], [], [], []
     for _ in range(rounds):
-        ours.append(seconds(lambda: [chunks(pair) for _ in range(10)]) / 10)
-        whole.append(seconds(lambda: [spread(pair, chunks(pair), logprobs) for _ in range(10)]) / 10)
+        ours += [seconds(lambda both=both: chunks(Segmentations.of(*both))) for both in ends]
+        for both in ends:
+            pair = Segmentations.of(*both)
+            whole.append(seconds(lambda pair=pair: spread(pair, chunks(pair), logprobs)))
         if ULDLoss is not None:
-            theirs.append(seconds(lambda: ULDLoss._align_by_byte_offsets(*[s.tolist() for s in spans])))
+            for both in offsets:
+                theirs.append(
+                    seconds(lambda both=both: ULDLoss._align_by_byte_offsets(*[o[:LENGTH].tolist() for o in both]))
+                )
             gc.disable()
-            uncollected.append(seconds(lambda: ULDLoss._align_by_byte_offsets(*lists)))
+            uncollected += [seconds(lambda: ULDLoss._align_by_byte_offsets(*lists)) for _ in range(16)]
             gc.enable()
     result = {
         "chunks_us": 1e6 * median(ours),
@@ -73,12 +83,13 @@ def alignment(rounds: int) -> dict[str, float]:
     }
     if theirs:
         result |= {
-            "trl_mean_us": 1e6 * sum(theirs) / rounds,
+            "objects_under_collection": len(gc.get_objects()),
+            "trl_mean_us": 1e6 * mean(theirs),
             "trl_median_us": 1e6 * median(theirs),
             "trl_uncollected_median_us": 1e6 * median(uncollected),
             "times_trl": sum(theirs) / sum(ours),
-            "times_trl_median": median(t / o for t, o in zip(theirs, ours, strict=True)),
-            "times_trl_uncollected_median": median(t / o for t, o in zip(uncollected, ours, strict=True)),
+            "times_trl_median": median(theirs) / median(ours),
+            "times_trl_uncollected_median": median(uncollected) / median(ours),
         }
     return result
 

@@ -86,58 +86,80 @@ def gemma() -> Tokenizer:
 
 def unigram_nfkc() -> Tokenizer:
     """T5: Unigram behind NFKC that also joins spaces; unknown characters are lost."""
-    t = Tokenizer(models.Unigram())
     spaces = normalizers.Replace(Regex(" {2,}"), " ")
-    t.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), spaces])
-    t.pre_tokenizer, t.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    t.train_from_iterator(corpus(), _unigram_trainer())
+    normalizer, cut = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), spaces]), pre_tokenizers.Metaspace()
+    vocab = [(p, 0.0) for p in SPECIAL] + _scored(_pieces(corpus(), cut, normalizer)[0])
+    t = Tokenizer(models.Unigram(vocab, unk_id=0))
+    t.normalizer, t.pre_tokenizer, t.decoder = normalizer, cut, decoders.Metaspace()
+    t.add_special_tokens(SPECIAL)
     return t
 
 
 def unigram_fallback() -> Tokenizer:
     """Unigram with byte fallback and no normaliser."""
-    trained = Tokenizer(models.Unigram())
-    trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
-    trained.train_from_iterator(corpus()[320:], _unigram_trainer())
-    pieces = sorted(trained.get_vocab().items(), key=lambda item: item[1])
-    vocab = [(p, 0.0) for p in [*SPECIAL, *BYTES]] + [(p, -3.0 - i / 100) for p, i in pieces if p not in SPECIAL]
+    cut = pre_tokenizers.Metaspace(prepend_scheme="never")
+    vocab = [(p, 0.0) for p in [*SPECIAL, *BYTES]] + _scored(_pieces(corpus()[320:], cut)[0])
     t = Tokenizer(models.Unigram(vocab, unk_id=0, byte_fallback=True))
-    t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    t.pre_tokenizer = cut
     t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     return t
 
 
 def wordpiece() -> Tokenizer:
     """BERT, uncased: lower case, accents and control characters dropped, spaces not kept."""
-    t = Tokenizer(models.WordPiece(unk_token="<unk>"))
-    t.normalizer, t.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    t = _wordpiece(pre_tokenizers.BertPreTokenizer(), normalizers.BertNormalizer())
     t.decoder = decoders.WordPiece(cleanup=True)
-    t.train_from_iterator(
-        corpus(), trainers.WordPieceTrainer(vocab_size=700, special_tokens=SPECIAL, show_progress=False)
-    )
     return t
 
 
 def wordpiece_exact() -> Tokenizer:
     """WordPiece over a marked space, with a decoder that inverts it."""
-    t = Tokenizer(models.WordPiece(unk_token="<unk>"))
-    t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    t = _wordpiece(pre_tokenizers.Metaspace(prepend_scheme="never"))
     t.decoder = decoders.Sequence(
         [decoders.Replace("##", ""), decoders.Fuse(), decoders.Metaspace(prepend_scheme="never")]
-    )
-    t.train_from_iterator(
-        corpus(), trainers.WordPieceTrainer(vocab_size=900, special_tokens=SPECIAL, show_progress=False)
     )
     return t
 
 
 def word_suffix() -> Tokenizer:
     """CLIP: lower case, and a mark at the end of each word that decoding turns into a space."""
-    t = _bpe(unk_token="<unk>", end_of_word_suffix="</w>")
-    t.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-    t.pre_tokenizer, t.decoder = pre_tokenizers.Whitespace(), decoders.BPEDecoder(suffix="</w>")
-    t.train_from_iterator(corpus(), _bpe_trainer(end_of_word_suffix="</w>"))
+    normalizer, cut = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()]), pre_tokenizers.Whitespace()
+    pieces, merges = _pieces(corpus(), cut, normalizer)
+    vocab = {piece: i for i, piece in enumerate([*SPECIAL, *pieces, *(f"{p}</w>" for p in pieces)])}
+    both = [pair for a, b in merges for pair in ((a, b), (a, f"{b}</w>"))]
+    t = _bpe(vocab=vocab, merges=both, unk_token="<unk>", end_of_word_suffix="</w>")
+    t.normalizer, t.pre_tokenizer, t.decoder = normalizer, cut, decoders.BPEDecoder(suffix="</w>")
+    t.add_special_tokens(SPECIAL)
     return t
+
+
+def _wordpiece(cut: pre_tokenizers.PreTokenizer, normalizer: normalizers.Normalizer | None = None) -> Tokenizer:
+    pieces = _pieces(corpus(), cut, normalizer)[0]
+    vocab = {piece: i for i, piece in enumerate([*SPECIAL, *pieces, *(f"##{p}" for p in pieces)])}
+    t = Tokenizer(models.WordPiece(vocab, unk_token="<unk>"))
+    t.pre_tokenizer = cut
+    if normalizer is not None:
+        t.normalizer = normalizer
+    t.add_special_tokens(SPECIAL)
+    return t
+
+
+def _pieces(
+    texts: list[str], cut: pre_tokenizers.PreTokenizer, normalizer: normalizers.Normalizer | None = None
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Pieces and merges of plain BPE, the one trainer that makes the same of the same texts: the others, and BPE with a
+    prefix or suffix, go by the order of a hash table."""
+    t = _bpe()
+    t.pre_tokenizer = cut
+    if normalizer is not None:
+        t.normalizer = normalizer
+    t.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=700, show_progress=False))
+    model = json.loads(t.to_str())["model"]
+    return sorted(model["vocab"], key=model["vocab"].__getitem__), [(a, b) for a, b in model["merges"]]
+
+
+def _scored(pieces: list[str]) -> list[tuple[str, float]]:
+    return [(piece, -3.0 - i / 100) for i, piece in enumerate(pieces)]
 
 
 def _trained_with_bytes(t: Tokenizer) -> Tokenizer:
@@ -151,10 +173,6 @@ def _trained_with_bytes(t: Tokenizer) -> Tokenizer:
 
 def _bpe_trainer(**options: object) -> trainers.BpeTrainer:
     return trainers.BpeTrainer(**{"vocab_size": 900, "special_tokens": SPECIAL, "show_progress": False} | options)
-
-
-def _unigram_trainer() -> trainers.UnigramTrainer:
-    return trainers.UnigramTrainer(vocab_size=700, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False)
 
 
 KINDS: dict[str, Callable[[], Tokenizer]] = {
