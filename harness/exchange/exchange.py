@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -93,6 +93,9 @@ class Exchange:
         self.transport = transport or InProcess(policies)
         self.ledger = Ledger()
         self._recorder = recorder
+        self._reached: dict[str, dict[str, int]] = {receiver: {} for receiver in policies}
+        """Per receiver and author, the last step that the author is known to have finished."""
+        self._early: dict[str, dict[tuple[str, int], Delivery]] = defaultdict(dict)
         self._rank = {policy: rank for rank, policy in enumerate(policies)}
         decoder = StepDecoder()
         self._gates = {
@@ -145,18 +148,20 @@ class Exchange:
         prompts: Sequence[str],
         authors: Sequence[str] | None = None,
         deadline: float | None = None,
+        behind: int = 0,
     ) -> Collected:
         """What peers sent to `receiver` up to `step`. Never raises for what a peer did.
 
         prompts: ids of the step's prompts, in order. authors: to wait for; all that have an edge to the receiver unless
-        given. deadline: seconds from now, the exchange's own unless given.
+        given. deadline: seconds from now, the exchange's own unless given. behind: steps that an awaited author may be behind;
+        what a peer sends ahead, by no more steps than that, is kept until its step.
         """
         started = monotonic()
         wait = self.deadline if deadline is None else deadline
         if not self.defences.deadline:
             wait = self.ceiling
         expected = self.authors(receiver) if authors is None else tuple(authors)
-        deliveries, missing = self._receive(receiver, step, expected, min(wait, self.ceiling))
+        deliveries, missing = self._receive(receiver, step, behind, expected, min(wait, self.ceiling))
         waited = monotonic() - started
         gate = self._gates[receiver]
         gate.open(step, prompts)
@@ -194,20 +199,31 @@ class Exchange:
             gate.restore(states[receiver])
 
     def _receive(
-        self, receiver: str, step: int, expected: Sequence[str], wait: float
+        self, receiver: str, step: int, behind: int, expected: Sequence[str], wait: float
     ) -> tuple[list[Delivery], tuple[str, ...]]:
         """Deliveries until every expected author has finished the step or the time is up; authors that had not."""
-        gate, end = self._gates[receiver], monotonic() + wait
-        deliveries = self.transport.receive(receiver, 0.0)
+        gate, end, reached = self._gates[receiver], monotonic() + wait, self._reached[receiver]
+        deliveries: list[Delivery] = []
+        arrived = [*self._early.pop(receiver, {}).values(), *self.transport.receive(receiver, 0.0)]
         while True:
-            done = {delivery.sender for delivery in deliveries if delivery.step >= step}
+            for delivery in arrived:
+                claimed = min(delivery.step, step + behind)
+                reached[delivery.sender] = max(reached.get(delivery.sender, -1), claimed)
+                ahead = step < delivery.step <= step + behind
+                # One delivery an author and step: a flood is not worth keeping.
+                if (
+                    not ahead
+                    or self._early[receiver].setdefault((delivery.sender, delivery.step), delivery) is not delivery
+                ):
+                    deliveries.append(delivery)
+            done = {author for author in expected if reached.get(author, -1) >= step - behind}
             missing = tuple(author for author in expected if author not in done)
             awaited = set(missing) - (gate.absent if self.defences.deadline else set())
             left = end - monotonic()
             if not awaited or left <= 0:
                 gate.absent = (gate.absent | set(missing)) - done
                 return deliveries, missing
-            deliveries += self.transport.receive(receiver, left)
+            arrived = self.transport.receive(receiver, left)
 
     def _keep(self, step: int, receiver: str, accepted: Sequence[tuple[AnyRecord, Entry, bytes]]) -> None:
         if self._recorder is None:

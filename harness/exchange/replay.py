@@ -22,6 +22,8 @@ from harness.exchange.exchange import Exchange
 
 DIGEST_BYTES = 16
 MAX_FRAME_BYTES = 512 << 20
+MEMORY_STEPS = 64
+"""How far apart receivers' steps may be."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -42,7 +44,7 @@ class ReplayWriter:
         self.path = path
         self._digest = bytes(DIGEST_BYTES)
         self._recording = threading.Lock()
-        self._step, self._written = -1, dict[str, set[bytes]]()
+        self._written: dict[tuple[int, str], set[bytes]] = {}
         with _disk(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("r+b" if path.exists() else "w+b")
@@ -61,9 +63,8 @@ class ReplayWriter:
             self._record(step, author, messages)
 
     def _record(self, step: int, author: str, messages: Sequence[bytes]) -> None:
-        if step != self._step:
-            self._step, self._written = step, {}
-        written = self._written.setdefault(author, set())
+        self._written = {key: kept for key, kept in self._written.items() if key[0] > step - MEMORY_STEPS}
+        written = self._written.setdefault((step, author), set())
         new = [message for message in messages if message not in written]
         if not new:
             return

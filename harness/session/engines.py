@@ -30,6 +30,9 @@ class Engines(ABC):
     options: engine options by policy name. temperature: of training; scores are at it.
     """
 
+    side_by_side = False
+    """Whether the policies have places of their own, so that `each` runs them at the same time."""
+
     def __init__(self, options: Mapping[str, Mapping[str, Any]], temperature: float) -> None:
         self._options = {name: dict(own) for name, own in options.items()}
         self._temperature = temperature
@@ -81,6 +84,8 @@ class InThisProcess(Engines):
 
 class OnRay(Engines):
     """The OpenRLHF engine: all that the policies need is reserved at once, and they start and work side by side."""
+
+    side_by_side = True
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]], temperature: float) -> None:
         from harness.engines.openrlhf import reserve

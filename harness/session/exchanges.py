@@ -16,7 +16,7 @@ from harness.exchange.ledger import Entry
 from harness.exchange.records import Record, Rollout
 from harness.exchange.replay import ReplaySource, ReplayWriter
 from harness.exchange.transport import Transport
-from harness.learning.experience import Group, Prompt
+from harness.learning.experience import Group
 from harness.session.members import Member
 from harness.store.manifest import read_manifest
 from harness.suite.cells import Cell
@@ -45,8 +45,12 @@ class CellExchange:
         transport: Callable[[Sequence[str]], Transport],
         strengths: Callable[[], Mapping[str, float]],
         done: int,
+        lockstep: bool = True,
     ) -> None:
-        """`strengths` is asked only where the direction depends on it; `done` steps are already in the recording."""
+        """`strengths` is asked only where the direction depends on it; `done` steps are already in the recording.
+
+        lockstep: all have published a step before the first collects, so there is nothing to wait for.
+        """
         s = cell.sharing
         self._source = _replay_source(cell.variant.replay, cell, folder) if cell.variant.replay else None
         names = [m.name for m in members]
@@ -72,23 +76,20 @@ class CellExchange:
                 staleness=s.defences.staleness,
                 reverify=s.defences.reverify,
                 residual=s.defences.residual_budget,
+                deadline=s.defences.deadline or lockstep,
             ),
+            deadline=0.0 if lockstep else s.deadline_seconds,
             transport=transport([*names, *self._replayed]),
             recorder=self._writer,
         )
         self._rank = {name: rank for rank, name in enumerate(names)}
-        self._kept = s.max_staleness if s.defences.staleness else max(s.max_staleness, _MEMORY)
-        self._prompts: dict[int, Sequence[Prompt]] = {}
+        self.memory = s.max_staleness if s.defences.staleness else max(s.max_staleness, _MEMORY)
+        """Steps back from which answers may still arrive."""
 
-    def begin(self, step: int, prompts: Sequence[Prompt]) -> list[Prompt]:
-        """Start a step: replayed peers speak. Returns prompts of earlier steps on which stale answers may still arrive."""
-        self._prompts = {at: p for at, p in self._prompts.items() if at >= step - self._kept}
-        current = {p.id for p in prompts}
-        earlier = {p.id: p for kept in self._prompts.values() for p in kept if p.id not in current}
-        self._prompts[step] = prompts
+    def begin(self, step: int) -> None:
+        """Start a step: replayed peers speak."""
         if self._source is not None:
             self._source.serve(self.exchange, step, self._replayed)
-        return list(earlier.values())
 
     def publish(self, member: Member, groups: Sequence[Group], step: int, measure: bool = False) -> None:
         """Send what the member's regime shares; a bad peer sends what its condition makes of it.
@@ -126,7 +127,7 @@ class CellExchange:
 
 
 _MEMORY = 8
-"""Steps whose prompts are remembered where the staleness limit is switched off."""
+"""What takes the staleness limit's place where it is switched off."""
 
 
 def _with_canonical(records: Sequence[Record], member: Member) -> list[Record]:

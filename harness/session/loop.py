@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from harness.engines.protocol import Optimisation, PolicyEngine, Sampling
 from harness.errors import EngineError, VerificationError
@@ -61,6 +62,7 @@ class Run:
     exchange: CellExchange = field(init=False)
     _invalid: int = 0
     _answers: int = 0
+    _drawn: dict[int, list[Prompt]] = field(default_factory=dict)
 
     def train(self) -> None:
         """Take up the newest checkpoint and train to the last step. Raises CellError, DiskFullError, Interrupted."""
@@ -68,58 +70,116 @@ class Run:
         found = checkpoint.latest(self.folder)
         done = 0 if found is None else found[0]
         self.journal.rewind(-1 if found is None else done)
-        self.exchange = CellExchange(cell, self.folder, self.members, self.engines.transport, self._strengths, done)
+        lockstep = not (self.engines.side_by_side and cell.sharing.max_staleness) or cell.variant.replay is not None
+        self.exchange = CellExchange(
+            cell, self.folder, self.members, self.engines.transport, self._strengths, done, lockstep
+        )
         if found is None:
             self._curve(0)
         else:
             self.exchange.restore(checkpoint.restore(found[1], cell.key, self.members))
-        for step in range(done + 1, steps + 1):
-            row_words = self._step(step)
-            if cell.evaluation.curve_every and (step % cell.evaluation.curve_every == 0 or step == steps):
-                self._curve(step)
+        while done < steps:
+            first, done = done + 1, done + 1 if lockstep else self._meeting(done + 1)
+            learnt = self._together(done) if lockstep else self._apart(first, done)
+            self._keep(learnt)
+            if self._has_curve(done):
+                self._curve(done)
             stop = self.stopped()
-            if stop or step == steps or step % cell.training.checkpoint_every == 0:
-                self._checkpoint(step)
-            elif step % COMMIT_EVERY == 0:
-                self.journal.commit(step)
-            self.observe(step, steps, row_words)
-            if stop and step < steps:
+            if stop or self._has_checkpoint(done):
+                self._checkpoint(done)
+            elif done % COMMIT_EVERY == 0:
+                self.journal.commit(done)
+            last = learnt[-len(self.members) :]
+            self.observe(done, steps, "  ".join(f"{one.row.policy} {one.row.reward_mean:.2f}" for one in last))
+            if stop and done < steps:
                 raise Interrupted
-        if steps == done == 0:
+        if steps == 0:
             self._checkpoint(0)
         self.exchange.close()
 
-    def _step(self, step: int) -> str:
-        prompts = training_prompts(self.cell, step)
+    def _has_curve(self, step: int) -> bool:
+        every = self.cell.evaluation.curve_every
+        return bool(every) and (step % every == 0 or step == self.cell.training.steps)
+
+    def _has_checkpoint(self, step: int) -> bool:
+        return step % self.cell.training.checkpoint_every == 0 or step == self.cell.training.steps
+
+    def _meeting(self, step: int) -> int:
+        """The next step, this one included, after which all members wait for one another."""
+        while not (self._has_curve(step) or self._has_checkpoint(step) or step % COMMIT_EVERY == 0):
+            step += 1
+        return step
+
+    def _together(self, step: int) -> list[Learnt]:
+        """A step in lockstep: nobody learns before all have published."""
+        prompts = self._prompts(step)
         for member in self.members:
             member.clock.next_step()
-        earlier = self.exchange.begin(step, prompts)
+        self.exchange.begin(step)
         rolled = self.engines.each(lambda m: roll_out(m, self.cell, step, prompts, self.verifier), self.members)
         groups = {m.name: own for m, own in zip(self.members, rolled, strict=True)}
-        self._count_invalid([g for own in rolled for g in own])
         for member in self.members:
+            self._count_invalid(groups[member.name])
             self.exchange.publish(member, groups[member.name], step, self._measured(step))
-        learnt = self.engines.each(lambda m: self._learn(m, step, prompts, earlier, groups), self.members)
+
+        def learn(member: Member) -> Learnt:
+            others = [own for name, own in groups.items() if name != member.name]
+            return self._learn(member, step, groups[member.name], others, behind=0)
+
+        return self.engines.each(learn, self.members)
+
+    def _apart(self, first: int, last: int) -> list[Learnt]:
+        """Steps at each member's own pace, at most `max_staleness` ahead of those that it listens to."""
+        steps = range(first, last + 1)
+
+        def walk(member: Member) -> list[tuple[list[Group], Learnt]]:
+            return [self._alone(member, step) for step in steps]
+
+        walks = self.engines.each(walk, self.members)
+        learnt = []
+        for at in range(len(steps)):
+            rolled = [walked[at][0] for walked in walks]
+            for i, walked in enumerate(walks):
+                one = walked[at][1]
+                count = metrics.rescued(rolled[i], rolled[:i] + rolled[i + 1 :])
+                learnt.append(replace(one, row=structs.replace(one.row, prompts_rescued=count)))
+        return learnt
+
+    def _alone(self, member: Member, step: int) -> tuple[list[Group], Learnt]:
+        member.clock.next_step()
+        own = roll_out(member, self.cell, step, self._prompts(step), self.verifier)
+        self._count_invalid(own)
+        self.exchange.publish(member, own, step, self._measured(step))
+        return own, self._learn(member, step, own, [], behind=self.cell.sharing.max_staleness)
+
+    def _keep(self, learnt: Sequence[Learnt]) -> None:
         for one in learnt:
             self.journal.append(one.details)
         self.journal.append([one.row for one in learnt])
         self.journal.append(metrics.exchange_rows(self.exchange.ledger()))
-        return "  ".join(f"{one.row.policy} {one.row.reward_mean:.2f}" for one in learnt)
+
+    def _prompts(self, step: int) -> list[Prompt]:
+        if step not in self._drawn:
+            self._drawn[step] = training_prompts(self.cell, step)
+        return self._drawn[step]
+
+    def _earlier(self, step: int) -> list[Prompt]:
+        """Prompts of earlier steps on which stale answers may still arrive."""
+        for old in [at for at in list(self._drawn) if at < step - 2 * self.exchange.memory]:
+            self._drawn.pop(old, None)
+        current = {p.id for p in self._prompts(step)}
+        kept = range(max(1, step - self.exchange.memory), step)
+        return list({p.id: p for at in kept for p in self._prompts(at) if p.id not in current}.values())
 
     def _learn(
-        self,
-        member: Member,
-        step: int,
-        prompts: Sequence[Prompt],
-        earlier: Sequence[Prompt],
-        groups: dict[str, list[Group]],
+        self, member: Member, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]], behind: int
     ) -> Learnt:
         """One member's update. On earlier prompts only stale peer answers exist: they stand as groups without own answers."""
+        prompts, earlier = self._prompts(step), self._earlier(step)
         training = self.cell.training
-        own = groups[member.name]
         longest = 2 * training.max_new_tokens
         received = sharing.collect(
-            self.exchange.exchange, member, prompts, earlier, step, self.cell.sharing, self.verifier, longest
+            self.exchange.exchange, member, prompts, earlier, step, self.cell.sharing, self.verifier, longest, behind
         )
         context = Context(
             learner=member.name,
@@ -143,7 +203,6 @@ class Run:
             raise EngineError(f"{member.name}: the loss is {report.loss} at step {step}")
         sharing.mark_used(received, terms)
         kl_step, kl_base = self._divergences(member, own) if measure else (metrics.NAN, metrics.NAN)
-        others = [g for name, g in groups.items() if name != member.name]
         return Learnt(
             metrics.step_row(member, step, own, others, received, terms, report, kl_step, kl_base),
             [*trace_rows(member, step, own, received), *metrics.term_rows(member.name, step, report)],

@@ -32,8 +32,7 @@ def step_row(
     answers = [a for g in own for a in g.answers]
     tokens = sum(a.tokens.size for a in answers)
     rewards = np.concatenate([g.rewards for g in own]) if own else np.empty(0)
-    failed = {g.prompt.id for g in own if g.valid and not (g.rewards > 0).any()}
-    solved = {g.prompt.id for groups in others for g in groups if (g.rewards > 0).any()}
+    failed = _failed(own)
     peer = [t for t in report.terms if t.source == "peer"]
     return StepRow(
         policy=member.name,
@@ -63,7 +62,7 @@ def step_row(
         peer_used=sum(t.active for t in peer),
         prompts=len(own),
         prompts_all_wrong=len(failed),
-        prompts_rescued=len(failed & solved),
+        prompts_rescued=rescued(own, others),
         peer_only_support_share=_peer_only(terms, failed),
         rollouts=len(answers),
         generated_tokens=tokens,
@@ -76,6 +75,15 @@ def step_row(
         score_seconds=member.clock.cpu("score"),
         train_seconds=member.clock.cpu("train"),
     )
+
+
+def rescued(own: Sequence[Group], others: Sequence[Sequence[Group]]) -> int:
+    """Prompts without a success of one's own that somebody else solved at the same step."""
+    return len(_failed(own) & {g.prompt.id for groups in others for g in groups if (g.rewards > 0).any()})
+
+
+def _failed(own: Sequence[Group]) -> set[str]:
+    return {g.prompt.id for g in own if g.valid and not (g.rewards > 0).any()}
 
 
 def term_rows(policy: str, step: int, report: UpdateReport) -> list[TermRow]:

@@ -56,12 +56,16 @@ def collect(
     sharing: Sharing,
     verifier: Verifier,
     longest: int,
+    behind: int = 0,
 ) -> Received:
-    """Receive, retokenise, verify and score. Refusals by THL and by the verifier go into the same ledger."""
+    """Receive, retokenise, verify and score. Refusals by THL and by the verifier go into the same ledger.
+
+    behind: steps that a peer may be behind before it is waited for.
+    """
     if not exchange.authors(member.name):
         return NOTHING
     with member.clock.phase("exchange"):
-        collected = exchange.collect(member.name, step, [p.id for p in prompts])
+        collected = exchange.collect(member.name, step, [p.id for p in prompts], behind=behind)
         by_id = {p.id: p for p in (*earlier, *prompts)}
         pairs = list(zip(collected.records, collected.entries, strict=True))
         carried = _carry(pairs, member, by_id, sharing, longest)

@@ -73,6 +73,7 @@ class Defences(_Model):
     staleness: bool = True
     header_checks: bool = True
     residual_budget: bool = True
+    deadline: bool = True
 
 
 class Sharing(_Model):
@@ -86,6 +87,7 @@ class Sharing(_Model):
     record: bool = False
     """Keep the accepted messages, for a `replay` of the cell's peers."""
     deadline_seconds: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    """How long a policy waits for its peers, where policies do not move in lockstep."""
     max_text_residual: Fraction = 0.05
     max_boundary_residual: Fraction = 1.0
     spread: Literal["bytes", "receiver"] = "bytes"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -382,3 +384,78 @@ def test_two_runs_agree() -> None:
 
     assert run(1) == run(1)
     assert run(1) != run(2)
+
+
+# Not in lockstep: peers may be some steps behind, or ahead ----------------------------------------------------------------
+
+
+def test_an_author_within_the_staleness_is_not_waited_for() -> None:
+    exchange = pair(max_staleness=2, deadline=30.0)
+    exchange.publish("a", 3, step_records("a", 3))
+    began = time.monotonic()
+    for step in (4, 5):
+        assert not exchange.collect("b", step, PROMPTS, behind=2).missing
+    assert time.monotonic() - began < 5
+    got = exchange.collect("b", 6, PROMPTS, behind=2, deadline=0.2)
+    assert got.missing == ("a",)
+    assert got.waited >= 0.2
+
+
+def test_what_comes_ahead_of_its_step_is_kept_until_then() -> None:
+    exchange = pair(max_staleness=1)
+    for step in (1, 2, 3):
+        exchange.publish("a", step, step_records("a", step))
+    for step in (1, 2):
+        got = exchange.collect("b", step, PROMPTS, behind=1)
+        assert {r.step for r in got.records} == {step}
+        # Two ahead of the first collect: beyond what is kept, and never of use again.
+        assert dict(got.refused) == ({Refusal.FUTURE: len(step_records("a", 3))} if step == 1 else {})
+    assert not exchange.collect("b", 3, PROMPTS, behind=1).records
+
+
+def test_of_a_flood_ahead_one_delivery_a_step_is_kept() -> None:
+    exchange = pair(max_staleness=1)
+    for _ in range(50):
+        exchange.publish("a", 2, step_records("a", 2))
+    got = exchange.collect("b", 1, PROMPTS, behind=1)
+    assert got.refused[Refusal.FUTURE] == 49 * len(step_records("a", 2))
+    got = exchange.collect("b", 2, PROMPTS, behind=1)
+    assert len(got.records) == len(step_records("a", 2))
+
+
+def test_a_step_far_ahead_counts_no_further_than_the_staleness() -> None:
+    exchange = pair(max_staleness=1)
+    exchange.post("a", 1 << 40, [])
+    assert not exchange.collect("b", 1, PROMPTS, behind=1).missing
+    assert not exchange.collect("b", 3, PROMPTS, behind=1).missing
+    assert exchange.collect("b", 4, PROMPTS, behind=1).missing == ("a",)
+
+
+def test_receivers_at_steps_of_their_own_hear_everything_once() -> None:
+    """Three policies at random paces, never more than two steps apart: every record arrives at every peer exactly once."""
+    steps, exchange = 12, Exchange(POLICIES, edges_of(POLICIES, "all"), max_staleness=2, deadline=20.0)
+    heard_by: dict[str, Counter[tuple[str, int, str, int]]] = {policy: Counter() for policy in POLICIES}
+    spans: list[int] = []
+
+    def walk(policy: str) -> None:
+        rng = np.random.default_rng(POLICIES.index(policy))
+        for step in range(1, steps + 1):
+            time.sleep(float(rng.uniform(0, 0.01)))
+            exchange.publish(policy, step, step_records(policy, step))
+            got = exchange.collect(policy, step, PROMPTS, behind=2)
+            assert not got.missing
+            assert not got.refused
+            heard_by[policy].update((r.author, r.step, r.prompt_id, getattr(r, "index", 0)) for r in got.records)
+            spans.extend(step - r.step for r in got.records)
+
+    with ThreadPoolExecutor(3) as pool:
+        for running in [pool.submit(walk, policy) for policy in POLICIES]:
+            running.result(60)
+    for policy, counts in heard_by.items():
+        assert set(counts.values()) == {1}
+        # Whoever ends first does not hear what the others say about the last steps.
+        assert {(a, s) for a, s, _, _ in counts} >= {
+            (a, s) for a in POLICIES if a != policy for s in range(1, steps - 1)
+        }
+    assert min(spans) >= 0
+    assert max(spans) <= 2

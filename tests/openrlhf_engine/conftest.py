@@ -35,11 +35,11 @@ def prompts():
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    """Folders of a Llama-type and a Qwen-type policy, trained for a second each so that they end their answers."""
+    """Folders of a Llama-, a Qwen- and a NeoX-type policy, trained for a second each so that they end their answers."""
     from harness.engines.embedded.families import build_model, build_tokenizer
 
     found = {}
-    for family in ("llama", "qwen"):
+    for family in ("llama", "qwen", "neox"):
         tokenizer = build_tokenizer(family)
         model = build_model(family, seed=0, tokenizer=tokenizer)
         optimiser = torch.optim.AdamW(model.parameters(), lr=4e-3)

@@ -98,6 +98,28 @@ def test_weight_sync_is_real(make, prompts, report_line, monkeypatch):
     engine.close()
 
 
+def test_weights_that_transformers_renames_are_synced_too(folders, prompts):
+    """GPT-NeoX's head is `lm_head` in transformers, `embed_out` in a checkpoint and in vLLM; `update` checks the sync."""
+    engine = OpenRLHFEngine("neox", folders["neox"], settings=Settings(**SETTINGS))
+    try:
+        samples = engine.sample(prompts[:2], np.arange(8, dtype=np.uint64).reshape(2, 4), Sampling(1.0, 16))
+        answers = tuple(
+            TermAnswer(p.id, s.tokens, (-1.0) ** i, s.logprobs)
+            for p, group in zip(prompts, samples, strict=False)
+            for i, s in enumerate(group)
+        )
+        terms = [Term("own", "own", Objective(), answers)]
+        engine.update(prompts[:2], terms, Optimisation(learning_rate=1e-2, max_tokens=16))
+        again = engine.score([p for p, group in zip(prompts, samples, strict=False) for _ in group],
+                             [s.tokens for group in samples for s in group])  # fmt: skip
+        assert (
+            max(np.abs(a - s.logprobs).max() for a, s in zip(again, [s for g in samples for s in g], strict=True))
+            > 1e-2
+        )
+    finally:
+        engine.close()
+
+
 def test_checkpoints_pass_between_engines(make, prompts, folders, tmp_path):
     """Saved by one engine, taken up by the other, either way: the next step is the same."""
     ours, embedded = make("a"), EmbeddedEngine("a", folders["qwen"], device="cpu")

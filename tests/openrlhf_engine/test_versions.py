@@ -84,6 +84,11 @@ SIGNATURES = {
     ],
     "openrlhf.trainer.ray.vllm_engine:RolloutRayActor.get_num_unfinished_requests": ["self"],
     "openrlhf.trainer.ray.vllm_engine:RolloutRayActor.resume_generation": ["self"],
+    "openrlhf.trainer.ray.vllm_engine:RolloutRayActor.update_weight": ["self", "name", "dtype", "shape", "empty_cache"],
+    "openrlhf.trainer.ray.vllm_engine:RolloutRayActor.update_weight_cuda_ipc": [
+        "self", "name", "dtype", "shape", "ipc_handles", "empty_cache",
+    ],
+    "transformers.core_model_loading:revert_weight_conversion": ["model", "state_dict"],
     "openrlhf.trainer.ray.vllm_worker_wrap:WorkerWrap.init_process_group": [
         "self", "master_address", "master_port", "rank_offset", "world_size", "group_name", "backend", "use_ray",
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -36,6 +36,20 @@ class Generated:
 
 class RolloutWorker(vllm_engine.RolloutRayActor.__ray_metadata__.modified_class):  # type: ignore[misc]
     """One vLLM engine."""
+
+    _stored: Mapping[str, str] = {}
+
+    async def name_weights(self, stored: Mapping[str, str]) -> None:
+        """From now on take the trainer's weights of these names under those that a checkpoint has."""
+        self._stored = stored
+
+    async def update_weight(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """See OpenRLHF; called for each weight of a sync."""
+        return await super().update_weight(self._stored.get(name, name), *args, **kwargs)
+
+    async def update_weight_cuda_ipc(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """See OpenRLHF; called for each weight of a sync within one GPU."""
+        return await super().update_weight_cuda_ipc(self._stored.get(name, name), *args, **kwargs)
 
     async def sample(self, prompts: Sequence[list[int]], settings: Sequence[SamplingParams]) -> list[Generated]:
         """An answer to each prompt, all at once.

@@ -18,6 +18,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
+from transformers.core_model_loading import revert_weight_conversion
 
 from harness.engines.openrlhf import cpu, flash
 
@@ -135,6 +136,9 @@ class PolicyWorker(PolicyModelActor.__ray_metadata__.modified_class):  # type: i
             vllm_engines=engines or None,
         )
         self.forbidden = _penalty(self.actor, forbidden)
+        if torch.distributed.get_rank() == 0:
+            names = stored_names(self.actor.model.module)
+            ray.get([engine.name_weights.remote(names) for engine in engines], timeout=strategy.deadline)
 
     def learn(self, plan: Sequence[Plan], optimisation: Optimisation) -> list[Learnt]:
         """This rank's part of a step: for each update its own and its peer micro-batches."""
@@ -202,6 +206,23 @@ class ReferenceWorker(ReferenceModelActor.__ray_metadata__.modified_class):  # t
     def cpu_seconds(self) -> float:
         """CPU time of these processes so far."""
         return cpu_seconds()
+
+
+def stored_names(model: Any) -> dict[str, str]:
+    """The names that parameters have in a checkpoint, where transformers has others: a rollout engine loads by the former.
+
+    Raises EngineError where a parameter is more than renamed.
+    """
+    names = {}
+    for name, _ in model.named_parameters():
+        stored = list(revert_weight_conversion(model, {name: torch.empty(0, device="meta")}))
+        if len(stored) != 1:
+            raise EngineError(
+                f"{type(model).__name__}: {name} is stored as {', '.join(stored) or 'nothing'}, not one weight"
+            )
+        if stored[0] != name:
+            names[name] = stored[0]
+    return names
 
 
 def worker_type(worker: type, environment: dict[str, str]) -> Any:

@@ -1,0 +1,117 @@
+"""The command itself on this engine: one cell loses a part of itself again and again, and the next run always goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from harness.session.prepare import prepare
+
+pytestmark = pytest.mark.timeout(1500)
+SILENCE, SLACK = 15.0, 60.0
+SUITE = """
+name: losses
+engine: openrlhf
+engine_options: {{dtype: fp32, trainers: 1, max_length: 160, rollout_memory: 0.05, rollout_sequences: 64,
+                 start_seconds: 300.0, call_seconds: 120.0, sync_seconds: 40.0, silence_seconds: {silence}}}
+groups:
+  - name: pair
+    policies:
+      - {{name: a, model: "{llama}"}}
+      - {{name: b, model: "{qwen}"}}
+regimes: [independent, sgt]
+seeds: [1]
+training: {{steps: {steps}, prompts: 2, rollouts: 4, max_new_tokens: 16, measure_every: 4, checkpoint_every: 2}}
+evaluation: {{tasks: [micro], k: 1, limit: 4, curve_every: 0}}
+"""
+PARTS = [  # Ray names a process after its actor's class, or after the parent class whose method it runs
+    ("Policy", signal.SIGKILL, r"policy '\w': trainer rank 0"),
+    ("Rollout", signal.SIGKILL, r"policy '\w': rollout engine 0"),
+    ("Mailboxes", signal.SIGKILL, "the SEE actor"),
+    ("Policy", signal.SIGSTOP, r"policy '\w': trainer rank 0"),
+    ("Mailboxes", signal.SIGSTOP, "the SEE actor"),
+]
+
+
+@contextmanager
+def running(suite, results):
+    """`harness run` of the one cell, as a process that does not outlive the block."""
+    arguments = ["run", str(suite), "--only", "pair/sgt/1", "--results", str(results)]
+    command = [sys.executable, "-c", "from harness.cli import main; main()", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def newest(folder):
+    """Step of the newest checkpoint; -1 before the first."""
+    found = [re.fullmatch(r"step-(\d+)", p.name) for p in (folder / "resume").glob("step-*")]
+    return max((int(match[1]) for match in found if match), default=-1)
+
+
+def lose_a_part(process, part, sent, folder):
+    """Once the run has written a new checkpoint, send a signal to one of its actors; all its processes then."""
+    begin, end = newest(folder), time.monotonic() + 300
+    while newest(folder) <= begin and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.2)
+    everyone = psutil.Process(process.pid).children(recursive=True)
+    actors = [p for p in everyone if any(word.startswith(f"ray::{part}") for word in p.cmdline())]
+    assert actors, [p.cmdline()[:1] for p in everyone]
+    os.kill(actors[0].pid, sent)
+    return everyone
+
+
+def test_a_run_that_lost_a_part_says_which_and_the_next_one_goes_on(tmp_path, folders, report_line):
+    suite, results = tmp_path / "losses.yaml", tmp_path / "results"
+    suite.write_text(SUITE.format(silence=SILENCE, steps=2000, **folders))
+    (cell,) = prepare(str(suite), results, only="pair/sgt/1").cells
+    folder = results / "losses" / cell.key
+    for attempt, (part, sent, named) in enumerate(PARTS, start=1):
+        with running(suite, results) as process:
+            everyone = lose_a_part(process, part, sent, folder)
+            lost, reached = time.monotonic(), newest(folder)
+            _, errors = process.communicate(timeout=SILENCE + SLACK + 60)
+        waited = time.monotonic() - lost
+        (reason,) = [line for line in errors.splitlines() if line.startswith("harness: pair/sgt/1 failed")]
+        report_line(f"run {attempt}, {sent.name} of {part} after step {reached}: ended in {waited:.1f} s, {reason}")
+        assert process.returncode == 1
+        assert re.search(named, reason), errors
+        assert waited < SILENCE + SLACK
+        _, alive = psutil.wait_procs(everyone, timeout=10)
+        assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+        status = prepare(str(suite), results, only="pair/sgt/1").status()
+        assert [(s.state, s.attempts) for s in status] == [("failed", attempt)]
+    reached = newest(folder)
+    with running(suite, results) as process:
+        end = time.monotonic() + 300
+        while newest(folder) <= reached and time.monotonic() < end:
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert newest(folder) > reached
+
+
+def test_a_failed_cell_is_finished_by_the_next_run(tmp_path, folders):
+    suite, results = tmp_path / "losses.yaml", tmp_path / "results"
+    suite.write_text(SUITE.format(silence=SILENCE, steps=24, **folders))
+    (cell,) = prepare(str(suite), results, only="pair/sgt/1").cells
+    with running(suite, results) as process:
+        lose_a_part(process, "Rollout", signal.SIGKILL, results / "losses" / cell.key)
+        process.communicate(timeout=120)
+    assert process.returncode == 1
+    with running(suite, results) as process:
+        _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    (status,) = prepare(str(suite), results, only="pair/sgt/1").status()
+    assert (status.state, status.attempts) == ("done", 2)
