@@ -7,15 +7,17 @@ same results folder replace them, so that a plan gets better as a suite goes on.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from msgspec.structs import replace
 
 from harness.allocation import inventory as machines
-from harness.allocation.arrangement import policy_bundles
+from harness.allocation.arrangement import START_SECONDS, policy_bundles
+from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import Inventory
 from harness.allocation.models import load_shape
 from harness.allocation.packing import Bundle
@@ -77,7 +79,15 @@ def plan_for(prepared: Prepared, inventory: str | None, jobs: int | None = None)
     pending = {c.key for c in prepared.pending()}
     options = prepared.suite.engine_options
     devices = settings_of(options, prepared.source).devices if LAYOUT & options.keys() else None
-    plan = plan_suite(prepared.cells, machine, loads=loads, questions=questions, pending=pending, devices=devices)
+    plan = plan_suite(
+        prepared.cells,
+        machine,
+        loads=loads,
+        questions=questions,
+        pending=pending,
+        devices=devices,
+        estimates=_estimates(prepared),
+    )
     workers = min(jobs or plan.resources.workers, plan.resources.workers)
     return replace(plan, resources=replace(plan.resources, workers=workers))
 
@@ -170,14 +180,28 @@ def _workers(prepared: Prepared, machine: Inventory, jobs: int | None) -> Plan:
 def _measured(prepared: Prepared, done: list[Cell]) -> dict[str, float]:
     """Mean CPU-seconds of finished cells by kind."""
     found: dict[str, list[float]] = {}
+    for cell, costs in _costs(prepared, done):
+        found.setdefault(kind_of(cell), []).append(float(costs["cpu_seconds"].sum()))
+    return {name: float(np.mean(values)) for name, values in found.items()}
+
+
+def _estimates(prepared: Prepared) -> Estimates:
+    """What finished cells took by the clock: their policies work side by side, so the slowest one counts."""
+    estimates = Estimates()
+    for cell, costs in _costs(prepared, [s.cell for s in prepared.status() if s.state == "done"]):
+        estimates.observe(kind_of(cell), float(costs.groupby("policy")["wall_seconds"].sum().max()) + START_SECONDS)
+    return estimates
+
+
+def _costs(prepared: Prepared, done: list[Cell]) -> Iterator[tuple[Cell, pd.DataFrame]]:
+    """The cost ledgers of finished cells, as far as they can be read."""
     for cell in done:
         try:
             costs = read_journal(prepared.folder / cell.key).tables.get("costs")
         except StoreError:
             continue
         if costs is not None:
-            found.setdefault(kind_of(cell), []).append(float(np.sum(costs["cpu_seconds"].to_numpy())))
-    return {name: float(np.mean(values)) for name, values in found.items()}
+            yield cell, costs.to_pandas()
 
 
 def _bytes(cell: Cell) -> int:
