@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import threading
 import time
@@ -18,6 +19,8 @@ _LOOK_EVERY = 5.0
 """Seconds between two looks of an open page."""
 _SHARE = 0.05
 """At most this share of the time is spent on bringing the store up to date."""
+_LEAVE_SECONDS = 5.0
+"""How long a process that ends waits for a running refresh: DuckDB does not take it well to be cut off in its work."""
 
 
 @dataclass(slots=True)
@@ -27,6 +30,14 @@ class _Refresher:
     results: Path
     lock: threading.Lock = field(default_factory=threading.Lock)
     rest_until: float = 0.0
+
+    def __post_init__(self) -> None:
+        atexit.register(self.leave)
+
+    def leave(self) -> None:
+        """Begin nothing more, and let what runs come to its end."""
+        self.rest_until = float("inf")
+        self.lock.acquire(timeout=_LEAVE_SECONDS)
 
     def poke(self) -> None:
         if time.monotonic() >= self.rest_until and self.lock.acquire(blocking=False):
@@ -49,7 +60,7 @@ class _Refresher:
         with contextlib.suppress(HarnessError):
             ingest(self.results, deadline=0.0)
         spent = time.monotonic() - started
-        self.rest_until = time.monotonic() + max(_LOOK_EVERY, spent / _SHARE)
+        self.rest_until = max(self.rest_until, time.monotonic() + max(_LOOK_EVERY, spent / _SHARE))
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
