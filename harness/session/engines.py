@@ -106,9 +106,11 @@ class OnRay(Engines):
         return self._place(open_reference, policy, folder)
 
     def transport(self, endpoints: Sequence[str]) -> Transport:
+        from harness.engines.openrlhf.settings import settings_of
         from harness.engines.openrlhf.transport import RayTransport
 
-        transport = RayTransport(endpoints)
+        patience = max(settings_of(own).silence_seconds for own in self._options.values())
+        transport = RayTransport(endpoints, deadline=patience)
         self._opened.callback(transport.close)
         return transport
 

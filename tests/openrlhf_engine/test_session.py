@@ -1,4 +1,4 @@
-"""The command itself on this engine: one cell loses a part of itself again and again, and the next run always goes on."""
+"""The command itself on this engine: one cell loses a part of itself again and again, and the next run goes on, to the end."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from harness.session.prepare import prepare
+from harness.store.journal import read_journal
 
 pytestmark = pytest.mark.timeout(1500)
 SILENCE, SLACK = 15.0, 60.0
@@ -29,7 +30,7 @@ groups:
       - {{name: b, model: "{qwen}"}}
 regimes: [independent, sgt]
 seeds: [1]
-training: {{steps: {steps}, prompts: 2, rollouts: 4, max_new_tokens: 16, measure_every: 4, checkpoint_every: 2}}
+training: {{steps: {steps}, prompts: 2, rollouts: 4, max_new_tokens: 16, measure_every: 0, checkpoint_every: 2}}
 evaluation: {{tasks: [micro], k: 1, limit: 4, curve_every: 0}}
 """
 PARTS = [  # Ray names a process after its actor's class, or after the parent class whose method it runs
@@ -37,7 +38,6 @@ PARTS = [  # Ray names a process after its actor's class, or after the parent cl
     ("Rollout", signal.SIGKILL, r"policy '\w': rollout engine 0"),
     ("Mailboxes", signal.SIGKILL, "the SEE actor"),
     ("Policy", signal.SIGSTOP, r"policy '\w': trainer rank 0"),
-    ("Mailboxes", signal.SIGSTOP, "the SEE actor"),
 ]
 
 
@@ -71,9 +71,9 @@ def lose_a_part(process, part, sent, folder):
     return everyone
 
 
-def test_a_run_that_lost_a_part_says_which_and_the_next_one_goes_on(tmp_path, folders, report_line):
+def test_a_run_that_lost_a_part_says_which_and_the_next_ones_finish_the_cell(tmp_path, folders, report_line):
     suite, results = tmp_path / "losses.yaml", tmp_path / "results"
-    suite.write_text(SUITE.format(silence=SILENCE, steps=2000, **folders))
+    suite.write_text(SUITE.format(silence=SILENCE, steps=60, **folders))
     (cell,) = prepare(str(suite), results, only="pair/sgt/1").cells
     folder = results / "losses" / cell.key
     for attempt, (part, sent, named) in enumerate(PARTS, start=1):
@@ -91,27 +91,10 @@ def test_a_run_that_lost_a_part_says_which_and_the_next_one_goes_on(tmp_path, fo
         assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
         status = prepare(str(suite), results, only="pair/sgt/1").status()
         assert [(s.state, s.attempts) for s in status] == [("failed", attempt)]
-    reached = newest(folder)
     with running(suite, results) as process:
-        end = time.monotonic() + 300
-        while newest(folder) <= reached and time.monotonic() < end:
-            time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert newest(folder) > reached
-
-
-def test_a_failed_cell_is_finished_by_the_next_run(tmp_path, folders):
-    suite, results = tmp_path / "losses.yaml", tmp_path / "results"
-    suite.write_text(SUITE.format(silence=SILENCE, steps=24, **folders))
-    (cell,) = prepare(str(suite), results, only="pair/sgt/1").cells
-    with running(suite, results) as process:
-        lose_a_part(process, "Rollout", signal.SIGKILL, results / "losses" / cell.key)
-        process.communicate(timeout=120)
-    assert process.returncode == 1
-    with running(suite, results) as process:
-        _, errors = process.communicate(timeout=300)
+        _, errors = process.communicate(timeout=400)
     assert process.returncode == 0, errors
     (status,) = prepare(str(suite), results, only="pair/sgt/1").status()
-    assert (status.state, status.attempts) == ("done", 2)
+    assert (status.state, status.attempts) == ("done", len(PARTS) + 1)
+    steps = read_journal(folder).tables["steps"].to_pylist()
+    assert sorted((row["policy"], row["step"]) for row in steps) == [(p, s) for p in "ab" for s in range(1, 61)]
