@@ -18,7 +18,7 @@ from harness.exchange.replay import ReplaySource, ReplayWriter
 from harness.exchange.transport import Transport
 from harness.learning.experience import Group
 from harness.session.members import Member
-from harness.store.manifest import read_manifest
+from harness.store.manifest import read_manifest, read_suite
 from harness.suite.cells import Cell
 from harness.suite.schema import Replay
 from harness.suite.seeds import derive
@@ -156,17 +156,16 @@ def edges(cell: Cell, names: Sequence[str], strengths: Callable[[], Mapping[str,
 
 
 def _replay_source(replay: Replay, cell: Cell, folder: Path) -> ReplaySource:
-    """The recording of the finished cell with the same group name and seed. Raises CellError."""
-    results = folder.parent.parent
-    for manifest_file in sorted((results / replay.suite).glob("*/manifest.json")):
+    """The recording of the finished cell with the same group name and seed, of the suite as it was last run. Raises CellError."""
+    recorded = folder.parent.parent / replay.suite
+    current = read_suite(recorded).cells if (recorded / "suite.json").exists() else ()
+    for key in current:
+        manifest_file = recorded / key / "manifest.json"
+        if not manifest_file.exists():
+            continue
         manifest = read_manifest(manifest_file.parent)
         same = (manifest.group, manifest.regime, manifest.seed) == (cell.group.name, replay.regime, cell.seed)
-        if (
-            same
-            and manifest.kind == "cell"
-            and manifest.state == "done"
-            and (manifest_file.parent / RECORDING).exists()
-        ):
+        if same and manifest.state == "done" and (manifest_file.parent / RECORDING).exists():
             try:
                 return ReplaySource(manifest_file.parent / RECORDING)
             except StoreError as error:

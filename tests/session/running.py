@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.session.jobs import cell_job, run_job
+from harness.session.manifests import suite_file
 from harness.session.prepare import Prepared, prepare
 from harness.store.journal import read_journal
+from harness.store.manifest import write_suite
 from harness.suite.cells import Cell
 from harness.verification.verifier import Verifier
 
@@ -20,6 +22,7 @@ def run(
 ) -> Prepared:
     """Every cell of the suite, one after another; `stop_after` steps each asks to stop."""
     prepared = prepare(str(file), results, overrides=overrides, only=only)
+    write_suite(prepared.folder, suite_file(prepared.suite, list(prepared.cells)))
     verifier = Verifier(workers=1)
     try:
         for cell in prepared.cells:
