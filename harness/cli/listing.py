@@ -20,12 +20,15 @@ def regimes(json: Json = False) -> None:
     if json:
         print_json({"regimes": found})
         return
-    rows = [
-        [r.name, ", ".join(r.shares) or "-", ", ".join(f"{k}={v}" for k, v in r.options.items()), r.origin,
-         f"BROKEN: {r.error}" if r.error else r.summary]
-        for r in found
-    ]  # fmt: skip
-    print_table("", ["regime", "shares", "options", "from", "what it does"], rows)
+    rows = []
+    for r in found:
+        rows.append([r.name, f"BROKEN: {r.error}" if r.error else r.summary])
+        if r.shares:
+            rows.append(["", f"shares {', '.join(r.shares)}"])
+        if r.options:
+            rows.append(["", ", ".join(f"{k}={v}" for k, v in r.options.items())])
+        rows.append(["", r.origin])
+    print_table("", ["regime", "what it does, what it shares, its options, where it comes from"], rows)
 
 
 def tasks(data_dir: DataDir = None, json: Json = False) -> None:
