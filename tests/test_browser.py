@@ -66,6 +66,10 @@ def settle(page: Any) -> None:
     page.wait_for_function(
         "document.querySelector('[data-testid=stApp]').getAttribute('data-test-script-state') === 'notRunning'"
     )
+    # Until the figures are drawn, what stands below them moves.
+    page.wait_for_function(
+        "[...document.querySelectorAll('[data-testid=stVegaLiteChart]')].every(figure => figure.querySelector('canvas, svg'))"
+    )
     page.wait_for_timeout(400)
 
 
