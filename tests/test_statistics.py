@@ -22,6 +22,7 @@ from harness.statistics import (
     paired_by_question,
     per_unit,
     probability_of_improvement,
+    resampling,
     tie_groups,
 )
 from harness.statistics.ties import pairwise
@@ -186,3 +187,45 @@ def test_bootstrap_is_deterministic_by_seed_and_agrees_with_the_general_form() -
     slow = bootstrap_interval(x, lambda drawn: np.array([iqm(one) for one in drawn]), resamples=2000, seed=4)
     assert (fast.low, fast.high) == pytest.approx((slow.low, slow.high))
     assert iqm(x) == pytest.approx(stats.trim_mean(x, 0.25, axis=None))
+
+
+@pytest.mark.parametrize(
+    ("runs", "tasks"), [(1, 3), (2, 5), (7, 9), (10, 26), (15, 4), (16, 4), (40, 3), (300, 2), (10, 7000)]
+)
+def test_counts_are_those_of_the_draws(runs: int, tasks: int) -> None:
+    stratified = resampling.Resampling(runs, tasks)
+    counts, drawn = stratified.counts(np.random.SFC64(3), 50), stratified.drawn(np.random.SFC64(3), 50)
+    np.testing.assert_array_equal(counts, [(drawn == run).sum(axis=0) for run in range(runs)])
+    assert (counts.sum(axis=0) == runs).all()
+
+
+@pytest.mark.parametrize("runs", [2, 3, 5, 6])
+def test_every_sequence_of_draws_has_one_number(runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uniform numbers are then uniform draws: all sequences enumerated, each once, with the counts it should have."""
+    monkeypatch.setattr(resampling, "uniform", lambda bits, below, size: np.arange(size, dtype=np.uint32))
+    everything, bits = runs**runs, np.random.SFC64(0)
+    stratified = resampling.Resampling(runs, 1)
+    drawn = stratified.drawn(bits, everything)[:, 0]
+    assert len({tuple(one) for one in drawn.T}) == everything
+    assert set(drawn.ravel()) == set(range(runs))
+    np.testing.assert_array_equal(
+        stratified.counts(bits, everything)[:, 0], [(drawn == run).sum(0) for run in range(runs)]
+    )
+
+
+@pytest.mark.parametrize("below", [10**5, 3 << 30, 7])
+def test_numbers_are_uniform_also_where_much_is_drawn_again(below: int) -> None:
+    found = resampling.uniform(np.random.SFC64(1), below, 200_001)
+    assert found.size == 200_001
+    assert found.max() < below
+    cells = np.bincount((found.astype(np.float64) * min(below, 1000) / below).astype(int), minlength=min(below, 1000))
+    assert stats.chisquare(cells).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("runs", [3, 10, 16])
+def test_draws_are_uniform_and_independent(runs: int) -> None:
+    drawn = resampling.Resampling(runs, 20).drawn(np.random.SFC64(2), 20_000)
+    assert stats.chisquare(np.bincount(drawn.ravel())).pvalue > 1e-4
+    for other in (1, runs // 2):
+        pairs = np.bincount((drawn[:-other] * runs + drawn[other:])[::2].ravel(), minlength=runs * runs)
+        assert stats.chisquare(pairs).pvalue > 1e-4

@@ -11,14 +11,17 @@ from functools import partial
 from itertools import pairwise
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
+
+from harness.statistics.resampling import Resampling
 
 Scores = Float[np.ndarray, "runs tasks"]
-Draws = Int[np.ndarray, "runs tasks n"]
-_CHUNK = 1 << 18
-"""Resampled values held at a time: what stays in the cache."""
-_ROWS = 32
-"""Scores whose counts are turned into floats at a time."""
+_CHUNK = 1 << 21
+"""Resampled values held at a time."""
+_PAIRS = 1 << 18
+"""Resampled pairs held at a time."""
+_ROWS = 16
+"""Scores whose counts are clipped and turned into floats at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,36 +50,25 @@ def iqm_interval(scores: Scores, level: float = 0.95, resamples: int = 10_000, s
     the middle half. Arrays have the resamples last, so that every step is one vector instruction over all of them.
     """
     x = np.asarray(scores, dtype=np.float64)
-    ranked = np.argsort(x, axis=None, kind="stable")
-    value = partial(_resampled_iqms, x, ranked)
+    value = partial(_resampled_iqms, x)
     return _percentiles(iqm(x), _over_chunks(value, x.shape, resamples, seed), level)
 
 
-def _resampled_iqms(x: Scores, ranked: Int[np.ndarray, "size"], drawn: Draws, width: int) -> Float[np.ndarray, "n"]:
-    below = _counts(drawn, width).reshape(x.size, -1)[ranked].astype(np.uint32 if x.size > 0xFFFF else np.uint16)
-    for before, after in pairwise(below):
+def _resampled_iqms(x: Scores, resampling: Resampling, bits: np.random.BitGenerator, n: int) -> Float[np.ndarray, "n"]:
+    ranked = np.argsort(x, axis=None, kind="stable")
+    below = resampling.counts(bits, n).reshape(x.size, n)
+    for before, after in pairwise([below[score] for score in ranked.tolist()]):
         np.add(before, after, out=after)
     cut, ordered = x.size // 4, x.ravel()[ranked]
-    np.clip(below, cut, x.size - cut, out=below)
-    steps = np.append(-np.diff(ordered), ordered[-1])  # sum of values times differences, by parts
-    total = np.full(drawn.shape[-1], -cut * steps.sum())
+    steps = np.empty(x.size)
+    steps[ranked] = np.append(-np.diff(ordered), ordered[-1])  # sum of values times differences, by parts
+    total = np.full(n, -cut * ordered[0])
+    floats = np.empty((_ROWS, n))
     for start in range(0, x.size, _ROWS):
-        part = slice(start, start + _ROWS)
-        total += steps[part] @ below[part].astype(np.float64)
+        part = below[start : start + _ROWS]
+        floats[: len(part)] = np.clip(part, cut, x.size - cut, out=part)
+        total += steps[start : start + _ROWS] @ floats[: len(part)]
     return total / (x.size - 2 * cut)
-
-
-def _counts(drawn: Draws, width: int) -> Int[np.ndarray, "runs tasks n"]:
-    """How often each run was drawn: draws below its upper edge less those below its lower one."""
-    counts = np.empty_like(drawn, dtype=np.uint8 if len(drawn) < 256 else np.uint16)
-    hit = np.empty(drawn.shape, dtype=bool)
-    for run in range(len(drawn) - 1):
-        np.less(drawn, drawn.dtype.type(width * (run + 1)), out=hit)
-        np.add.reduce(hit.view(np.uint8), axis=0, dtype=counts.dtype, out=counts[run])
-    counts[-1] = len(drawn)
-    for run in range(len(drawn) - 1, 0, -1):
-        counts[run] -= counts[run - 1]
-    return counts
 
 
 def bootstrap_interval(
@@ -90,8 +82,8 @@ def bootstrap_interval(
     x = np.asarray(scores, dtype=np.float64)
     tasks = np.arange(x.shape[1])
 
-    def value(drawn: Draws, width: int) -> Float[np.ndarray, "n"]:
-        return statistic(x[drawn.transpose(2, 0, 1) // width, tasks])
+    def value(resampling: Resampling, bits: np.random.BitGenerator, n: int) -> Float[np.ndarray, "n"]:
+        return statistic(x[resampling.drawn(bits, n).transpose(2, 0, 1), tasks])
 
     return _percentiles(float(statistic(x[None])[0]), _over_chunks(value, x.shape, resamples, seed), level)
 
@@ -103,7 +95,7 @@ def probability_of_improvement(
     x, y = np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
     beats = (x[:, None] > y[None]) + 0.5 * (x[:, None] == y[None])
     values = []
-    chunk = max(1, _CHUNK // beats.size)
+    chunk = max(1, _PAIRS // beats.size)
     generator = np.random.default_rng(seed)
     tasks = np.arange(x.shape[1])
     for start in range(0, resamples, chunk):
@@ -115,38 +107,19 @@ def probability_of_improvement(
 
 
 def _over_chunks(
-    value: Callable[[Draws, int], Float[np.ndarray, "n"]], shape: tuple[int, ...], resamples: int, seed: int
+    value: Callable[[Resampling, np.random.BitGenerator, int], Float[np.ndarray, "n"]],
+    shape: tuple[int, ...],
+    resamples: int,
+    seed: int,
 ) -> Float[np.ndarray, "resamples"]:
     """`value` of each chunk of resamples; the same for the same seed."""
-    generator = np.random.Generator(np.random.SFC64(seed))
+    resampling, bits = Resampling(*shape), np.random.SFC64(seed)
     chunk = max(64, _CHUNK // int(np.prod(shape)))
     sizes = (min(chunk, resamples - start) for start in range(0, resamples, chunk))
-    return np.concatenate([value(*_draws(generator, shape[0], (*shape, size))) for size in sizes])
-
-
-def _draws(generator: np.random.Generator, runs: int, shape: tuple[int, ...]) -> tuple[Draws, int]:
-    """Uniform draws and a width: a draw of run i lies in [i * width, (i + 1) * width).
-
-    One random byte each for up to 16 runs. What lies beyond the last run is rejected by whole words of eight bytes, which
-    leaves the draws independent and uniform.
-    """
-    kind = np.dtype(np.uint8 if runs <= 16 else np.uint16 if runs <= 256 else np.uint32)
-    each, size = 8 // kind.itemsize, int(np.prod(shape))
-    values = 1 << 8 * kind.itemsize
-    words = generator.integers(0, 1 << 64, -(-size // each), dtype=np.uint64)
-    limit = values - values % runs
-    bad = _beyond(words, kind, limit)
-    while bad.size:
-        words[bad] = fresh = generator.integers(0, 1 << 64, bad.size, dtype=np.uint64)
-        bad = bad[_beyond(fresh, kind, limit)]
-    return words.view(kind)[:size].reshape(shape), values // runs
-
-
-def _beyond(words: Int[np.ndarray, "words"], kind: np.dtype, limit: int) -> Int[np.ndarray, "bad"]:
-    """Which words hold a number of `limit` or more."""
-    return np.flatnonzero((words.view(kind) >= limit).view(f"u{8 // kind.itemsize}") != 0)
+    return np.concatenate([value(resampling, bits, size) for size in sizes])
 
 
 def _percentiles(value: float, values: Float[np.ndarray, "resamples"], level: float) -> BootstrapInterval:
-    low, high = np.quantile(values, [0.5 - level / 2, 0.5 + level / 2])
+    ends = np.array([0.5 - level / 2, 0.5 + level / 2]) * (values.size - 1)
+    low, high = np.interp(ends, np.arange(values.size), np.sort(values))
     return BootstrapInterval(value, float(low), float(high))
