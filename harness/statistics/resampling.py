@@ -16,7 +16,7 @@ from jaxtyping import Int, UInt
 Numbers = UInt[np.ndarray, "tasks n"]
 Resamples = Int[np.ndarray, "runs tasks n"]
 Kind = np.dtype[np.unsignedinteger]
-Table = UInt[np.ndarray, "words entries"]
+Table = UInt[np.ndarray, "entries words"]
 _TABLE = 1 << 17
 """Words of a table, unless a single draw has more: what stays in the cache."""
 _NUMBERS = 1 << 15
@@ -50,14 +50,13 @@ class Resampling:
         width, each = _fields(self.runs, kind)
         for part, numbers in self._numbers(bits, n):
             tables = (_table(self.runs, k, kind) for k in _digits(self.runs, kind))
-            packed, *rest = (t.take(i, axis=1, mode="clip") for t, i in zip(tables, numbers, strict=True))
+            packed, *rest = (t.take(i, axis=0, mode="clip") for t, i in zip(tables, numbers, strict=True))
             for several in rest:
                 packed += several
-            lanes = packed.view(kind).reshape(*packed.shape, -1)
+            lanes = packed.view(kind)
             for run in range(self.runs):
-                word, lane = divmod(run // each, lanes.shape[-1])
                 if run % each == 0:
-                    plane = lanes[word, ..., lane].copy()
+                    plane = lanes[..., run // each].copy()
                 np.right_shift(plane, kind.type(width * (run % each)), out=found[run, part])
             found[:, part] &= kind.type((1 << width) - 1)
         return found
@@ -84,7 +83,7 @@ def uniform(bits: np.random.BitGenerator, below: int, size: int) -> UInt[np.ndar
 @lru_cache(maxsize=16)
 def _digits(runs: int, kind: Kind) -> list[int]:
     """The draws of one task's resample, divided evenly among as few numbers as the table allows."""
-    words, most = len(_table(runs, 1, kind)), 1
+    words, most = _table(runs, 1, kind).shape[1], 1
     while most < runs and words * runs ** (most + 1) <= _TABLE:
         most += 1
     return [len(part) for part in np.array_split(range(runs), -(-runs // most))]
@@ -100,10 +99,10 @@ def _fields(runs: int, kind: Kind) -> tuple[int, int]:
 def _table(runs: int, digits: int, kind: Kind) -> Table:
     """Entry i: how often each run is among the digits of i, `_fields` to a lane, lanes from the lowest bits of a word up."""
     if digits > 1:
-        entries: Table = _table(runs, digits - 1, kind)[:, :, None] + _table(runs, 1, kind)[:, None]
-        return entries.reshape(len(entries), -1)
+        entries: Table = _table(runs, digits - 1, kind)[:, None] + _table(runs, 1, kind)
+        return entries.reshape(-1, entries.shape[-1])
     width, each = _fields(runs, kind)
     lanes = 8 // kind.itemsize
     one = np.zeros((runs, -(-runs // (each * lanes)) * lanes), dtype=kind)
     one[np.arange(runs), np.arange(runs) // each] = 1 << width * (np.arange(runs) % each)
-    return np.ascontiguousarray(one.view(np.uint64).T)
+    return one.view(np.uint64)
