@@ -1,4 +1,7 @@
-"""The command itself on this engine: one cell loses a part of itself again and again, and the next run goes on, to the end."""
+"""The command itself on this engine: one cell loses a part of itself again and again, and the next run goes on, to the end.
+
+Every loss takes a run of its own: two of them here, all four with HARNESS_ALL_LOSSES=1 in the environment.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +37,13 @@ training: {{steps: {steps}, prompts: 2, rollouts: 4, max_new_tokens: 16, measure
 evaluation: {{tasks: [micro], k: 1, limit: 4, curve_every: 0}}
 """
 PARTS = [  # Ray names a process after its actor's class, or after the parent class whose method it runs
-    ("Policy", signal.SIGKILL, r"policy '\w': trainer rank 0"),
     ("Rollout", signal.SIGKILL, r"policy '\w': rollout engine 0"),
-    ("Mailboxes", signal.SIGKILL, "the SEE actor"),
     ("Policy", signal.SIGSTOP, r"policy '\w': trainer rank 0"),
+    ("Mailboxes", signal.SIGKILL, "the SEE actor"),
+    ("Policy", signal.SIGKILL, r"policy '\w': trainer rank 0"),
 ]
+if not os.environ.get("HARNESS_ALL_LOSSES"):
+    del PARTS[2:]
 
 
 @contextmanager
