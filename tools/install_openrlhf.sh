@@ -6,7 +6,7 @@ set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 folder=${1:-$here/.venv-openrlhf}
 pins=$here/constraints-openrlhf.txt
-python=${PYTHON:-python3.11}
+python=${PYTHON:-python3}
 
 [ -x "$folder/bin/python" ] || "$python" -m venv "$folder"
 pip() { "$folder/bin/python" -m pip install -q --disable-pip-version-check "$@"; }
