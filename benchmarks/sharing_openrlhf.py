@@ -91,7 +91,7 @@ def measure(runs: dict[str, Run], rounds: int) -> dict[str, np.ndarray]:
         for name in order:
             run = runs[name]
             started = time.perf_counter()
-            run._step(step + 1)
+            run._keep(run._together(step + 1))
             took = time.perf_counter() - started
             sharing = max(sum(m.clock.step[p].wall for p in SHARING if p in m.clock.step) for m in run.members)
             seconds[name].append((took, sharing))
