@@ -22,13 +22,14 @@ for name, value in (("OMP_NUM_THREADS", "1"), ("OMP_WAIT_POLICY", "passive"), ("
 
 import numpy as np  # noqa: E402  # after the threads are set
 
-from harness.engines.protocol import PolicyEngine, Sample, Sampling  # noqa: E402
-from harness.learning.experience import Prompt  # noqa: E402
-from harness.session.models import base_folder, open_engine  # noqa: E402
-from harness.suite.load import load  # noqa: E402
-from harness.suite.schema import Policy  # noqa: E402
-from harness.tasks.micro import training_prompts  # noqa: E402
-from harness.verification.verifier import Verifier  # noqa: E402
+from harness.engines.embedded.engine import EmbeddedEngine  # noqa: E402  # after the threads are set
+from harness.engines.protocol import PolicyEngine, Sample, Sampling  # noqa: E402  # after the threads are set
+from harness.learning.experience import Prompt  # noqa: E402  # after the threads are set
+from harness.session.models import base_folder  # noqa: E402  # after the threads are set
+from harness.suite.load import load  # noqa: E402  # after the threads are set
+from harness.suite.schema import Policy  # noqa: E402  # after the threads are set
+from harness.tasks.micro import training_prompts  # noqa: E402  # after the threads are set
+from harness.verification.verifier import Verifier  # noqa: E402  # after the threads are set
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +57,7 @@ class Row:
 
 
 def start(policy: Policy, index: int, prompts: list[Prompt], rollouts: int, verifier: Verifier) -> Member:
-    engine = open_engine("embedded", policy, base_folder(policy, 0), 1.0, {"device": "cpu"})
+    engine = EmbeddedEngine(policy.name, base_folder(policy, 0), device="cpu", chat=policy.chat)
     seeds = np.arange(len(prompts) * rollouts, dtype=np.uint64).reshape(len(prompts), rollouts)
     answers = engine.sample(prompts, seeds + np.uint64(10_000_000 * (index + 1)), Sampling())
     asked = [

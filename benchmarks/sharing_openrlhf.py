@@ -23,17 +23,17 @@ for name, value in (("OMP_NUM_THREADS", "1"), ("OMP_WAIT_POLICY", "passive"), ("
 
 import numpy as np  # noqa: E402  # after the threads are set
 
-from harness.learning import registry  # noqa: E402
-from harness.session.clock import Clock  # noqa: E402
-from harness.session.engines import open_engines  # noqa: E402
-from harness.session.exchanges import CellExchange  # noqa: E402
-from harness.session.loop import Run  # noqa: E402
-from harness.session.members import Member  # noqa: E402
-from harness.session.models import base_folder  # noqa: E402
-from harness.session.prepare import prepare  # noqa: E402
-from harness.store.journal import Journal, read_journal  # noqa: E402
-from harness.tokenization.codec import TokenCodec  # noqa: E402
-from harness.verification.verifier import Verifier  # noqa: E402
+from harness.learning import registry  # noqa: E402  # after the threads are set
+from harness.session.clock import Clock  # noqa: E402  # after the threads are set
+from harness.session.engines import open_engines  # noqa: E402  # after the threads are set
+from harness.session.exchanges import CellExchange  # noqa: E402  # after the threads are set
+from harness.session.loop import Run  # noqa: E402  # after the threads are set
+from harness.session.members import Member  # noqa: E402  # after the threads are set
+from harness.session.models import base_folder  # noqa: E402  # after the threads are set
+from harness.session.prepare import prepare  # noqa: E402  # after the threads are set
+from harness.store.journal import Journal, read_journal  # noqa: E402  # after the threads are set
+from harness.tokenization.codec import TokenCodec  # noqa: E402  # after the threads are set
+from harness.verification.verifier import Verifier  # noqa: E402  # after the threads are set
 
 SHARING = ("exchange", "verify")
 SUITE = """
