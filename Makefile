@@ -9,7 +9,7 @@ run: $(VENV)/.installed
 	$(BIN)/harness run quickstart
 
 test: $(VENV)/.tested
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PYTEST)
 
 leaderboard: $(VENV)/.board
 	$(BIN)/harness leaderboard

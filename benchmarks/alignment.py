@@ -24,7 +24,7 @@ from time import process_time
 
 import numpy as np
 
-from harness.exchange.records import Rollout
+from harness.experience.records import Rollout
 from harness.tokenization.alignment import Segmentations, chunks, spread
 from harness.tokenization.carry import carry_over
 from harness.tokenization.codec import TokenCodec

@@ -19,7 +19,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from harness.allocation import demand, simulate
+import mixtures
+
+from harness.allocation import size
 from harness.allocation.demand import CellDemand, PolicyDemand, Workload
 from harness.allocation.inventory import parse
 from harness.allocation.models import ModelShape, load_shape, shape_from_config
@@ -34,19 +36,19 @@ def scheduler(count: int, seed: int) -> dict[str, Any]:
     begin = time.process_time()
     deadlocks = violated = naive = starts = troubled = jobs = 0
     worst_wait, utilisations = 0.0, []
-    for index, mixture in enumerate(simulate.mixtures(seed, count)):
-        outcome = simulate.run(mixture)
+    for index, mixture in enumerate(mixtures.mixtures(seed, count)):
+        outcome = mixtures.run(mixture)
         deadlocks += outcome.deadlock
         violated += bool(outcome.violations)
         if outcome.violations:
             print(f"mixture {seed}/{index}: {outcome.violations[:3]}", file=sys.stderr)
         worst_wait = max(worst_wait, outcome.worst_wait)
-        naive += simulate.naive_deadlocks(mixture)
+        naive += mixtures.naive_deadlocks(mixture)
         starts += outcome.starts
         jobs += len(mixture.jobs)
-        troubled += bool(mixture.losses) or any(len(j.attempts) > 1 for j in mixture.jobs)
-        if simulate.allows(mixture):
-            utilisations.append(simulate.work_bound(mixture) / outcome.makespan)
+        troubled += any(len(j.attempts) > 1 for j in mixture.jobs)
+        if mixtures.allows(mixture):
+            utilisations.append(mixtures.work_bound(mixture) / outcome.makespan)
         if index % 500 == 499:
             print(f"{index + 1} mixtures, {violated} violated, {naive} naive deadlocks", file=sys.stderr)
     return {
@@ -136,12 +138,12 @@ def memory() -> dict[str, Any]:
 def _measure(model: Any, shape: ModelShape, half: bool) -> dict[str, float]:
     import torch
 
-    states = demand.trainer_states(shape, "bf16", zero=0, ranks=1)
+    states = size.trainer_states(shape, "bf16", zero=0, ranks=1)
     ratio = {"parameters": shape.parameters, "weights": _stored(model.parameters()) / states.weights}
     with torch.no_grad():
         cache = model(torch.zeros(2, 160, dtype=torch.long), use_cache=True).past_key_values
     kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
-    ratio["kv_cache"] = kept / demand.kv_cache_bytes(shape, 2, 160)
+    ratio["kv_cache"] = kept / size.kv_cache_bytes(shape, 2, 160)
     del cache
     ratio["activations"] = _activations(model, shape)
     model(torch.zeros(1, 2, dtype=torch.long), use_cache=False).logits.float().sum().backward()
@@ -182,7 +184,9 @@ def _activations(model: Any, shape: ModelShape) -> float:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         logits = model(torch.zeros(answers, tokens, dtype=torch.long), use_cache=False).logits.float()
         loss = torch.log_softmax(logits, -1).mean()
-    formula = demand.activation_bytes(shape, answers, tokens, False) - answers * tokens * shape.vocab * 6
+    formula = size.activation_bytes(shape, answers * tokens, False) - answers * tokens * shape.vocab * (
+        size.LOGITS_BYTES - 4
+    )
     del loss
     return sum(kept.values()) / formula
 

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from harness.exchange.exchange import Exchange, edges_of
-from harness.exchange.records import AnyRecord, Record, Rollout
+from harness.experience.records import AnyRecord, Record, Rollout
 
 PROMPTS = tuple(f"micro-{i:05d}" for i in range(16))
 ANSWERS, TOKENS = 8, 25

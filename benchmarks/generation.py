@@ -29,7 +29,7 @@ from harness.engines.embedded import sampling
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.stage0 import MicroSpec, base_checkpoint
 from harness.engines.protocol import Optimisation, Sampling
-from harness.learning.experience import Prompt
+from harness.experience.answers import Prompt
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.tasks.micro import LEVELS, SKILLS
 

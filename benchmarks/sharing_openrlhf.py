@@ -32,7 +32,6 @@ from harness.session.members import Member  # noqa: E402  # after the threads ar
 from harness.session.models import base_folder  # noqa: E402  # after the threads are set
 from harness.session.prepare import prepare  # noqa: E402  # after the threads are set
 from harness.store.journal import Journal, read_journal  # noqa: E402  # after the threads are set
-from harness.tokenization.codec import TokenCodec  # noqa: E402  # after the threads are set
 from harness.verification.verifier import Verifier  # noqa: E402  # after the threads are set
 
 SHARING = ("exchange", "verify")
@@ -71,7 +70,7 @@ def main() -> None:
             for cell in cells:
                 members = [
                     Member(policy, engine, registry.build(cell.variant.regime, cell.variant.options),
-                           TokenCodec(engine.tokenizer), cell.rollouts(i), base, Clock())
+                           cell.rollouts(i), base, Clock())
                     for i, (policy, engine, base) in enumerate(zip(policies, opened, bases, strict=True))
                 ]  # fmt: skip
                 own = folder / cell.variant.name

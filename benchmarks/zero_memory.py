@@ -18,8 +18,8 @@ import deepspeed
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.allocation.demand import REDUCE_BUCKET_BYTES, trainer_states
 from harness.allocation.models import shape_from_config
+from harness.allocation.size import REDUCE_BUCKET_BYTES, trainer_states
 
 CONFIG = {
     "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64,

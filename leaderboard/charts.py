@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
+
+from harness.statistics.judgement import ALONE, BASELINE, GAINS, LOSES, UNTOLD, WITHIN
 
 Figure = dict[str, Any]
 """A Vega-Lite specification with its data."""
-VERDICTS = {
-    "gains": "#0f8a83",
-    "loses": "#c2502d",
-    "no effect seen": "#7d8590",
-    "unclear": "#b08900",
-    "baseline": "#7d8590",
+COLOURS = {
+    GAINS: "#0f8a83",
+    LOSES: "#c2502d",
+    WITHIN: "#7d8590",
+    UNTOLD: "#b08900",
+    BASELINE: "#7d8590",
+    ALONE: "#7d8590",
 }
 SHAPES = {
-    "gains": "triangle-up",
-    "loses": "triangle-down",
-    "no effect seen": "circle",
-    "unclear": "diamond",
-    "baseline": "square",
+    GAINS: "triangle-up",
+    LOSES: "triangle-down",
+    WITHIN: "circle",
+    UNTOLD: "diamond",
+    BASELINE: "square",
+    ALONE: "square",
 }
+LEGEND = "▲ gains, ▼ loses, ● no effect larger than the margin, ◆ cannot tell, ■ the baseline, or without one."
 PALETTE = ["#0f8a83", "#c2502d", "#3b6fd4", "#b08900", "#8e4fb8", "#4f8f2f", "#d1477f", "#6b7280", "#1f9bcf", "#96592d"]
 """Readable on white and on near-black; regimes also differ by order and label, never by colour alone."""
 
 _BAR = 26
+
+_LEAST = {"points": 1.0, "%": 1.0, "share": 0.01, "nats per token": 1e-6}
+"""The least that an axis spans, by the last words of its title: less is rounding, or of no interest to anyone."""
+
+
+def _domain(values: Iterable[float], title: str) -> dict[str, Any]:
+    """The axis' domain where the values are nearly the same, so that it does not magnify rounding; nothing elsewhere.
+
+    Numbers of no named kind are taken for the same within a thousandth.
+    """
+    known = [v for v in values if np.isfinite(v)]
+    if not known:
+        return {}
+    low, high = min(known), max(known)
+    kind = next((least for words, least in _LEAST.items() if title.endswith(words)), 0.0)
+    least = max(kind, 1e-3 * max(abs(low), abs(high)))
+    middle = (low + high) / 2
+    return {"domain": [middle - least / 2, middle + least / 2]} if high - low < least else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +64,7 @@ class Mark:
     low: float
     high: float
     verdict: str
+    words: str
     label: str
     detail: str
 
@@ -51,13 +76,14 @@ def forest(marks: Sequence[Mark], title: str, unit: str, order: Sequence[str], z
     """
     y: dict[str, Any] = {"field": "regime", "type": "nominal", "sort": list(order), "title": None}
     y["axis"] = {"labelLimit": 140, "ticks": False, "domain": False, "labelFlush": False}
-    scale = {"zero": False, "nice": True}
-    names = list(VERDICTS)
+    span = _domain([*(end for mark in marks for end in (mark.low, mark.high)), *([0.0] if zero else [])], unit)
+    scale = {"zero": False, "nice": True, **span}
+    names = list(COLOURS)
     colour = {
         "field": "verdict",
         "type": "nominal",
         "legend": None,
-        "scale": {"domain": names, "range": list(VERDICTS.values())},
+        "scale": {"domain": names, "range": list(COLOURS.values())},
     }
     shape = {
         "field": "verdict",
@@ -68,7 +94,7 @@ def forest(marks: Sequence[Mark], title: str, unit: str, order: Sequence[str], z
     tooltip = [
         {"field": "regime"},
         {"field": "label", "title": unit},
-        {"field": "verdict"},
+        {"field": "words", "title": "verdict"},
         {"field": "detail", "title": "cost"},
     ]
 
@@ -141,7 +167,7 @@ def lines(
     )
     dash = alt.StrokeDash("regime:N", scale=alt.Scale(domain=domain, range=_dashes(len(domain))), legend=None)
     base = alt.Chart(rows).encode(x=alt.X("x:Q", title=x_title, axis=alt.Axis(tickCount=6)), color=colour)
-    scale, axis = _y_axis(logarithmic)
+    scale, axis = _y_axis(logarithmic, rows[["low", "high"]].to_numpy().ravel(), y_title)
     tooltip = [
         alt.Tooltip("regime:N"),
         alt.Tooltip("x:Q", title=x_title, format=",.4~g"),
@@ -172,7 +198,8 @@ def dots(rows: pd.DataFrame, title: str, unit: str) -> Figure:
     base = alt.Chart(rows).encode(
         y=alt.Y("row:N", sort=labels, title=None, axis=alt.Axis(labelLimit=170, ticks=False, domain=False))
     )
-    x = alt.X("value:Q", title=unit, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(tickCount=6))
+    scale = alt.Scale(zero=False, nice=True, **_domain([0.0, *rows["value"]], unit))
+    x = alt.X("value:Q", title=unit, scale=scale, axis=alt.Axis(tickCount=6))
     marks: dict[str, Any] = {"color": alt.value(PALETTE[0])}
     if "source" in rows:
         names = list(dict.fromkeys(rows["source"]))
@@ -206,9 +233,9 @@ def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Seq
         scale=alt.Scale(domain=list(order), range=_colours(len(order))),
         legend=None,
     )
-    scale, axis = _y_axis(log_y)
+    scale, axis = _y_axis(log_y, rows["y"], y_title)
     y = alt.Y("y:Q", title=y_title, scale=scale, axis=axis)
-    x = alt.X("x:Q", title=x_title, scale=alt.Scale(zero=False, padding=20))
+    x = alt.X("x:Q", title=x_title, scale=alt.Scale(zero=False, padding=20, **_domain(rows["x"], x_title)))
     base = alt.Chart(rows).encode(
         x=x,
         y=y,
@@ -289,10 +316,10 @@ def bars(
     return _spec(figure)
 
 
-def _y_axis(logarithmic: bool) -> tuple[alt.Scale, alt.Axis]:
+def _y_axis(logarithmic: bool, values: Iterable[float], title: str) -> tuple[alt.Scale, alt.Axis]:
     if logarithmic:
         return alt.Scale(type="log", zero=False), alt.Axis(tickCount=5, format=",~g")
-    return alt.Scale(zero=False), alt.Axis()
+    return alt.Scale(zero=False, **_domain(values, title)), alt.Axis()
 
 
 def _title(text: str) -> alt.TitleParams:

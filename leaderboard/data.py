@@ -12,10 +12,12 @@ import pyarrow as pa
 import streamlit as st
 
 from harness.errors import StoreError
+from harness.statistics import MARGIN
 from harness.store.ingest import STORE
+from harness.store.ranking import in_pairs
 from harness.store.read import Snapshot
-from harness.store.table import seed_rows, show_rows
-from leaderboard.frames import seeds_frame, show_frame
+from harness.store.table import SeedRow, seed_rows, show_rows
+from leaderboard.frames import show_frame
 
 Stamp = tuple[int, int, int]
 
@@ -47,9 +49,9 @@ class Store:
         frame = self.frame(_SUITES)
         return [SuiteInfo(*row) for row in frame.itertuples(index=False, name=None)]
 
-    def show(self, suite: str) -> pd.DataFrame:
+    def show(self, suite: str, margin: float = MARGIN) -> pd.DataFrame:
         """`harness show` as a frame: the columns of ShowRow, intervals split into `low`, `high`, `gain_low`, `gain_high`."""
-        return _show(self.results, self.stamp, suite)
+        return _show(self.results, self.stamp, suite, margin)
 
     def regimes(self, suite: str) -> list[str]:
         """All regimes of the suite's cells, in suite order."""
@@ -59,9 +61,13 @@ class Store:
         """All groups of the suite's cells, in suite order."""
         return list(self.frame(_GROUPS, suite)["group_name"])
 
-    def seeds(self, suite: str) -> pd.DataFrame:
-        """The same seed by seed: the columns of SeedRow."""
+    def seeds(self, suite: str) -> list[SeedRow]:
+        """The same seed by seed."""
         return _seeds(self.results, self.stamp, suite)
+
+    def in_pairs(self, suite: str) -> bool:
+        """Whether all groups of the suite have two policies."""
+        return in_pairs(_snapshot(self.results, self.stamp), suite)
 
 
 _SUITES = """
@@ -107,10 +113,10 @@ def _frame(results: str, stamp: Stamp, sql: str, parameters: tuple[Any, ...]) ->
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _show(results: str, stamp: Stamp, suite: str) -> pd.DataFrame:
-    return show_frame(show_rows(_snapshot(results, stamp), suite))
+def _show(results: str, stamp: Stamp, suite: str, margin: float) -> pd.DataFrame:
+    return show_frame(show_rows(_snapshot(results, stamp), suite, margin))
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _seeds(results: str, stamp: Stamp, suite: str) -> pd.DataFrame:
-    return seeds_frame(seed_rows(_snapshot(results, stamp), suite))
+def _seeds(results: str, stamp: Stamp, suite: str) -> list[SeedRow]:
+    return seed_rows(_snapshot(results, stamp), suite)

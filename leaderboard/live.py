@@ -77,5 +77,6 @@ def live_status(results: Path, store: Store) -> None:
         st.rerun()
     counts = store.frame("SELECT state, count(*) AS n FROM current_cells WHERE kind = 'cell' GROUP BY state")
     by_state = dict(zip(counts["state"], counts["n"], strict=True))
-    words = [f"{by_state[state]:,} {state}" for state in ("done", "running", "failed", "pending") if state in by_state]
+    known = ("done", "running", "cut off", "failed", "pending")
+    words = [f"{by_state[state]:,} {state}" for state in known if state in by_state]
     st.caption("Cells: " + ", ".join(words))

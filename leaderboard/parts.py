@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 import streamlit as st
 
+from harness.statistics import MARGIN
 from harness.store.text import visible
 from leaderboard.charts import Figure, printable
 from leaderboard.figures import to_png, to_svg
@@ -59,6 +60,23 @@ def choose_some(label: str, options: Sequence[str], key: str) -> list[str]:
         return list(options)
     chosen = st.multiselect(label, options, key=key, bind="query-params", placeholder="all")
     return [option for option in options if option in chosen] or list(options)
+
+
+def choose_margin() -> float:
+    """Below which an effect is of no interest, as a share; kept in the address in points."""
+    points = st.number_input(
+        "Margin, points",
+        0.0,
+        100.0,
+        100 * MARGIN,
+        0.5,
+        "%g",
+        key="margin",
+        bind="query-params",
+        width=125,
+        help="“No effect” is said only where the whole interval lies within this many points on either side of 0.",
+    )
+    return float(points) / 100
 
 
 def downloads(name: str, table: pd.DataFrame | Callable[[], pd.DataFrame], figures: Sequence[Figure] = ()) -> None:

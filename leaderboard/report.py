@@ -9,16 +9,18 @@ from pathlib import Path
 import pandas as pd
 
 from harness.errors import PluginError, StoreError
+from harness.statistics import MARGIN
 from harness.store.files import write_atomic
+from harness.store.ranking import in_pairs, rank
 from harness.store.read import Snapshot
 from harness.store.table import MEAN, seed_rows, show_rows, suites
 from harness.store.text import visible
-from leaderboard.charts import Figure
-from leaderboard.frames import baseline_of, overall_table, panel, readable, seeds_frame, show_frame
-from leaderboard.words import overall, sentence
+from harness.store.words import explained, sentence
+from leaderboard.charts import LEGEND, Figure
+from leaderboard.frames import panel, ranking_frame, readable, show_frame
 
 _HEADS = {
-    "regime": "Regime", "group": "Group", "task": "Benchmark", "tie": "Tie group", "gain": "Gain, points",
+    "regime": "Regime", "group": "Group", "task": "Benchmark", "verdict": "Verdict", "tie": "Tie group", "gain": "Gain, points",
     "gain interval": "95 % interval", "accuracy": "Accuracy, %", "interval": "95 % interval", "base": "Before, %", "seeds": "Seeds",
     "used": "Peer data used, %", "rollouts": "Rollouts", "cpu": "CPU-s", "gpu": "GPU-s", "baseline": "Compared with",
 }  # fmt: skip
@@ -55,8 +57,7 @@ def export_report(results: Path, target: Path, only: str | None = None) -> int:
         f"<title>Experience-sharing results</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
         "<h1>Does sharing experience help?</h1>\n"
         f"{body}\n<footer><p>Gains are paired by seed with the baseline at the same rollout budget; "
-        "intervals are Student t over seeds. "
-        "Marks: ▲ gains, ▼ loses (Holm-corrected), ◆ unclear, ● no effect seen, ■ baseline. "
+        f"intervals are Student t over seeds. Marks: {LEGEND} {explained(MARGIN)} "
         "Bold: cannot be told from the best.</p></footer>\n"
         "</body>\n</html>\n"
     )
@@ -65,7 +66,7 @@ def export_report(results: Path, target: Path, only: str | None = None) -> int:
 
 
 def _suite(snapshot: Snapshot, suite: str) -> str:
-    table, seeds = show_frame(show_rows(snapshot, suite)), seeds_frame(seed_rows(snapshot, suite))
+    table, seeds = show_frame(show_rows(snapshot, suite)), seed_rows(snapshot, suite)
     about = snapshot.query("SELECT title FROM suites WHERE suite = ?", [suite]).to_pylist()
     title = _text(about[0]["title"]) if about and about[0]["title"] else ""
     head = f"<section>\n<h2>{_text(suite)}</h2>\n" + (f'<p class="soft">{title}</p>\n' if title else "")
@@ -73,29 +74,22 @@ def _suite(snapshot: Snapshot, suite: str) -> str:
         return head + "<p>No finished cell yet.</p>\n</section>"
     parts = [head]
     policy = MEAN if (table["policy"] == MEAN).any() else table["policy"].iloc[0]
-    sizes = snapshot.query(
-        "SELECT DISTINCT len(policies) AS n FROM current_cells WHERE suite = ? AND kind = 'cell'", [suite]
-    )
+    pairs = in_pairs(snapshot, suite)
     for metric in dict.fromkeys(table["metric"]):
         rows = table[(table["metric"] == metric) & (table["policy"] == policy)]
-        found = overall(
-            seeds[(seeds["metric"] == metric) & (seeds["policy"] == policy)],
-            list(dict.fromkeys(rows["regime"])),
-            sizes["n"].to_pylist(),
-        )
-        order = list(found.rows["regime"]) if not found.rows.empty else []
-        order += [r for r in dict.fromkeys(rows["regime"]) if r not in order]
-        said = sentence(found, baseline_of(rows, order[0]))
+        found = rank([r for r in seeds if (r.metric, r.policy) == (metric, policy)], pairs)
+        order = list(dict.fromkeys([*(r.regime for r in found.ranks), *rows["regime"]]))
+        said = sentence(found)
         figures = [
-            panel(part, f"{group}: {task}", "gain", order)
+            panel(part, f"{group}: {task}", "gain", order, MARGIN)
             for (group, task), part in rows.groupby(["group", "task"], sort=False)
         ]
-        if len(figures) > 1 and not found.rows.empty:
-            figures.insert(0, panel(overall_table(found, rows), "mean of all panels", "gain", order))
+        if len(figures) > 1 and found.ranks:
+            figures.insert(0, panel(ranking_frame(found, rows), "mean of all panels", "gain", order, MARGIN))
         parts.append(
             f'<h3>{_text(metric)}</h3>\n<p class="note">{_text(said)}</p>\n<div class="panels">\n{_figures(figures)}</div>\n'
         )
-        parts.append(_table(readable(rows, order)))
+        parts.append(_table(readable(rows, order, MARGIN)))
     return "".join(parts) + _provenance(snapshot, suite) + "</section>"
 
 
@@ -111,13 +105,13 @@ def _figures(figures: Sequence[Figure]) -> str:
 
 def _table(rows: pd.DataFrame) -> str:
     shown = [column for column in _HEADS if column in rows and rows[column].notna().any()]
-    texts = {"regime", "group", "task", "gain interval", "interval", "baseline"}
+    texts = {"regime", "group", "task", "verdict", "tie", "gain interval", "interval", "baseline"}
     head = "".join(f'<th{" class=t" if c in texts else ""} scope="col">{_HEADS[c]}</th>' for c in shown)
     lines = []
     for row in rows.to_dict("records"):
         cells = []
         for column in shown:
-            kind = [k for k, on in (("t", column in texts), ("best", column == "regime" and row["tie"] == 1)) if on]
+            kind = [k for k, on in (("t", column in texts), ("best", column == "regime" and row["best"])) if on]
             cells.append(f'<td class="{" ".join(kind)}">{_cell(column, row[column])}</td>')
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return (
@@ -132,7 +126,7 @@ def _cell(column: str, value: object) -> str:
         return _text(value)
     if not isinstance(value, int | float) or value != value:
         return "–"
-    if column in ("tie", "seeds"):
+    if column == "seeds":
         return str(int(value))
     if column == "gain":
         return f"{value:+.1f}"

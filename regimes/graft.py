@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.exchange.records import Rollout
+from harness.experience.answers import Group, Inbox, PeerAnswer
+from harness.experience.records import Rollout
 from harness.learning.advantages import (
     GRPO,
     by_author,
@@ -17,7 +18,6 @@ from harness.learning.advantages import (
     rewards_of,
     standardise,
 )
-from harness.learning.experience import Group, Inbox, PeerAnswer
 from harness.learning.regime import Context, Need, Regime
 from harness.learning.terms import Term
 
@@ -39,7 +39,8 @@ class GRAFT(Regime):
     Paper: C(j->k) = prompts with 0 of G right for k and 1 <= right_j < G; of them the q = min(|C(j->k)|, |C(k->j)|) with most
     right peer answers, ties at the edge kept, none for q = 0; the peer's own advantages; weight 1[s > 0.8] min(s, 1) with s
     the frozen cross ratio at pi_old; token ratio to old_k; mini-batches with peer groups last.
-    Our reading: with several qualifying peers on a prompt the one with most right answers, then policy order.
+    Our reading: with several qualifying peers on a prompt the one with most right answers, then policy order; old_k is the
+    trainer's, for own and for peer answers.
     """
 
     Options = GRAFTOptions

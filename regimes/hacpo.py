@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from harness.exchange.records import Rollout
+from harness.experience.answers import Group, Inbox, PeerAnswer
+from harness.experience.records import Rollout
 from harness.learning.advantages import EPSILON, GSPO, Rewards, own_answers, peer_answer, rewards_of, spread
-from harness.learning.experience import Group, Inbox, PeerAnswer
 from harness.learning.regime import Context, Regime
 from harness.learning.terms import Objective, Term, TermAnswer
 
@@ -61,7 +61,8 @@ class HACPO(Regime):
     left out), own mini-batches before peers'. Our reading: a peer's capability is measured on the answers that arrived and
     that the learner's verifier could decide; where the learner itself has no valid answer, peers' answers still teach and the
     second guard has nothing to fall back on. With one update a step all answers share its mini-batch: the stepwise bound
-    stays at 1 - delta.
+    stays at 1 - delta. Own ratios are to the trainer's old log-probabilities as GSPO's (code); a peer's source mean is of the
+    log-probabilities at sampling time (paper), so of its sampler.
     """
 
     Options = HACPOOptions

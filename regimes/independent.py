@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.experience.answers import Group, Inbox
 from harness.learning.advantages import GRPO, GSPO, grpo_advantages, own_term, rewards_of
-from harness.learning.experience import Group, Inbox
 from harness.learning.regime import Context, Regime
 from harness.learning.terms import Objective, Term
 
@@ -22,7 +22,10 @@ class IndependentOptions:
 
 
 class Independent(Regime):
-    """Each policy learns from its own answers only (GRPO, GSPO or Dr. GRPO)."""
+    """Each policy learns from its own answers only (GRPO, GSPO or Dr. GRPO).
+
+    The ratio is to pi_old (papers), which is the trainer's (code); GSPO's authors hold that the sampler's would do, too.
+    """
 
     Options = IndependentOptions
 

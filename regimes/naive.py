@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.exchange.records import TextRollout
+from harness.experience.answers import Group, Inbox
+from harness.experience.records import TextRollout
 from harness.learning.advantages import GRPO, own_answers, peer_answer, rewards_of, standardise
-from harness.learning.experience import Group, Inbox
 from harness.learning.regime import Context, Need, Regime
 from harness.learning.terms import Term
 
@@ -14,7 +14,8 @@ from harness.learning.terms import Term
 class Naive(Regime):
     """Joint group mean and std, token ratio to the learner's own old log-probabilities, no correction.
 
-    Our reading: the papers' "Naive" rows (arXiv 2603.02604, Table 1) are not defined exactly.
+    Our reading: the papers' "Naive" rows (arXiv 2603.02604, Table 1) are not defined exactly. The old log-probabilities are
+    the trainer's as in GRPO.
     """
 
     shares = frozenset({TextRollout})

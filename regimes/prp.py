@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from harness.exchange.records import Rollout
+from harness.experience.answers import Group, Inbox, PeerAnswer
+from harness.experience.records import Rollout
 from harness.learning.advantages import GRPO, Rewards, by_author, own_answers, peer_answer, rewards_of, standardise
-from harness.learning.experience import Group, Inbox, PeerAnswer
 from harness.learning.regime import Context, Need, Regime
 from harness.learning.terms import Term
 
@@ -44,7 +44,8 @@ class PRP(Regime):
 
     Published: raw rollouts are pooled, peer rows keep (r, A) or have advantages recomputed over the union group; either
     aligned peer log-probabilities or the learner's own serve as denominator (paper and figure). The formula with its
-    defaults, A = (R - mean_U) / (std_U + 1e-6) and ppo clip 0.2 / 0.28, is our reading.
+    defaults, A = (R - mean_U) / (std_U + 1e-6) and ppo clip 0.2 / 0.28, is our reading, and so are the log-probabilities: old_k
+    is the trainer's as in GRPO, a peer's behaviour that of the sampler which drew its answer.
     """
 
     Options = PRPOptions

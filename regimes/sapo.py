@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.exchange.records import TextRollout
+from harness.experience.answers import Group, Inbox, PeerAnswer
+from harness.experience.records import TextRollout
 from harness.learning.advantages import GRPO, by_author, grpo_advantages, own_term, peer_answer, rewards_of, standardise
-from harness.learning.experience import Group, Inbox, PeerAnswer
 from harness.learning.regime import Context, Need, Regime
 from harness.learning.terms import Term, TermAnswer
 
@@ -27,7 +27,7 @@ class SAPO(Regime):
     """Each peer group stays its own GRPO group; only text travels, the receiver re-verifies and re-encodes.
 
     J external groups are drawn uniformly, by seed, from those of nonzero advantage; denominators are the learner's own old
-    log-probabilities (paper and code).
+    log-probabilities (paper and code), the trainer's as in GRPO (our reading).
     """
 
     Options = SAPOOptions

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.exchange.records import Success
+from harness.experience.answers import Group, Inbox
+from harness.experience.records import Success
 from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_answer
-from harness.learning.experience import Group, Inbox
 from harness.learning.regime import Context, Regime
 from harness.learning.terms import Objective, Term
 
@@ -30,7 +30,7 @@ class SGT(Regime):
 
     Rescue set and gate: paper. L = L_GRPO + lambda NLL(y+ | x) with lambda 0.1, y+ uniform over all peers' successes, no
     ratio: the third paper. NLL is the token mean of the answer, averaged over all prompts of the mini-batch, and the learner
-    verifies y+ itself before using it: our reading.
+    verifies y+ itself before using it: our reading. Old log-probabilities are the trainer's as in GRPO.
     """
 
     Options = SGTOptions

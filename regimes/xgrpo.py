@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from harness.exchange.records import GroupValue
+from harness.experience.answers import Group, Inbox, PeerValue
+from harness.experience.records import GroupValue
 from harness.learning.advantages import EPSILON, GRPO, Rewards, own_term, rewards_of, spread
-from harness.learning.experience import Group, Inbox, PeerValue
 from harness.learning.regime import Context, Regime
 from harness.learning.terms import Term
 
@@ -37,7 +37,7 @@ class XGRPO(Regime):
     """Only scalar statistics travel: own answers, baselines that peers move; on-policy support is kept.
 
     Published: scalar statistics, own answers only, baselines change (paper). The formula is our reading:
-    A_i = (R_i - b) / (std_U + 1e-6).
+    A_i = (R_i - b) / (std_U + 1e-6). Old log-probabilities are the trainer's as in GRPO.
     """
 
     Options = XGRPOOptions

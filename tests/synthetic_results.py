@@ -5,8 +5,9 @@ Suites made here are called `synthetic-...`. `write_results` writes journals as 
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,7 @@ class Regime:
     budget: str = "1x"
     shares: str = "rollout"
     used: float = 0.8
+    options: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
 
 REGIMES = (
@@ -45,7 +47,7 @@ REGIMES = (
     Regime("xgrpo", "xgrpo", -0.005, shares="value", used=0.0),
     Regime("sgt", "sgt", 0.09, shares="success", used=1.0),
     Regime("hacpo", "hacpo", 0.005, used=0.03),
-    Regime("hacpo-wide", "hacpo", 0.10, used=0.77),
+    Regime("hacpo-wide", "hacpo", 0.10, used=0.77, options={"delta": 0.8}),
 )
 GROUPS = {"llama-qwen": ("llama", "qwen"), "neox-gpt2": ("neox", "gpt2")}
 PROVENANCE = Provenance(
@@ -57,7 +59,6 @@ PROVENANCE = Provenance(
     started="2026-01-01T00:00:00Z",
     finished="2026-01-01T00:01:00Z",
 )
-OPTIONS = {"hacpo-wide": {"delta": 0.8}}
 
 
 def write_results(
@@ -72,6 +73,7 @@ def write_results(
     tasks: Sequence[str] = ("micro",),
     exchanges: int = 12,
     text: str = "",
+    baseline: str = "independent",
 ) -> None:
     """A whole suite under `results`; `text` is put into every sample."""
     groups = groups or GROUPS
@@ -83,7 +85,19 @@ def write_results(
             for regime in regimes:
                 cells.append(
                     write_cell(
-                        results, suite, group, policies, regime, seed, steps, questions, repeats, tasks, exchanges, text
+                        results,
+                        suite,
+                        group,
+                        policies,
+                        regime,
+                        seed,
+                        steps,
+                        questions,
+                        repeats,
+                        tasks,
+                        exchanges,
+                        text,
+                        baseline,
                     )
                 )
     write_suite(
@@ -92,9 +106,9 @@ def write_results(
             name=suite,
             title="Synthetic results, for tests",
             engine="embedded",
+            baseline=baseline,
             variants=tuple(
-                VariantEntry(name=r.name, regime_type=r.kind, budget=r.budget, options=OPTIONS.get(r.name, {}))
-                for r in regimes
+                VariantEntry(name=r.name, regime_type=r.kind, budget=r.budget, options=dict(r.options)) for r in regimes
             ),
             groups=tuple(groups),
             seeds=tuple(seeds),
@@ -143,6 +157,7 @@ def write_cell(
     tasks: Sequence[str],
     exchanges: int,
     text: str = "",
+    baseline: str = "independent",
 ) -> str:
     """One finished cell; returns its key."""
     shared = np.random.default_rng(_hash(group, seed))
@@ -172,8 +187,9 @@ def write_cell(
         regime_type=regime.kind,
         seed=seed,
         budget=regime.budget,
-        options=OPTIONS.get(regime.name, {}),
+        options=dict(regime.options),
         engine="embedded",
+        baseline=baseline,
         state="done",
         attempts=1,
         provenance=PROVENANCE,
@@ -248,6 +264,9 @@ def _steps(
         own_peer_cosine=generator.normal(0.3, 0.1, steps) if peers else nothing,
         kl_step=generator.lognormal(-7, 0.3, steps),
         kl_base=0.15 * progress,
+        sampler_drift=6e-6 * (1 + progress),
+        sampler_drift_p99=4e-5 * (1 + progress),
+        sampler_drift_outside=0.0,
         weight_second_moment=pa.array(moment, from_pandas=True),
         effective_sample_size=pa.array(1 / moment, from_pandas=True),
         clipped_share=pa.array(generator.beta(2, 8, steps) if peers else nothing, from_pandas=True),
@@ -294,6 +313,8 @@ def _samples(
             question = np.repeat(np.arange(questions), count)
             value = question * 7 + 3
             answer = np.where(right, value, value + 1).astype(str)
+            by_question = right.reshape(questions, count)
+            vote = np.where(by_question, by_question.argmax(1)[:, None], by_question.argmin(1)[:, None]).ravel()
             skill = pa.array(
                 [[("skill", s)] for s in np.where(question % 2, "add", "mul")], pa.map_(pa.string(), pa.string())
             )
@@ -312,6 +333,7 @@ def _samples(
                     prompt=prompt,
                     text=np.char.add(np.char.add(text + " so it is \\boxed{", answer), "}"),
                     extracted=answer,
+                    vote=vote,
                     gold=value.astype(str),
                     verdict=np.where(right, "right", "wrong"),
                     reason="",

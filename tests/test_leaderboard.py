@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
 from synthetic_results import REGIMES, write_results
 
 from harness.store.ingest import ingest
+from harness.store.ranking import heading, rank
+from harness.store.read import Snapshot
+from harness.store.table import SeedRow, show_rows
+from harness.store.words import sentence, verdict_mark
 
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 
 from streamlit.testing.v1 import AppTest
 
-from leaderboard import RESULTS_VARIABLE
-from leaderboard.frames import seeds_frame
+from leaderboard import RESULTS_VARIABLE, charts
 from leaderboard.parts import csv_text, escaped
 from leaderboard.report import export_report
 from leaderboard.tokens import token_view
 from leaderboard.views import PAGES
-from leaderboard.words import overall, sentence, verdict
 
 APP = str(Path(__file__).parents[1] / "leaderboard" / "app.py")
 EVIL = "<script>alert(1)</script><b>bold</b> **md** [link](http://x) $x^2$ :red[r] \x1b[31m\x07 \u202e"
@@ -191,7 +196,7 @@ def test_token_view_marks_common_edges_and_escapes() -> None:
     assert "-2.50 (-1.00)" in view
 
 
-def rows(effects: dict[str, float], seeds: int, noise: float = 0.004, groups: int = 2) -> pd.DataFrame:
+def rows(effects: dict[str, float], seeds: int, noise: float = 0.002, groups: int = 2) -> list[SeedRow]:
     rng = np.random.default_rng(0)
     found = []
     for group in range(groups):
@@ -199,53 +204,126 @@ def rows(effects: dict[str, float], seeds: int, noise: float = 0.004, groups: in
         for regime, effect in effects.items():
             for seed in range(seeds):
                 accuracy = base[seed] + effect + (rng.normal(0, noise) if regime != "independent" else 0)
-                gain = accuracy - base[seed] if regime != "independent" else None
                 found.append(
-                    (
-                        f"g{group}",
-                        "*",
-                        regime,
-                        "micro",
-                        "greedy",
-                        seed,
-                        accuracy,
-                        0.4,
-                        gain,
-                        "independent" if gain is not None else None,
+                    SeedRow(
+                        group=f"g{group}",
+                        policy="*",
+                        regime=regime,
+                        task="micro",
+                        metric="greedy",
+                        seed=seed,
+                        accuracy=accuracy,
+                        noise=noise**2,
+                        base=0.4,
+                        gain=None if regime == "independent" else accuracy - base[seed],
+                        baseline=None if regime == "independent" else "independent",
                     )
                 )
-    columns = ["group", "policy", "regime", "task", "metric", "seed", "accuracy", "base", "gain", "baseline"]
-    return pd.DataFrame(found, columns=columns)
+    return found
 
 
 def test_the_sentence() -> None:
     effects = {"independent": 0.0, "sgt": 0.1, "hacpo": 0.1, "xgrpo": 0.0, "naive": -0.1}
-    order = list(effects)
-    text = sentence(overall(rows(effects, 5), order, [2]), "independent")
+    text = sentence(rank(rows(effects, 5), pairs=True))
     assert text.startswith("On 2 pairs and 5 seeds, ")
-    assert "and cannot be told apart" in text
+    assert "gain over independent at the same rollout budget and cannot be told apart" in text
     assert "naive loses against it" in text
-    assert "xgrpo shows no effect" in text
-    assert "With 5 seeds you could have seen" in text
-    assert "a second seed is needed" in sentence(overall(rows(effects, 1), order, [2]), "independent")
-    assert "nothing yet to compare" in sentence(overall(rows({"independent": 0.0}, 3), order, [3]), "independent")
-    assert "On 2 groups" in sentence(overall(rows(effects, 3), order, [3]), "independent")
-    assert "No regime has finished" in sentence(overall(seeds_frame([]), order, []), "independent")
+    assert "xgrpo shows no effect larger than 2 points" in text
+    assert re.search(r"With 5 seeds you could have seen a gain of 0\.\d points of xgrpo\.$", text)
+    assert "for xgrpo one cannot tell" in sentence(rank(rows(effects, 5), pairs=True, margin=0.0001))
+    assert "a second seed is needed" in sentence(rank(rows(effects, 1), pairs=True))
+    assert "nothing yet to compare" in sentence(rank(rows({"independent": 0.0}, 3), pairs=False))
+    assert "On 2 groups" in sentence(rank(rows(effects, 3), pairs=False))
+    assert "No regime has finished" in sentence(rank([], pairs=True))
 
 
-def test_verdicts() -> None:
-    assert verdict(0.1, 0.05, 0.15, 0.01, True) == "gains"
-    assert verdict(-0.1, -0.15, -0.05, 0.01, True) == "loses"
-    assert verdict(0.1, 0.01, 0.19, 0.2, True) == "unclear"
-    assert verdict(0.1, -0.01, 0.21, 0.2, True) == "no effect seen"
-    assert verdict(float("nan"), float("nan"), float("nan"), float("nan"), False) == "baseline"
+def test_who_gains_most() -> None:
+    effects = {"independent": 0.0, "sgt": 0.2, "hacpo": 0.2, "prp": 0.1}
+    text = sentence(rank(rows(effects, 8), pairs=True))
+    assert re.search("(sgt and hacpo|hacpo and sgt) and prp gain|hacpo, sgt and prp gain|sgt, hacpo and prp gain", text)
+    assert "sgt and hacpo most" in text or "hacpo and sgt most" in text
+
+
+def test_the_noisiest_regime_does_not_rule_the_power() -> None:
+    found = rows({"independent": 0.0, "a": 0.0, "b": 0.0, "c": 0.0}, 4)
+    rng = np.random.default_rng(1)
+    wild = [msgspec.structs.replace(r, accuracy=0.5 + rng.normal(0, 0.2)) if r.regime == "c" else r for r in found]
+    said = re.findall(r"([0-9.]+) points of ([abc])", sentence(rank(wild, pairs=True)))
+    assert len(said) == 3, "the sharpest, the middle and the most blurred one"
+    assert float(said[1][0]) < 5 < 20 < float(said[2][0])
+    assert said[2][1] == "c"
+
+
+@pytest.mark.parametrize("choice", [{}, {"metric": "greedy"}, {"policy": "qwen", "task": "other"}, {"margin": "40"}])
+def test_show_prints_the_sentence_of_the_page(stores: dict[str, Path], choice: dict[str, str]) -> None:
+    app = page(stores["large"], "ranking", **choice)
+    with Snapshot(stores["large"]) as snapshot:
+        head = heading(snapshot, "synthetic-small", float(choice.get("margin", 2)) / 100)
+    wanted = ("avg@2", "*", "*") if "metric" not in choice else ("greedy", "*", "*")
+    wanted = (wanted[0], choice.get("policy", "*"), choice.get("task", "*"))
+    (ours,) = [h.sentence for h in head.sentences if (h.metric, h.policy, h.task) == wanted]
+    assert app.info[0].value == escaped(ours, 2000)
+    assert ("no effect larger than 40 points" in ours) == ("margin" in choice)
+
+
+def test_a_panel_of_the_page_says_what_show_says(stores: dict[str, Path]) -> None:
+    app = page(stores["large"], "ranking", group="pair-2", task="micro", margin="3.5")
+    with Snapshot(stores["large"]) as snapshot:
+        rows = [r for r in show_rows(snapshot, "synthetic-small", 0.035) if (r.group, r.task) == ("pair-2", "micro")]
+    ours = {
+        r.regime: (r.tie_group, verdict_mark(r.verdict, 0.035)) for r in rows if (r.policy, r.metric) == ("*", "avg@2")
+    }
+    table = app.dataframe[0].value
+    assert {r.regime: (r.tie, r.verdict) for r in table.itertuples()} == ours
+
+
+def test_across_all_panels_where_there_are_several(stores: dict[str, Path]) -> None:
+    app = page(stores["large"], "ranking")
+    across = next(d.value for d in app.dataframe if "iqm" in d.value)
+    assert set(across["regime"]) == {r.name for r in REGIMES}
+    assert across["iqm"].is_monotonic_decreasing
+    best = across.set_index("regime").loc["sgt"]
+    assert best["better"] > 80
+    assert "iqm interval" not in across, "three seeds"
+    alone = page(stores["large"], "ranking", group="pair-2", task="micro")
+    assert not [d for d in alone.dataframe if "iqm" in d.value]
+
+
+def test_questions_are_counted_once(stores: dict[str, Path]) -> None:
+    """Ten questions, each asked of two policies in four groups, twice: not 80, not 160."""
+    text = said(page(stores["large"], "head-to-head", a="sgt", b="independent"))
+    assert "Of 10 questions, each asked of 8 policies \\(80 comparisons\\), it does better on" in text
+
+
+def spans(figure: dict) -> list[list[float]]:  # type: ignore[type-arg]
+    """All domains that the figure sets for its axes."""
+    text = json.dumps(figure)
+    return [json.loads(found) for found in sorted(set(re.findall(r'"domain": (\[-?[0-9][^\]]*\])', text)))]
+
+
+def test_an_axis_does_not_magnify_rounding() -> None:
+    table = pd.DataFrame({"regime": ["a", "a", "b"], "x": [0.0, 1.0, 1.0], "y": [0.9999999, 1.00000002, 1.0]})
+    table = table.assign(low=table["y"], high=table["y"], kind="mean", group="g")
+    for figure in (
+        charts.lines(table, "t", "step", "value", ["a", "b"]),
+        charts.plane(table, "t", "x", "y", ["a", "b"], False),
+    ):
+        assert [s for s in spans(figure) if s[0] < 1 < s[1] and s[1] - s[0] >= 9e-4], "flat"
+    wide = table.assign(y=[0.9, 1.0, 1.1], low=[0.9, 1.0, 1.1], high=[0.9, 1.0, 1.1])
+    assert not spans(charts.lines(wide, "t", "step", "value", ["a", "b"]))
+    mark = charts.Mark("a", 50.0, 49.999, 50.001, "baseline", "", "", "")
+    (span,) = spans(charts.forest([mark], "t", "accuracy, %", ["a"], zero=False))
+    assert span == [49.5, 50.5]
+    (around,) = spans(charts.forest([replace(mark, value=0.0, low=-1e-4, high=1e-4)], "t", "gain, points", ["a"]))
+    assert around == [-0.5, 0.5]
+    assert not spans(charts.forest([replace(mark, low=40.0)], "t", "accuracy, %", ["a"], zero=False))
 
 
 def test_the_report_is_one_file_without_scripts_and_escapes(stores: dict[str, Path], tmp_path: Path) -> None:
     target = tmp_path / "report.html"
     assert export_report(stores["one"], target) == 1
     text = target.read_text()
-    assert text.count("<svg") == 2
+    assert text.count("<svg") == 4, "avg@2, best@2, maj@2 and greedy"
     for forbidden in ("<script", "http://", "src=", "@import", "url("):
         assert forbidden not in text.replace('xmlns="http://www.w3.org/2000/svg"', "").replace(
             "http://www.w3.org/1999/xlink", ""

@@ -10,12 +10,15 @@ import pytest
 from scipy import stats
 
 from harness.statistics import (
+    MARGIN,
+    Judgement,
     accuracy,
     area_under_curve,
     bootstrap_interval,
     holm,
     iqm,
     iqm_interval,
+    judge,
     mean_interval,
     minimum_detectable,
     paired,
@@ -23,9 +26,8 @@ from harness.statistics import (
     per_unit,
     probability_of_improvement,
     resampling,
-    tie_groups,
+    sampling_variance,
 )
-from harness.statistics.ties import pairwise
 
 REFERENCE = json.loads((Path(__file__).parent / "rliable_reference.json").read_text())
 REPETITIONS = 10_000
@@ -122,37 +124,145 @@ def test_minimum_detectable_has_the_power_it_states() -> None:
     assert np.isnan(minimum_detectable(0.1, 1))
 
 
-def test_tie_groups() -> None:
-    rng = np.random.default_rng(5)
+def judged(scores: np.ndarray, noise: float = 1e-9, margin: float = MARGIN) -> Judgement:
+    """The first regime is what the others are compared with."""
+    return judge(scores, np.full(scores.shape, noise), [None, *[0] * (len(scores) - 1)], margin)
+
+
+def test_tie_groups_verdicts_and_p_values_by_hand() -> None:
+    rng = np.random.default_rng(6)
     shared = rng.normal(0, 0.03, 5)
-    scores = np.array([level + shared + rng.normal(0, 0.002, 5) for level in (0.4, 0.7, 0.701, 0.55)] + [[np.nan] * 5])
-    np.testing.assert_array_equal(tie_groups(scores), [3, 1, 1, 2, 0])
-    np.testing.assert_array_equal(tie_groups(scores[:, :1]), [1, 1, 1, 1, 0])
+    levels = (0.55, 0.4, 0.7, 0.701, 0.5503)
+    scores = np.array([level + shared + rng.normal(0, 0.002, 5) for level in levels] + [[np.nan] * 5])
+    found = judged(scores)
+    assert found.groups == ("b", "c", "a", "a", "b", "")
+    assert found.best == (False, False, True, True, False, False)
+    assert found.verdicts == ("baseline", "loses", "gains", "gains", "no effect beyond the margin", "not compared")
+    assert judged(scores, margin=0.0001).verdicts[4] == "cannot tell"
+    raw = [stats.ttest_rel(scores[i], scores[0]).pvalue for i in range(1, 5)]
+    np.testing.assert_allclose(found.gains.p[1:5], raw)
+    assert raw[3] < found.gain_p[4] < 2 * raw[3], "nearly alone at the end of the family"
+    assert min(raw) * 5 == pytest.approx(min(found.gain_p[1:5])), "four comparisons and one more for all the others"
+    one = judged(scores[:, :1])
+    assert one.groups == ("a", "a", "a", "a", "a", "")
+    assert one.verdicts[1:5] == ("cannot tell",) * 4
     scores[1, 3:] = np.nan
-    np.testing.assert_array_equal(tie_groups(scores), [3, 1, 1, 2, 0], "missing seeds are allowed for")
-    assert tie_groups(np.empty((0, 3))).size == 0
+    assert judged(scores).groups == ("b", "c", "a", "a", "b", ""), "missing seeds are allowed for"
+    assert judge(np.empty((0, 3)), np.empty((0, 3)), []).groups == ()
 
 
-def test_pairwise_is_the_paired_t_test_for_two_and_the_analysis_of_variance_for_more() -> None:
-    rng = np.random.default_rng(8)
-    scores = rng.normal(0, 1, (2, 6))
-    assert pairwise(scores)[1][0, 1] == pytest.approx(stats.ttest_rel(scores[0], scores[1]).pvalue)
-    scores = rng.normal(0, 1, (4, 6))
-    centred = scores - scores.mean(1, keepdims=True) - scores.mean(0) + scores.mean()
-    error = np.sqrt(2 * (centred**2).sum() / (3 * 5) / 6)
-    t = abs(scores[0].mean() - scores[3].mean()) / error
-    assert pairwise(scores)[1][0, 3] == pytest.approx(2 * stats.t.sf(t, 15))
+def test_who_cannot_be_told_from_either_is_in_both_groups() -> None:
+    rng = np.random.default_rng(6)
+    scores = np.array([level + rng.normal(0, spread, 5) for level, spread in ((0.5, 0.004), (0.6, 0.004), (0.55, 0.1))])
+    found = judged(scores)
+    assert found.groups == ("b", "a", "ab")
+    assert found.verdicts == ("baseline", "gains", "cannot tell")
 
 
-@pytest.mark.parametrize(("noise", "limit"), [([1] * 9, 0.055), ([1, 1, 2, 2, 1.5, 1.5, 1, 2, 1], 0.09)])
-def test_equal_regimes_are_rarely_split(noise: list[float], limit: float) -> None:
-    """One family in twenty at most; somewhat more where the regimes are unequally noisy, as the docstring says."""
-    rng = np.random.default_rng(11)
+def test_above_what_is_above_is_above() -> None:
+    """Its own test, which counts less in the correction, would not tell the first from the last."""
+    rng = np.random.default_rng(0)
+    scores = np.array([level + rng.normal(0, 0.004, 4) for level in (0.5, 0.54, 0.46, 0.5, 0.5, 0.5, 0.5)])
+    found = judged(scores)
+    assert found.verdicts[1:3] == ("gains", "loses")
+    assert found.p[1, 2] <= max(found.p[1, 0], found.p[0, 2])
+    assert set(found.groups[1]).isdisjoint(found.groups[2])
+
+
+def test_weighted_holm_by_hand() -> None:
+    np.testing.assert_allclose(holm(np.array([0.01, 0.02, 0.001]), [1, 1, 0.5]), [0.02, 0.02, 0.005])
+    p = np.random.default_rng(0).random(7)
+    np.testing.assert_allclose(holm(p, np.full(7, 3.0)), holm(p))
+
+
+@pytest.mark.parametrize("noise", [[1] * 9, [1, 1, 2, 2, 1.5, 1.5, 1, 2, 1], [1, 10, 1, 1, 1, 1, 1, 1, 1]])
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_equal_regimes_are_rarely_told_apart(noise: list[float], seeds: int) -> None:
+    """One family in twenty at most, also where one regime is ten times as noisy as the others."""
+    rng = np.random.default_rng(13)
     split = 0
+    for _ in range(1500):
+        scores = rng.normal(0, 5, (1, seeds)) + rng.normal(0, 1, (9, seeds)) * np.array(noise)[:, None]
+        split += len(set(judged(scores).groups)) > 1
+    assert split / 1500 <= 0.055
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_a_true_effect_beside_equal_regimes_brings_no_false_ones(seeds: int) -> None:
+    rng = np.random.default_rng(12)
+    false = 0
     for _ in range(2000):
-        scores = rng.normal(0, 5, (1, 5)) + rng.normal(0, 1, (9, 5)) * np.array(noise)[:, None]
-        split += tie_groups(scores).max() > 1
-    assert split / 2000 <= limit
+        scores = (
+            rng.normal(0, 5, (1, seeds)) + rng.normal(0, 1, (6, seeds)) + np.array([0, 100, -100, 0, 0, 0])[:, None]
+        )
+        found = judged(scores)
+        false += any(v not in ("cannot tell", "no effect beyond the margin") for v in found.verdicts[3:]) or any(
+            found.p[i, j] <= 0.05 for i in range(3, 6) for j in range(3, i)
+        )
+    assert false / 2000 <= 0.055
+
+
+def answered(
+    right: np.ndarray, repeats: int, rng: np.random.Generator, drift: float, shape: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Accuracies (repetitions, seeds) on the questions of these log-odds, and their `sampling_variance`."""
+    shift = rng.normal(0, drift, shape) if drift else np.zeros(shape)
+    total, squares = np.zeros(shape), np.zeros(shape)
+    for logit in right:
+        mean = rng.binomial(repeats, 1 / (1 + np.exp(-(logit + shift)))) / repeats
+        total += mean
+        squares += mean**2
+    n = right.size
+    accuracies = total / n
+    error = np.sqrt(np.maximum(squares / n - accuracies**2, 0) / (n - 1))
+    return accuracies, sampling_variance(accuracies, error, np.full(shape, n), np.full(shape, n * repeats))
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize(("questions", "repeats", "drift"), [(60, 4, 0.0), (60, 4, 0.1), (30, 1, 0.0), (40, 1, 0.3)])
+def test_coverage_with_the_floor_near_ties(seeds: int, questions: int, repeats: int, drift: float) -> None:
+    """Discrete accuracies, down to nothing but the luck of the answers, where seeds are often equal."""
+    rng = np.random.default_rng(seeds)
+    right = rng.normal(0, 1.5 if repeats > 1 else 1, questions)
+    (ours, a), (theirs, b) = (answered(right, repeats, rng, drift, (6000, seeds)) for _ in range(2))
+    nodes, weights = np.polynomial.hermite_e.hermegauss(41)
+    truth = (1 / (1 + np.exp(-(right[:, None] + drift * nodes)))).mean(axis=0) @ weights / weights.sum()
+    one, gap = mean_interval(ours, noise=a), paired(ours, theirs, noise=a + b)
+    assert 0.93 <= np.mean((one.low <= truth) & (truth <= one.high)) <= 0.97
+    assert 0.93 <= np.mean((gap.low <= 0) & (gap.high >= 0)) <= 0.97
+    assert (gap.high > gap.low).all()
+    assert np.mean(gap.p <= 0.05) <= 0.055
+
+
+def test_the_floor_by_hand() -> None:
+    """Answers drawn independently with p_q: the variance of their mean, given the questions, is mean p_q (1 - p_q) / (k Q)."""
+    rng = np.random.default_rng(4)
+    chance = rng.random(50)
+    answers = rng.random((4000, 50, 4)) < chance[:, None]
+    means = answers.mean(axis=2)
+    found = sampling_variance(
+        means.mean(axis=1), means.std(axis=1, ddof=1) / np.sqrt(50), np.full(4000, 50), np.full(4000, 200)
+    )
+    assert found.mean() == pytest.approx((chance * (1 - chance)).mean() / 200, rel=0.01)
+    assert found.mean() == pytest.approx(means.mean(axis=1).var(), rel=0.06)
+    assert sampling_variance(0.5, 0.05, 100, 100) == 0.05**2 / 2, "a single answer each: nothing to tell them apart by"
+    assert sampling_variance(1.0, 0.0, 100, 400) == 1 / 400**2, "one answer, where all are right"
+    assert sampling_variance(0.0, np.nan, 1, 1) == 1
+
+
+def test_three_equal_differences_do_not_claim_to_know_everything() -> None:
+    """240 questions, four answers to each: three times 7 of 960 answers fewer gave -0.7 [-0.7, -0.7], p = 8e-21, "loses"."""
+    theirs = np.array([500, 490, 510]) / 960
+    scores = np.array([theirs, theirs - 7 / 960])
+    noise = sampling_variance(scores, 0.028, 240, 960)
+    found = judge(scores, noise, [None, 0])
+    assert found.gains.mean[1] == pytest.approx(-7 / 960)
+    assert found.gains.high[1] - found.gains.low[1] > 0.01
+    assert found.gain_p[1] > 0.05
+    assert found.verdicts[1] == "no effect beyond the margin"
+    assert found.groups[0] == found.groups[1]
+    far = judge(np.array([theirs, theirs - 0.1]), noise, [None, 0])
+    assert far.verdicts[1] == "loses", "a floor, not a wall"
 
 
 def test_area_and_cost() -> None:

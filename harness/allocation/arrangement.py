@@ -6,7 +6,7 @@ Three arrangements are tried:
              where both fit); shares in proportion to predicted work, so that the policies finish a step together.
   split      each policy has some GPUs for the trainer and others for rollouts; pays off only when experience may be stale, for
              then both work at once.
-  stacked    all policies take turns on all GPUs of the cell: for fewer GPUs than policies.
+  stacked    all policies take turns on all GPUs of the cell, in lockstep: where nothing else fits, or the suite wants it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from harness.allocation.demand import CellDemand
 from harness.allocation.layout import Gpu, PolicyLayout, least_gpus, policy_layout, split_layout
 from harness.allocation.packing import Bundle
 from harness.allocation.shares import apportion
-from harness.allocation.work import HOST_LINK, rollout_seconds
+from harness.allocation.size import checkpoint_bytes
+from harness.allocation.work import DISK, HOST_LINK, Phases, measure_seconds, rollout_seconds
 
 Arrangement = Literal["colocated", "split", "stacked"]
 CORES = 1
@@ -31,15 +32,19 @@ START_SECONDS = 120.0
 
 
 class CellLayout(msgspec.Struct, frozen=True):
-    """One kind of cell: its policies' places, the step they make together, and the resources that it reserves."""
+    """One kind of cell: its policies' places, the step they make together, and the resources that it reserves. phases: of the
+    whole cell, whose sum is `seconds`."""
 
     arrangement: Arrangement
     gpus: int
     policies: tuple[PolicyLayout, ...]
     step_seconds: float
-    seconds: float
-    evaluation_seconds: float
     memory_bytes: int
+    phases: Phases = Phases()
+
+    @property
+    def seconds(self) -> float:
+        return self.phases.total
 
     @property
     def host(self) -> int:
@@ -64,18 +69,18 @@ def policy_bundles(p: PolicyLayout) -> tuple[Bundle, ...]:
 
 def cell_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
     """The fastest arrangement of a cell on at most `gpus` GPUs, or None if it does not fit."""
-    layout = _one_step(replace(cell, key="", kind="", workload=replace(cell.workload, steps=1, evaluated=0)), gpus, gpu)
+    step = replace(cell.workload, steps=1, measured=0, evaluated=0, evaluation_tokens=0, curves=0, curve=0, saves=0)
+    layout = _one_step(replace(cell, key="", kind="", workload=step), gpus, gpu)
     return layout and _whole(layout, cell, gpu)
 
 
 @lru_cache(maxsize=65536)
 def _one_step(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
     """Without what surrounds the steps, so that cells that differ in that only are laid out once."""
-    found = [
-        layout
-        for layout in (_colocated(cell, gpus, gpu), _split(cell, gpus, gpu), _stacked(cell, gpus, gpu))
-        if layout is not None
-    ]
+    apart = [] if cell.shared and len(cell.policies) > 1 else [_colocated(cell, gpus, gpu), _split(cell, gpus, gpu)]
+    found = [layout for layout in apart if layout is not None]
+    if not found and cell.shared is not False:
+        return _stacked(cell, gpus, gpu)
     return min(found, key=lambda layout: layout.step_seconds, default=None)
 
 
@@ -126,15 +131,17 @@ def _split(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
 def _stacked(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
     if len(cell.policies) < 2 or not (gpu.stacks and gpu.sleeps):
         return None
-    asleep = gpu.context * (len(cell.policies) - 1)
+    asleep = 2 * gpu.context * (len(cell.policies) - 1)
+    fixed = max((policy.devices for policy in cell.policies if policy.devices is not None), default=gpus)
+    if fixed > gpus:
+        return None
+    gpus = fixed
     layouts = []
     for policy in cell.policies:
         layout = policy_layout(policy, cell.workload, gpus, gpu, asleep)
         if layout is None:
             return None
-        states = (
-            layout.memory.weights + layout.memory.gradients + layout.memory.optimiser + layout.memory.rollout_weights
-        ) * gpus
+        states = (layout.memory.states + layout.memory.rollout_weights) * gpus
         if not layout.sleeps:
             away = 2 * states / (gpus * HOST_LINK)
             moved = msgspec.structs.replace(layout.seconds, move=layout.seconds.move + away)
@@ -152,17 +159,37 @@ def _cell(
         else sum(p.peak * (p.gpus + p.rollout_gpus if arrangement == "split" else p.gpus) for p in layouts)
     )
     host = sum(p.host for p in layouts)
-    return CellLayout(arrangement, gpus, layouts, step, step, 0.0, device_bytes + host)
+    return CellLayout(arrangement, gpus, layouts, step, device_bytes + host)
 
 
 def _whole(layout: CellLayout, cell: CellDemand, gpu: Gpu) -> CellLayout:
-    """With all steps, the start and the evaluation."""
+    """With all steps and what surrounds them. The slowest policy of a step sets its pace; of each other phase likewise."""
     work = cell.workload
-    turns = [
-        rollout_seconds(policy, work, work.evaluated, p.engines, p.tensor_parallel, p.concurrent, gpu.device)
-        for policy, p in zip(cell.policies, layout.policies, strict=True)
-        if work.evaluated
-    ]
-    evaluation = (sum(turns) if layout.arrangement == "stacked" else max(turns)) if turns else 0.0
-    seconds = START_SECONDS + work.steps * layout.step_seconds + evaluation
-    return msgspec.structs.replace(layout, seconds=seconds, evaluation_seconds=evaluation)
+    together = sum if layout.arrangement == "stacked" else max
+    places = list(zip(cell.policies, layout.policies, strict=True))
+
+    def generate(answers: int, tokens: int) -> float:
+        asked = replace(
+            work, answer_tokens=tokens, mean_answer_tokens=tokens * work.mean_answer_tokens / work.answer_tokens
+        )
+        return together(
+            rollout_seconds(p, asked, answers, at.engines, at.tensor_parallel, at.concurrent, gpu.device)
+            if answers
+            else 0.0
+            for p, at in places
+        )
+
+    slowest = max(layout.policies, key=lambda p: p.seconds.total).seconds
+    scale = work.steps * layout.step_seconds / slowest.total if slowest.total else 0.0
+    phases = Phases(
+        start=START_SECONDS,
+        generate=scale * slowest.rollout,
+        score=scale * slowest.score,
+        train=scale * slowest.train,
+        move=scale * slowest.move,
+        measure=work.measured * together(measure_seconds(p, work, at.gpus, gpu.device) for p, at in places),
+        curve=generate(work.curve, work.answer_tokens),
+        evaluate=generate(work.evaluated, work.evaluation_tokens or work.answer_tokens),
+        save=work.saves * sum(checkpoint_bytes(p.model, p.precision).whole for p in cell.policies) / DISK,
+    )
+    return msgspec.structs.replace(layout, phases=phases)

@@ -70,6 +70,10 @@ class Inventory:
             )
         )
 
+    def without_gpus(self) -> Inventory:
+        """The same nodes, their cores and memory."""
+        return Inventory(tuple(replace(n, gpus=0, gpu_memory=0, gpu_kind="") for n in self.nodes))
+
     def describe(self) -> str:
         """One line, for people."""
         parts = []

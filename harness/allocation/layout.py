@@ -8,14 +8,14 @@ from functools import lru_cache
 
 import msgspec
 
-from harness.allocation.demand import (
+from harness.allocation.demand import PolicyDemand, Workload
+from harness.allocation.size import (
     CONTEXT_BYTES,
     REDUCE_BUCKET_BYTES,
     Memory,
-    PolicyDemand,
-    Workload,
     activation_bytes,
     kv_cache_bytes,
+    measuring_bytes,
     trainer_states,
     weight_bytes,
 )
@@ -35,6 +35,8 @@ USABLE = 0.95
 MICRO_BATCHES = (16, 8, 4, 2, 1)
 LEAST_CONCURRENT = 8
 """A rollout engine that holds fewer sequences at once is not worth starting (fewer answers than that: all of them)."""
+TURNS_GAIN = 0.9
+"""Trainer and rollout engine take turns in the memory only where a step gets shorter at least by this factor, or fits at all."""
 HOST_BYTES = 4 * 10**9
 """RAM of a trainer's and a rollout engine's processes beside what is put to sleep there: a prior."""
 LOGICAL_HOST_BYTES = 3 * 10**9
@@ -46,16 +48,14 @@ class Gpu:
     """One kind of GPU and what the engine can do on it.
 
     node: how many a node has, the most that tensor parallelism may span. sleeps: trainer and rollout engine can put each other's
-    memory to sleep in the host's; offloads: the optimiser can live in the host's memory; stacks: several policies can take turns
-    on one GPU. An engine that cannot gets no layout that would need it. context: bytes on the GPU, and host: RAM, that each
-    process takes beside its states and caches.
+    memory to sleep in the host's; stacks: several policies can take turns on one GPU. An engine that cannot gets no layout that
+    would need it. context: bytes on the GPU, and host: RAM, that each process takes beside its states and caches, asleep or not.
     """
 
     kind: str
     memory: int
     node: int
     sleeps: bool = False
-    offloads: bool = False
     stacks: bool = False
     context: int = CONTEXT_BYTES
     host: int = HOST_BYTES
@@ -82,7 +82,6 @@ class PolicyLayout(msgspec.Struct, frozen=True):
     zero: int
     micro_batch: int
     checkpointing: bool
-    offload: bool
     sleeps: bool
     split: bool
     concurrent: int
@@ -100,6 +99,7 @@ class PolicyLayout(msgspec.Struct, frozen=True):
             "rollout_engines": self.engines,
             "tensor_parallel": self.tensor_parallel,
             "colocate": not self.split,
+            "sleep": self.sleeps,
             "gradient_checkpointing": self.checkpointing,
             "micro_batch_tokens": self.micro_batch * sequence,
             "rollout_sequences": self.concurrent,
@@ -117,32 +117,35 @@ def policy_layout(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, asl
     if policy.devices not in {None, gpus}:
         return None
     best: PolicyLayout | None = None
-    for states, micro, checkpointing, offload, zero in _trainers(policy, work, gpus, gpu):
+    for states, micro, checkpointing, zero in _trainers(policy, work, gpus, gpu):
         train = states.train + asleep
         if train > gpu.usable:
             continue
         for tensor_parallel in _tensor_parallel(policy, gpus, gpu):
             for sleeps in (False, True) if gpu.sleeps else (False,):
-                room = gpu.usable - asleep - gpu.context - (0 if sleeps else states.train)
+                # A sleeping process keeps its context.
+                if sleeps and train + gpu.context > gpu.usable:
+                    continue
+                room = gpu.usable - asleep - gpu.context - (gpu.context if sleeps else states.train)
                 engine = _engine(policy, work, gpus // tensor_parallel, tensor_parallel, room)
                 if engine is None:
                     continue
                 concurrent, weights, cache = engine
-                seconds = _seconds(policy, work, gpus, tensor_parallel, concurrent, checkpointing, offload, gpu.device)
-                memory = msgspec.structs.replace(
-                    states, rollout_weights=weights, kv_cache=cache, rollout_context=gpu.context
-                )
-                host = gpu.host * gpus + (12 * policy.model.parameters if offload else 0)
+                seconds = _seconds(policy, work, gpus, tensor_parallel, concurrent, checkpointing, gpu.device)
+                memory = _with_rollouts(states, weights, cache, gpu)
+                host = (gpu.host + away_bytes(policy, zero, gpus)) * gpus
                 if sleeps:
-                    moved = (states.weights + states.gradients + states.optimiser) * gpus + weights * gpus
+                    moved = (states.states + weights) * gpus
                     host += moved
                     away = 2 * moved / (gpus * HOST_LINK)
                     seconds = msgspec.structs.replace(seconds, move=seconds.move + away)
-                if best is None or seconds.total < 0.999 * best.seconds.total:
-                    peak = asleep + (max(memory.train, memory.rollout) if sleeps else memory.train + memory.rollout)
+                gain = TURNS_GAIN if sleeps and best is not None and not best.sleeps else 0.999
+                if best is None or seconds.total < gain * best.seconds.total:
+                    alone = max(memory.train, memory.rollout) + gpu.context
+                    peak = asleep + (alone if sleeps else memory.train + memory.rollout)
                     best = PolicyLayout(
                         policy.name, policy.model.name, gpus, gpus, gpus // tensor_parallel, tensor_parallel, zero, micro,
-                        checkpointing, offload, sleeps, False, concurrent, memory, peak, gpu.memory, host, seconds,
+                        checkpointing, sleeps, False, concurrent, memory, peak, gpu.memory, host, seconds,
                     )  # fmt: skip
                 break
     return best
@@ -161,14 +164,14 @@ def split_layout(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu) -> P
         trainer = next((t for t in _trainers(policy, work, ranks, gpu) if t[0].train <= gpu.usable), None)
         if trainer is None:
             continue
-        states, micro, checkpointing, offload, zero = trainer
+        states, micro, checkpointing, zero = trainer
         others = gpus - ranks
         for tensor_parallel in _tensor_parallel(policy, others, gpu):
             engine = _engine(policy, work, others // tensor_parallel, tensor_parallel, gpu.usable - gpu.context)
             if engine is None:
                 continue
             concurrent, weights, cache = engine
-            full = _seconds(policy, work, ranks, tensor_parallel, concurrent, checkpointing, offload, gpu.device)
+            full = _seconds(policy, work, ranks, tensor_parallel, concurrent, checkpointing, gpu.device)
             rollout = rollout_seconds(
                 policy,
                 work,
@@ -182,49 +185,48 @@ def split_layout(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu) -> P
             shown = max(0.0, rollout - full.score - full.train)
             seconds = msgspec.structs.replace(full, rollout=shown)
             if best is None or seconds.total < 0.999 * best.seconds.total:
-                memory = msgspec.structs.replace(
-                    states, rollout_weights=weights, kv_cache=cache, rollout_context=gpu.context
-                )
-                host = gpu.host * gpus + (12 * policy.model.parameters if offload else 0)
+                memory = _with_rollouts(states, weights, cache, gpu)
+                host = gpu.host * gpus + away_bytes(policy, zero, ranks) * ranks
                 best = PolicyLayout(
                     policy.name, policy.model.name, ranks, others, others // tensor_parallel, tensor_parallel, zero, micro,
-                    checkpointing, offload, False, True, concurrent, memory, max(memory.train, memory.rollout), gpu.memory,
+                    checkpointing, False, True, concurrent, memory, max(memory.train, memory.rollout), gpu.memory,
                     host, seconds,
                 )  # fmt: skip
             break
     return best
 
 
-def _trainers(
-    policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu
-) -> Iterator[tuple[Memory, int, bool, bool, int]]:
-    """Ways to train on `ranks` ranks, the fastest first: (memory, micro-batch, checkpointing, offload, ZeRO stage)."""
+def _trainers(policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu) -> Iterator[tuple[Memory, int, bool, int]]:
+    """Ways to train on `ranks` ranks, the fastest first: (memory, micro-batch, checkpointing, ZeRO stage)."""
     answers = max(1, int(work.prompts * policy.rollouts * work.trained) // ranks)
-    for offload in (False, True) if gpu.offloads else (False,):
-        for checkpointing in (False, True):
-            for zero in (0, 2, 3) if ranks > 1 else (0,):
-                for micro in (m for m in MICRO_BATCHES if m <= answers or m == 1):
-                    states = trainer_states(policy.model, policy.precision, zero, ranks, offload)
-                    reference = weight_bytes(policy.model, policy.precision) if policy.reference else 0
-                    yield (
-                        msgspec.structs.replace(
-                            states,
-                            activations=activation_bytes(
-                                policy.model, micro, work.sequence, checkpointing, policy.precision
-                            ),
-                            reference=reference // (ranks if zero == 3 else 1),
-                            context=gpu.context + (REDUCE_BUCKET_BYTES if zero == 3 else 0),
-                        ),
-                        micro,
-                        checkpointing,
-                        offload,
-                        zero,
-                    )
+    for checkpointing in (False, True):
+        for zero in (0, 2, 3) if ranks > 1 else (0,):
+            states = trainer_states(policy.model, policy.precision, zero, ranks)
+            for micro in (m for m in MICRO_BATCHES if m <= answers or m == 1):
+                activations = activation_bytes(policy.model, micro * work.sequence, checkpointing, policy.precision)
+                memory = msgspec.structs.replace(
+                    states,
+                    activations=activations,
+                    measuring=measuring_bytes(policy.model, ranks, activations) if policy.measured else 0,
+                    context=gpu.context + (REDUCE_BUCKET_BYTES if zero == 3 else 0),
+                )
+                yield memory, micro, checkpointing, zero
+
+
+def away_bytes(policy: PolicyDemand, zero: int, ranks: int) -> int:
+    """In the host, per rank: the trainer's own weights while the base is scored in their place, or the sums of own gradients while
+    peers' add up; never both."""
+    base = weight_bytes(policy.model, policy.precision) // (ranks if zero == 3 else 1) if policy.reference else 0
+    return max(base, 4 * policy.model.parameters // ranks if policy.measured else 0)
+
+
+def _with_rollouts(states: Memory, weights: int, cache: int, gpu: Gpu) -> Memory:
+    return msgspec.structs.replace(states, rollout_weights=weights, kv_cache=cache, rollout_context=gpu.context)
 
 
 def _tensor_parallel(policy: PolicyDemand, gpus: int, gpu: Gpu) -> list[int]:
     """1, 2, 4, ... that divide the GPUs and the heads, within a node."""
-    return [t for t in (1, 2, 4, 8) if t <= gpu.node and gpus % t == 0 and policy.model.heads % t == 0]
+    return [t for t in (1, 2, 4, 8) if t <= gpu.node and gpus % t == 0 and policy.model.divides(t)]
 
 
 def _engine(
@@ -248,7 +250,6 @@ def _seconds(
     tensor_parallel: int,
     concurrent: int,
     checkpointing: bool,
-    offload: bool,
     on: Device,
 ) -> StepSeconds:
     answers = work.prompts * policy.rollouts
@@ -257,7 +258,7 @@ def _seconds(
             policy, work, answers, max(1, gpus // tensor_parallel), tensor_parallel, concurrent, on
         ),
         score=score_seconds(policy, work, gpus, on),
-        train=train_seconds(policy, work, gpus, checkpointing, offload, on),
+        train=train_seconds(policy, work, gpus, checkpointing, on),
         move=weight_bytes(policy.model, policy.precision) / SYNC_LINK,
     )
 

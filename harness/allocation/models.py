@@ -1,161 +1,175 @@
-"""Model shapes: what the memory and work formulas need to know of an architecture, read without torch.
+"""Sizes of models: what memory, work and disk are counted from, read off a model's own config.
 
-A shape comes from a folder's ``config.json`` or, by name, from the shipped table ``models.yaml``.
+A config comes from a folder's ``config.json``, from the hub's cache on this machine, from the table ``models.yaml`` (published
+configs of the shipped suites' models, so that these plan without a network) or from the hub. The model is built from it on
+torch's meta device (`meta`); torch is imported only then, and never for micro policies.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import yaml
 
 from harness.errors import UsageError
 
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """How an architecture's layers count.
-
-    gated: the MLP has three matrices (SwiGLU), else two. norm_vectors: vectors per normalisation (LayerNorm has a bias).
-    qkv_bias, bias: biases on the query, key and value projections; on every linear layer. qk_norm: per-head norms of
-    queries and keys. positions: a learned position table. tied: what a config.json without the field means.
-    """
-
-    gated: bool = True
-    norm_vectors: int = 1
-    qkv_bias: bool = False
-    bias: bool = False
-    qk_norm: bool = False
-    positions: bool = False
-    tied: bool = False
+MICRO = "micro/"
 
 
-FAMILIES: Mapping[str, Family] = {
-    "llama": Family(),
-    "mistral": Family(),
-    "qwen2": Family(qkv_bias=True),
-    "qwen3": Family(qk_norm=True),
-    "smollm3": Family(tied=True),
-    "gpt_neox": Family(gated=False, norm_vectors=2, qkv_bias=True, bias=True),
-    "gpt2": Family(gated=False, norm_vectors=2, qkv_bias=True, bias=True, positions=True, tied=True),
-}
+class Attention(NamedTuple):
+    """So many layers whose attention is alike. window: tokens that a query sees at most, None for all."""
 
-
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """Dimensions of a dense decoder-only transformer."""
-
-    name: str
-    family: str
     layers: int
-    hidden: int
     heads: int
     kv_heads: int
     head_dim: int
-    intermediate: int
+    window: int | None = None
+
+
+class Kept(NamedTuple):
+    """Bytes per token that a backward pass needs kept: by all layers, by the fullest one, by embedding, last norm and head."""
+
+    layers: int
+    layer: int
+    head: int
+
+
+class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A causal language model in figures.
+
+    parameters: all, a tied head once. experts: of them in mixtures of experts, of which a token takes the share `routed`.
+    matmul: parameters multiplied per token, the head included, look-ups not. largest: parameters of the largest matrix.
+    half, full: what is kept for the backward pass, at bf16 and fp32, with attention that stores no scores.
+    """
+
+    name: str
+    family: str
+    parameters: int
+    matmul: int
+    largest: int
     vocab: int
-    tied: bool
-    positions: int = 0
+    hidden: int
+    attention: tuple[Attention, ...]
+    half: Kept
+    full: Kept
+    experts: int = 0
+    routed: float = 1.0
 
     @property
-    def layer_parameters(self) -> int:
-        """Parameters of one transformer layer, norms and biases included."""
-        f, h = FAMILIES[self.family], self.hidden
-        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        qkv = queries + 2 * keys
-        attention = h * qkv + queries * h + (qkv if f.qkv_bias else 0) + (h if f.bias else 0)
-        mlp = (3 if f.gated else 2) * h * self.intermediate + (self.intermediate + h if f.bias else 0)
-        norms = 2 * f.norm_vectors * h + (2 * self.head_dim if f.qk_norm else 0)
-        return attention + mlp + norms
+    def layers(self) -> int:
+        return sum(a.layers for a in self.attention)
 
     @property
-    def parameters(self) -> int:
-        """All parameters; a tied head counts once."""
-        tables = self.vocab * self.hidden * (1 if self.tied else 2) + self.positions * self.hidden
-        return tables + self.layers * self.layer_parameters + FAMILIES[self.family].norm_vectors * self.hidden
+    def active(self) -> int:
+        """Parameters that one token passes."""
+        return self.parameters - round(self.experts * (1 - self.routed))
 
-    @property
-    def matmul_parameters(self) -> int:
-        """Parameters that take part in a matrix product per token: the head counts, embedding look-ups do not."""
-        return self.vocab * self.hidden + self.layers * self.layer_parameters
+    def read(self, tokens: float) -> float:
+        """Parameters that a pass of so many tokens reads, each of which chooses its experts by itself."""
+        return self.parameters - self.experts * float((1 - self.routed) ** tokens)
 
-    def kv_bytes_per_token(self, bytes_per_value: int = 2) -> int:
-        """Keys and values of one token in all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * bytes_per_value
+    def divides(self, devices: int) -> bool:
+        """Whether tensor parallelism can cut every layer's heads so."""
+        return all(a.heads % devices == 0 for a in self.attention)
 
+    def kv_bytes(self, tokens: int, value_bytes: int = 2, devices: int = 1) -> int:
+        """Keys and values of one sequence on one of so many devices; heads are repeated where there are more devices.
 
-def _first(config: Mapping[str, Any], *names: str) -> Any:
-    for name in names:
-        if config.get(name) is not None:
-            return config[name]
-    raise KeyError(names[0])
+        Source: Kwon et al., PagedAttention (arXiv 2309.06180), sections 3 and 4; a window keeps its own length only.
+        """
+        return (
+            sum(
+                2 * a.layers * a.head_dim * (a.kv_heads // min(devices, a.kv_heads)) * min(tokens, a.window or tokens)
+                for a in self.attention
+            )
+            * value_bytes
+        )
+
+    def attention_flops(self, sequence: float) -> float:
+        """Forward operations per token of scores and their sums, over a causal sequence of so many tokens."""
+        seen = ((a, min(sequence / 2, a.window or sequence)) for a in self.attention)
+        return sum(4 * a.layers * a.heads * a.head_dim * length for a, length in seen)
 
 
 def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
-    """The shape that a Hugging Face ``config.json`` states.
-
-    Raises
-    ------
-    UsageError
-        The architecture is not one of `FAMILIES`, or a dimension is missing.
-    """
-    kind = str(config.get("model_type", "?"))
-    if kind not in FAMILIES:
-        raise UsageError(f"{name}: no memory formula for architecture `{kind}` (known: {', '.join(FAMILIES)})")
-    family = FAMILIES[kind]
-    try:
-        hidden = int(_first(config, "hidden_size", "n_embd"))
-        heads = int(_first(config, "num_attention_heads", "n_head"))
-        intermediate = config.get("n_inner") or 4 * hidden if kind == "gpt2" else config["intermediate_size"]
-        return ModelShape(
-            name=name,
-            family=kind,
-            layers=int(_first(config, "num_hidden_layers", "n_layer")),
-            hidden=hidden,
-            heads=heads,
-            kv_heads=int(config.get("num_key_value_heads") or heads),
-            head_dim=int(config.get("head_dim") or hidden // heads),
-            intermediate=int(intermediate),
-            vocab=int(config["vocab_size"]),
-            tied=bool(config.get("tie_word_embeddings", family.tied)),
-            positions=int(_first(config, "n_positions", "max_position_embeddings")) if family.positions else 0,
-        )
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as problem:
-        raise UsageError(f"{name}: config.json lacks a usable {problem}") from problem
+    """The shape that a Hugging Face ``config.json`` states. Raises UsageError, one line."""
+    return _measured(name, json.dumps(config, sort_keys=True))
 
 
 @cache
-def shipped() -> Mapping[str, ModelShape]:
-    """The table ``models.yaml``, by short name."""
-    text = resources.files(__package__).joinpath("models.yaml").read_text(encoding="utf-8")
-    rows = yaml.safe_load(text)
-    return {name: ModelShape(name=name, **row["shape"]) for row in rows for name in row["names"]}
+def _measured(name: str, config: str) -> ModelShape:
+    from harness.allocation.meta import measure  # torch
+
+    return measure(name, json.loads(config))
 
 
-def load_shape(model: str) -> ModelShape:
-    """The shape of a model folder (with a ``config.json``) or of a named model (``Qwen/Qwen3-4B-Base``; the owner is ignored).
+@cache
+def shipped() -> Mapping[str, Mapping[str, Any]]:
+    """The table ``models.yaml``: configs by short name."""
+    rows = yaml.safe_load(resources.files(__package__).joinpath("models.yaml").read_text(encoding="utf-8"))
+    return {name: row["config"] for row in rows for name in row["names"]}
+
+
+@cache
+def micro_shapes() -> Mapping[str, ModelShape]:
+    """The micro families' shapes by `micro/<family>`, measured once: a test measures them again."""
+    text = resources.files(__package__).joinpath("micro.yaml").read_text(encoding="utf-8")
+    return {
+        MICRO + name: msgspec.convert({"name": name, **row}, ModelShape) for name, row in yaml.safe_load(text).items()
+    }
+
+
+def load_shape(model: str, revision: str | None = None) -> ModelShape:
+    """The shape of a micro family, a model folder or a hub model.
 
     Raises
     ------
     UsageError
-        Neither a folder with a readable config.json nor a name in the table.
+        In one line: there is no config to be had, it is unusable, or no causal language model.
     """
-    path = Path(model) / "config.json"
-    if path.is_file():
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as problem:
-            raise UsageError(f"{path}: cannot be read as a model configuration: {problem}") from problem
-        if not isinstance(config, dict):
-            raise UsageError(f"{path}: a model configuration is a JSON object")
-        return shape_from_config(model, config)
+    if model.startswith(MICRO):
+        if model not in micro_shapes():
+            raise UsageError(f"unknown micro family {model!r}; there are {', '.join(micro_shapes())}")
+        return micro_shapes()[model]
     short = model.rstrip("/").rsplit("/", 1)[-1]
+    return shape_from_config(short, load_config(model, revision))
+
+
+def load_config(model: str, revision: str | None = None) -> Mapping[str, Any]:
+    """What a model's ``config.json`` states. Raises UsageError where there is none."""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return _read(folder / "config.json")
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(model, "config.json", revision=revision)
+    except HFValidationError:
+        raise UsageError(f"model {model!r}: neither a folder on this machine nor a name on the hub") from None
+    if isinstance(found, str):
+        return _read(Path(found))
+    short = model.rsplit("/", 1)[-1]
     if short in shipped():
         return shipped()[short]
-    raise UsageError(f"{model}: no folder with a config.json, and not in the table of known models")
+    try:
+        return _read(Path(hf_hub_download(model, "config.json", revision=revision, etag_timeout=10)))
+    except (OSError, ValueError) as error:  # of which the hub's and the network's own errors are
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise UsageError(f"model {model!r}: neither a folder nor to be had from the hub ({reason})") from None
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise UsageError(f"{path}: cannot be read as a model's config: {problem}") from None
+    if not isinstance(config, dict):
+        raise UsageError(f"{path}: a model's config is a JSON object")
+    return config

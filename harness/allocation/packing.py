@@ -93,10 +93,9 @@ def take(free: dict[str, Free], bundles: Iterable[Bundle], placement: Placement)
 
 
 def give(free: dict[str, Free], bundles: Iterable[Bundle], placement: Placement) -> None:
-    """Add a placed gang back, in place; nodes that are gone are skipped."""
+    """Add a placed gang back, in place."""
     for bundle, name in zip(bundles, placement, strict=True):
-        if name in free:
-            free[name] = free[name].plus(bundle)
+        free[name] = free[name].plus(bundle)
 
 
 def missing(bundles: Sequence[Bundle], free: Mapping[str, Free]) -> str:

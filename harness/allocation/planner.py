@@ -13,7 +13,7 @@ from harness.allocation.arrangement import CellLayout, cell_layout
 from harness.allocation.demand import CellDemand
 from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import LOGICAL, Inventory, Node
-from harness.allocation.layout import LOGICAL_HOST_BYTES, Gpu, least_gpus, policy_layout
+from harness.allocation.layout import LOGICAL_HOST_BYTES, USABLE, Gpu, least_gpus, policy_layout
 from harness.allocation.packing import Bundle, capacity, gigabytes, missing
 from harness.allocation.scheduler import Request, Scheduler, Start
 
@@ -24,7 +24,8 @@ MAX_PARALLEL = 16
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """What there is, and how much of it the plan uses at once. workers: cells side by side. nodes: that they are placed on."""
+    """What there is, and how much of it the plan uses at once. workers: cells side by side. nodes: that they are placed on;
+    shared: parts into which these have cut each GPU."""
 
     inventory: str
     cores: int
@@ -34,6 +35,7 @@ class Resources(msgspec.Struct, frozen=True):
     cores_used: int = 0
     gpus_used: int = 0
     nodes: tuple[Node, ...] = ()
+    shared: int = 1
 
 
 class Predicted(msgspec.Struct, frozen=True):
@@ -52,13 +54,24 @@ class Predicted(msgspec.Struct, frozen=True):
 
 
 class KindPlan(msgspec.Struct, frozen=True):
-    """All pending cells of one kind, which share a layout (None on the embedded engine). bundles: what each reserves."""
+    """All pending cells of one kind, which share a layout (None on the embedded engine, of which micro_tokens is chosen where the
+    default does not fit). bundles: what each reserves."""
 
     kind: str
     cells: int
     seconds: float
     bundles: tuple[Bundle, ...]
     layout: CellLayout | None = None
+    micro_tokens: int = 0
+
+
+class Disk(msgspec.Struct, frozen=True):
+    """Bytes that the pending cells keep when all are done, and at the fullest moment before; of what is fetched or made first
+    (base checkpoints, models), each once."""
+
+    kept: int = 0
+    running: int = 0
+    caches: int = 0
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -71,6 +84,7 @@ class Plan(msgspec.Struct, frozen=True):
     resources: Resources
     predicted: Predicted
     kinds: tuple[KindPlan, ...] = ()
+    disk: Disk = Disk()
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for ``harness plan --json``."""
@@ -80,12 +94,20 @@ class Plan(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class WorkerDemand:
-    """A cell in one process on one core: CPU-seconds by prior or measurement, and peak bytes."""
+    """A cell in one process on one core: seconds by prior or measurement, peak bytes of RAM, and of a GPU where it takes one, which
+    it keeps busy for a share of the time. micro_tokens: what it was counted with, where that is the planner's choice."""
 
     key: str
     kind: str
     seconds: float
     memory: int
+    device: int = 0
+    busy: float = 1.0
+    micro_tokens: int = 0
+
+    @property
+    def bundle(self) -> Bundle:
+        return Bundle(int(self.device > 0), 1, self.memory, self.device)
 
 
 def plan_workers(
@@ -95,21 +117,31 @@ def plan_workers(
     first: Sequence[WorkerDemand] = (),
     workers: int | None = None,
 ) -> Plan:
-    """The embedded engine: one worker process per cell, one core each.
+    """The embedded engine: one worker process per cell, on a core each, or on a GPU that it shares with as many others as its
+    memory holds.
 
     first: what must end before any cell starts (base checkpoints). workers: most processes at once.
     """
     held = inventory if workers is None else _at_most(inventory, workers)
-    total, bound, used, memory, most = 0.0, 0.0, 0, 0, 0
-    for jobs in (first, pending):
-        requests = [(Request(j.key, j.kind, (Bundle(0, 1, j.memory),), _limit(j.seconds)), j.seconds) for j in jobs]
-        if refused := _refused(requests, held):
-            return Plan(False, refused, cells, len(pending), _resources(inventory), Predicted())
+    held, shared = _shared_gpus(held, (*first, *pending))
+    total, bound, used, memory, most, gpus = 0.0, 0.0, 0, 0, 0, 0
+    queues = [
+        [(Request(j.key, j.kind, (j.bundle,), _limit(j.seconds)), j.seconds) for j in jobs] for jobs in (first, pending)
+    ]
+    if refused := _refused(queues[1], held) or _refused(queues[0], held):
+        return Plan(False, refused, cells, len(pending), _resources(inventory), Predicted())
+    for requests in queues:
         run = timetable(requests, held)
         total, bound = total + run.seconds, bound + run.bound
         used, memory, most = max(used, run.cores), max(memory, run.memory), max(most, run.together)
-    predicted = Predicted(sum(j.seconds for j in (*first, *pending)), 0.0, total, memory, bound)
-    resources = msgspec.structs.replace(_resources(inventory), workers=most, cores_used=used, nodes=held.nodes)
+        gpus = max(gpus, min(inventory.gpus, run.gpus))
+    memory += max((j.device for j in pending), default=0) * most
+    seconds = sum(j.seconds for j in (*first, *pending))
+    on_gpus = sum(j.seconds for j in (*first, *pending) if j.device) / shared
+    predicted = Predicted(seconds, on_gpus, total, memory, bound)
+    resources = msgspec.structs.replace(
+        _resources(inventory), workers=most, cores_used=used, gpus_used=gpus, nodes=held.nodes, shared=shared
+    )
     return Plan(True, None, cells, len(pending), resources, predicted, _kinds(pending))
 
 
@@ -118,24 +150,26 @@ def plan_cells(
     inventory: Inventory,
     *,
     sleeps: bool = False,
-    offloads: bool = False,
     stacks: bool = False,
     estimates: Estimates | None = None,
 ) -> Plan:
     """Cells whose policies have GPUs of their own (the openrlhf engine), on a cluster's GPUs (logical ones where it has none).
 
     The number of cells side by side is the one whose makespan bound is the least; within a cell the GPUs are shared out so that
-    its policies finish a step together. sleeps, offloads, stacks: what the engine can do (`Gpu`). estimates: measured seconds
+    its policies finish a step together. sleeps, stacks: what the engine can do (`Gpu`). estimates: measured seconds
     per kind of cell, which take the prediction's place.
     """
     cluster = inventory if inventory.gpus else inventory.with_logical_gpus()
-    gpu, cluster = _uniform(cluster, sleeps, offloads, stacks)
+    gpu, cluster = _uniform(cluster, sleeps, stacks)
     pending = [c for c in cells if c.pending]
     kinds = {c.kind: c for c in pending}
     counts = {kind: sum(c.kind == kind for c in pending) for kind in kinds}
     if not pending:
         return Plan(True, None, len(cells), 0, _resources(inventory), Predicted())
     total = cluster.gpus
+    alone = replace(gpu, stacks=False)
+    if not any(cell.shared for cell in kinds.values()) and all(cell_layout(c, total, alone) for c in kinds.values()):
+        gpu = alone  # cells whose policies have GPUs of their own are not made smaller by taking turns
     short: dict[str, list[str]] = {}
     for kind, cell in kinds.items():
         if words := _shortfall(cell, total, gpu):
@@ -281,7 +315,16 @@ def _shortfall(cell: CellDemand, total: int, gpu: Gpu) -> str:
         words.append(
             f"its policies need {together} GPUs together ({list_}) where there are {total}: {together - total} short"
         )
+    if _fits_unmeasured(cell, total, gpu):
+        words.append("without measuring (training.measure_every: 0) it fits")
     return "; ".join(words)
+
+
+def _fits_unmeasured(cell: CellDemand, total: int, gpu: Gpu) -> bool:
+    if not any(p.measured for p in cell.policies):
+        return False
+    without = tuple(replace(p, measured=False, reference=p.penalised) for p in cell.policies)
+    return cell_layout(replace(cell, policies=without), total, gpu) is not None
 
 
 def _named(kinds: Sequence[str]) -> str:
@@ -305,7 +348,7 @@ def _smallest_memory(cell: CellDemand, name: str, total: int, gpu: Gpu) -> int:
     return replace(gpu, memory=high).usable
 
 
-def _uniform(inventory: Inventory, sleeps: bool, offloads: bool, stacks: bool) -> tuple[Gpu, Inventory]:
+def _uniform(inventory: Inventory, sleeps: bool, stacks: bool) -> tuple[Gpu, Inventory]:
     """The kind of GPU with most memory in all, and the nodes that have it: a cell's ranks should be equally fast."""
     memory: dict[tuple[str, int], int] = {}
     for node in inventory.nodes:
@@ -315,7 +358,7 @@ def _uniform(inventory: Inventory, sleeps: bool, offloads: bool, stacks: bool) -
     name, size = max(memory, key=lambda kind: (memory[kind], kind))
     nodes = tuple(n for n in inventory.nodes if n.gpus and (n.gpu_kind, n.gpu_memory) == (name, size))
     own = {"context": 0, "host": LOGICAL_HOST_BYTES} if name == LOGICAL else {}
-    return Gpu(name, size, max(n.gpus for n in nodes), sleeps, offloads, stacks, **own), Inventory(nodes)
+    return Gpu(name, size, max(n.gpus for n in nodes), sleeps, stacks, **own), Inventory(nodes)
 
 
 def _refused(requests: Sequence[tuple[Request, float]], inventory: Inventory) -> str:
@@ -333,6 +376,17 @@ def _refused(requests: Sequence[tuple[Request, float]], inventory: Inventory) ->
 
 def _limit(seconds: float) -> float:
     return LIMIT_FACTOR * seconds + 600.0
+
+
+def _shared_gpus(inventory: Inventory, jobs: Sequence[WorkerDemand]) -> tuple[Inventory, int]:
+    """The same nodes with every GPU as so many as it holds processes, by its memory and by its time, and that number."""
+    sizes = [n.gpu_memory for n in inventory.nodes if n.gpus]
+    device = max((j.device for j in jobs), default=0)
+    if not device or not sizes:
+        return inventory, 1
+    parts = max(1, min(int(min(sizes) * USABLE) // device, int(1 / max(j.busy for j in jobs))))
+    nodes = (replace(n, gpus=n.gpus * parts, gpu_memory=int(n.gpu_memory * USABLE) // parts) for n in inventory.nodes)
+    return Inventory(tuple(nodes)), parts
 
 
 def _at_most(inventory: Inventory, workers: int) -> Inventory:
@@ -353,7 +407,11 @@ def _kinds(jobs: Sequence[WorkerDemand]) -> tuple[KindPlan, ...]:
     kinds = {job.kind: [other for other in jobs if other.kind == job.kind] for job in jobs}
     return tuple(
         KindPlan(
-            kind, len(group), sum(j.seconds for j in group) / len(group), (Bundle(0, 1, max(j.memory for j in group)),)
+            kind,
+            len(group),
+            sum(j.seconds for j in group) / len(group),
+            (max(j.bundle for j in group),),
+            micro_tokens=min(j.micro_tokens for j in group),
         )
         for kind, group in kinds.items()
     )

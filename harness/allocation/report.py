@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from harness.allocation.arrangement import CellLayout
-from harness.allocation.demand import Memory
 from harness.allocation.layout import PolicyLayout
 from harness.allocation.packing import gigabytes
 from harness.allocation.planner import KindPlan, Plan
+from harness.allocation.size import Memory
 
 _PARTS = (
     ("weights", "weights"), ("gradients", "gradients"), ("optimiser", "optimiser"), ("activations", "activations"),
-    ("reference", "reference"), ("rollout_weights", "rollout weights"), ("kv_cache", "KV cache"),
+    ("reference", "reference"), ("measuring", "measuring"), ("rollout_weights", "rollout weights"), ("kv_cache", "KV cache"),
     ("context", "contexts and buffers"),
 )  # fmt: skip
 
@@ -40,6 +40,12 @@ def describe(plan: Plan) -> str:
         f"predicted  {duration(p.wall_seconds)} (no schedule of these layouts takes less than {duration(p.wall_bound)}), "
         + (f"{p.gpu_hours:.1f} GPU-hours" if p.gpu_seconds else f"{duration(p.cpu_seconds)} of CPU"),
     ]
+    if plan.disk.kept:
+        d = plan.disk
+        lines.append(
+            f"disk       {_disk(d.kept)} kept, {_disk(d.running)} at the fullest"
+            + (f", {_disk(d.caches)} of models to be had first" if d.caches else "")
+        )
     layouts: dict[tuple[str, tuple[tuple[object, ...], ...]], list[KindPlan]] = {}
     for kind in plan.kinds:
         if kind.layout is not None:
@@ -50,6 +56,10 @@ def describe(plan: Plan) -> str:
         assert layout is not None
         lines += ["", *_layout_lines(layout, kinds)]
     return "\n".join(lines)
+
+
+def _disk(size: int) -> str:
+    return gigabytes(size) if size >= 10**9 else f"{size / 1e6:.0f} MB"
 
 
 def _identity(policy: PolicyLayout) -> tuple[object, ...]:
@@ -65,7 +75,7 @@ def _layout_lines(layout: CellLayout, kinds: list[KindPlan]) -> list[str]:
             else f"{policy.gpus} GPUs to train, {policy.rollout_gpus} to roll out"
         )
         ways = [f"ZeRO {policy.zero}", f"micro-batch {policy.micro_batch}"]
-        ways += ["checkpointing"] * policy.checkpointing + ["optimiser in RAM"] * policy.offload
+        ways += ["checkpointing"] * policy.checkpointing
         ways += ["trainer and engine take turns"] * policy.sleeps
         lines.append(
             f"  {policy.policy}: {where}; {', '.join(ways)}; {policy.engines} rollout engine{'s' if policy.engines != 1 else ''} "

@@ -1,8 +1,7 @@
 """The scheduler of cells: pure logic, fed with events, answering with actions.
 
 A driver submits requests, starts and stops what it is told, and reports what happened. Time is whatever the driver passes as
-`now` (seconds, never decreasing). The same class serves a cluster's cells and, through `within`, the phases of the policies
-that take turns on one cell's GPUs.
+`now` (seconds, never decreasing).
 
 **No deadlock.** A request's bundles are reserved all at once or not at all, and no request is ever given a second reservation,
 so nothing is held while waiting for more. Whatever runs ends at its limit at the latest (`tick` says Stop), and a request that
@@ -13,18 +12,16 @@ gets a reservation in the future: nodes for its bundles (the target) and the tim
 latest, every limit included. From then on a younger request starts only if its own limit ends by T or the target still fits
 beside it and all else that may outlast T. So at T the head fits, and it starts then or earlier.
 
-  Bound.  Let L be the longest hold (`longest_limit` + `stop_within`), k the number of requests that wait when ours is submitted,
-  and c the number of changes of the node set while it waits. Then   wait <= patience + (k + 1 + c) L.
+  Bound.  Let L be the longest hold (`longest_limit` + `stop_within`) and k the number of requests that wait when ours is submitted.
+  Then   wait <= patience + (k + 1) L.
   Proof.  All k elders and ours are older than `patience` from `patience` after our submission on, and the younger never become
   head before us. From then on each head's T is at most L after the moment it is fixed, because it is the end of a running hold.
-  It is fixed anew only when the node set changes (c times, each costing at most L). When one head starts, the next one's T is
-  fixed in the same event. At most k + 1 heads, ours the last, hence the bound. A head that is withdrawn or refused only helps. []
+  When one head starts, the next one's T is fixed in the same event. At most k + 1 heads, ours the last, hence the bound. []
 
-  It supposes that a stopped request is reported ended within `stop_within` and that the living nodes hold the head; while
-  they do not (a node is away), the head stands aside, its clock stopped, and is refused after `grace` seconds.
+  It supposes that a stopped request is reported ended within `stop_within`.
 
 **No waste.** Whatever fits starts, the widest and longest first (left to the end they would idle the rest), except for what the
-head's reservation forbids. So while anything waits, at least the head does not fit into what is idle: `simulate.allows` draws
+head's reservation forbids. So while anything waits, at least the head does not fit into what is idle: benchmarks/mixtures.py draws
 from this which mixtures must reach a given utilisation.
 """
 
@@ -35,7 +32,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from harness.allocation.estimates import Estimates
-from harness.allocation.inventory import Inventory, Node
+from harness.allocation.inventory import Inventory
 from harness.allocation.packing import Bundle, Free, Placement, capacity, give, missing, place, take
 
 
@@ -88,8 +85,6 @@ class _Waiting:
     """Equal for equal bundles; cheaper to compare."""
     gpus: int
     cores: int
-    stranded: float | None = None
-    """Since when the living nodes do not hold it."""
 
 
 @dataclass(slots=True)
@@ -116,7 +111,6 @@ class Scheduler:
     longest_limit: float
     patience: float | None = None
     stop_within: float = 30.0
-    grace: float = 0.0
     estimates: Estimates = field(default_factory=Estimates)
 
     def __post_init__(self) -> None:
@@ -149,9 +143,9 @@ class Scheduler:
     def free(self) -> dict[str, Free]:
         return dict(self._free)
 
-    def bound(self, changes: int = 0) -> float:
-        """The longest that a request submitted now can wait, with so many changes of the node set meanwhile."""
-        return self._patience + (len(self._waiting) + 1 + changes) * self.hold
+    def bound(self) -> float:
+        """The longest that a request submitted now can wait."""
+        return self._patience + (len(self._waiting) + 1) * self.hold
 
     @property
     def _patience(self) -> float:
@@ -195,43 +189,6 @@ class Scheduler:
         self._release(key)
         return self._schedule(now)
 
-    def withdraw(self, key: str, now: float) -> list[Action]:
-        """`key` is no longer wanted: dropped if it waits, stopped if it runs."""
-        self._advance(now)
-        if key in self._running:
-            self._running[key].stopped = True
-            return [Stop(key, "withdrawn")]
-        self._waiting = [w for w in self._waiting if w.request.key != key]
-        return self._schedule(now)
-
-    def node_lost(self, name: str, now: float) -> list[Action]:
-        """A node died. What ran on it is stopped everywhere: a gang that lost a member is useless."""
-        self._advance(now)
-        self._capacity.pop(name, None)
-        self._free.pop(name, None)
-        self._target = None
-        actions: list[Action] = []
-        for key, run in self._running.items():
-            if name in run.placement and not run.stopped:
-                run.stopped = True
-                actions.append(Stop(key, f"node {name} was lost"))
-        return actions + self._schedule(now)
-
-    def node_back(self, node: Node, now: float) -> list[Action]:
-        """A node returned, empty, or a new one joined."""
-        self._advance(now)
-        if node.name in self._capacity:
-            raise ValueError(f"node {node.name} is not away")
-        others = tuple(n for n in self.inventory.nodes if n.name != node.name)
-        self.inventory = Inventory(tuple(sorted((*others, node), key=lambda n: n.name)))
-        whole = Free.of(node)
-        for run in self._running.values():
-            if node.name in run.placement:
-                raise ValueError(f"{run.request.key} has not been reported ended since node {node.name} was lost")
-        self._capacity[node.name] = self._free[node.name] = whole
-        self._target = None
-        return self._schedule(now)
-
     def tick(self, now: float) -> list[Action]:
         """Time passed; call it at `wake` at the latest."""
         self._advance(now)
@@ -249,18 +206,7 @@ class Scheduler:
         head = self._head()
         if head is not None and self._target is None:
             times.append(head.since + self._patience)
-        times += [w.stranded + self.grace for w in self._waiting if w.stranded is not None]
         return min((t for t in times if t > self._now), default=float("inf"))
-
-    def within(self, key: str, longest_limit: float) -> Scheduler:
-        """A scheduler of the reservation that `key` holds: its policies' phases take turns on it, so that GPUs one policy
-        leaves idle serve another."""
-        run = self._running[key]
-        rooms: dict[str, Free] = {}
-        for bundle, name in zip(run.request.bundles, run.placement, strict=True):
-            rooms[name] = rooms.get(name, Free(0, 0, 0, self._capacity[name].gpu_memory)).plus(bundle)
-        nodes = tuple(Node(name, f.cores, f.memory, f.gpus, f.gpu_memory) for name, f in rooms.items())
-        return Scheduler(Inventory(nodes), longest_limit, stop_within=self.stop_within)
 
     # Inside -----------------------------------------------------------------------------------------------------------
 
@@ -276,7 +222,7 @@ class Scheduler:
         return run
 
     def _schedule(self, now: float) -> list[Action]:
-        actions = self._strand(now)
+        actions: list[Action] = []
         while True:
             self._fix_target(now)
             head = self._head() if self._target is not None else None
@@ -288,7 +234,7 @@ class Scheduler:
         return actions + [self._start(waiting, placement, now) for waiting, placement in self._fill(now)]
 
     def _head(self) -> _Waiting | None:
-        return next((w for w in self._waiting if w.stranded is None), None)
+        return self._waiting[0] if self._waiting else None
 
     def _head_placement(self, request: Request) -> Placement | None:
         """Any place, else the reserved one: `place` is a heuristic and may miss on freer nodes what it found before."""
@@ -303,10 +249,7 @@ class Scheduler:
     def _fill(self, now: float) -> list[tuple[_Waiting, Placement]]:
         """What starts now: all that fits and leaves the head's reservation standing, the widest first, then the longest."""
         seconds = {kind: self.estimates.seconds(kind) for kind in {w.request.kind for w in self._waiting}}
-        order = sorted(
-            (w for w in self._waiting if w.stranded is None),
-            key=lambda w: (-w.width, -seconds[w.request.kind], w.number),
-        )
+        order = sorted(self._waiting, key=lambda w: (-w.width, -seconds[w.request.kind], w.number))
         free = dict(self._free)
         spared = self._beside_target()
         common = {name: free[name].meet(spared[name]) for name in free} if spared is not None else free
@@ -350,9 +293,7 @@ class Scheduler:
         room = dict(self._capacity)
         for run in self._running.values():
             if run.ends > target.time:
-                for bundle, name in zip(run.request.bundles, run.placement, strict=True):
-                    if name in room:
-                        room[name] = room[name].less(bundle)
+                take(room, run.request.bundles, run.placement)
         take(room, head.request.bundles, target.placement)
         return room
 
@@ -376,21 +317,3 @@ class Scheduler:
             run = self._running[key]
             give(room, run.request.bundles, run.placement)
         self._target = _Target(head.number, placement, time)
-
-    def _strand(self, now: float) -> list[Action]:
-        """Set aside what no living node set holds, refuse it after `grace`, take it up again when nodes return."""
-        if len(self._capacity) == len(self.inventory.nodes) and all(w.stranded is None for w in self._waiting):
-            return []
-        actions: list[Action] = []
-        kept = []
-        for waiting in self._waiting:
-            if place(waiting.request.bundles, self._capacity) is not None:
-                waiting.stranded = None
-            elif waiting.stranded is None:
-                waiting.stranded = now
-            if waiting.stranded is not None and now >= waiting.stranded + self.grace:
-                actions.append(Refuse(waiting.request.key, missing(waiting.request.bundles, self._capacity)))
-            else:
-                kept.append(waiting)
-        self._waiting = kept
-        return actions

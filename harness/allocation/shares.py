@@ -29,20 +29,3 @@ def apportion(policies: Mapping[str, int], gpus: int, seconds: Seconds) -> dict[
         share[slowest] += jump
         left -= jump
     return share
-
-
-def rebalance(
-    current: Mapping[str, int], measured: Mapping[str, float], least: Mapping[str, int], gain: float = 0.1
-) -> dict[str, int]:
-    """New shares from a step's measured seconds per policy; `current` itself unless the step gets shorter by `gain`.
-
-    A policy's work is taken as seconds x GPUs (perfect scaling within the small changes this makes); `gain` keeps noise from
-    moving GPUs about, since each move costs a reload.
-    """
-    work = {name: measured[name] * gpus for name, gpus in current.items()}
-    share = apportion(least, sum(current.values()), lambda name, n: work[name] / n)
-    if share is None:
-        return dict(current)
-    before = max(measured.values())
-    after = max(work[name] / n for name, n in share.items())
-    return share if after < (1 - gain) * before else dict(current)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, NamedTuple
 
 from harness.allocation.demand import CellDemand, PolicyDemand, Workload
 from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import Inventory
-from harness.allocation.models import ModelShape, load_shape
+from harness.allocation.models import load_shape
 from harness.allocation.planner import Plan, plan_cells
+from harness.allocation.size import Precision
 from harness.suite.cells import Cell
+from harness.suite.schema import Suite
 
 PROMPT_TOKENS = 1024
 """Longest prompt where the engine's options do not say how long prompt and answer may be together."""
@@ -19,8 +21,8 @@ MEAN_ANSWER = 0.5
 """Expected answer length as a share of the longest: a prior."""
 IMITATED = 0.1
 """Peer successes learnt per own rollout by a regime that shares successes: a prior (at most one per prompt)."""
-MICRO = ModelShape("micro", "llama", 3, 96, 3, 3, 32, 384, 512, True)
-"""About the shape of the micro families: all are 96 wide and 3 layers deep."""
+MICRO_PROMPT_TOKENS = 24
+"""The same of the micro task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,38 +46,46 @@ def regime_load(shares: Collection[str], needs: Collection[str]) -> RegimeLoad:
     )
 
 
+class Asked(NamedTuple):
+    """What the evaluation asks of one policy: answers over all tasks, tokens of the longest."""
+
+    answers: int
+    tokens: int
+
+
 def kind_of(cell: Cell) -> str:
     """Cells of one kind take equally long and the same place."""
     return f"{cell.group.name}/{cell.variant.name}"
 
 
-def longest_sequence(options: Mapping[str, Any], max_new_tokens: int) -> int:
+def longest_sequence(owner: Cell | Suite) -> int:
     """Tokens of prompt and answer together that a policy must be able to hold."""
-    return int(options.get("max_length") or max_new_tokens + PROMPT_TOKENS)
+    prompt = MICRO_PROMPT_TOKENS if owner.training.task == "micro" else PROMPT_TOKENS
+    return int(owner.engine_options.get("max_length") or owner.training.max_new_tokens + prompt)
 
 
-def demand(
-    cell: Cell, load: RegimeLoad, questions: int, pending: bool = True, devices: int | None = None
-) -> CellDemand:
-    """One cell as the planner sees it. questions: of all evaluation tasks together, before `limit`. devices: per policy, where
-    the suite has chosen the layout."""
+def demand(cell: Cell, load: RegimeLoad, asked: Asked, pending: bool = True, devices: int | None = None) -> CellDemand:
+    """One cell as the planner sees it. devices: per policy, where the suite has chosen the layout. Raises UsageError."""
     training, evaluation, options = cell.training, cell.evaluation, cell.engine_options
-    longest = longest_sequence(options, training.max_new_tokens)
-    precision = cast(Literal["bf16", "fp32"], options.get("dtype", "bf16"))
+    longest = longest_sequence(cell)
+    precision: Precision = "fp32" if cell.engine == "embedded" else options.get("dtype", "bf16")
+    peers = _peers(cell)
+    directed = cell.sharing.direction in {"strong_to_weak", "weak_to_strong"}
+    measured = training.steps // training.measure_every if training.measure_every else 0
     policies = tuple(
         PolicyDemand(
             policy.name,
-            MICRO if policy.model.startswith("micro/") else load_shape(policy.model),
+            load_shape(policy.model, policy.revision),
             cell.rollouts(index),
             precision,
-            training.kl > 0,
-            devices,
+            reference=bool(training.kl or training.measure_every) or directed,
+            penalised=training.kl > 0,
+            measured=training.measure_every > 0,
+            devices=devices,
         )
         for index, policy in enumerate(cell.group.policies)
     )
-    if evaluation.limit is not None:
-        questions = min(questions, evaluation.limit * len(evaluation.tasks))
-    peers = _peers(cell)
+    curves = 1 + -(-training.steps // evaluation.curve_every) if evaluation.curve_every else 0
     work = Workload(
         steps=training.steps,
         prompts=training.prompts,
@@ -85,9 +95,14 @@ def demand(
         trained=1.0 + peers * load.trained,
         scored=peers * load.scored,
         staleness=cell.sharing.max_staleness,
-        evaluated=questions * (int(evaluation.greedy) + (evaluation.k or 0)),
+        measured=measured,
+        evaluated=asked.answers,
+        evaluation_tokens=asked.tokens,
+        curves=curves,
+        curve=curves * evaluation.curve_prompts,
+        saves=-(-training.steps // training.checkpoint_every),
     )
-    return CellDemand(cell.key, kind_of(cell), policies, work, pending)
+    return CellDemand(cell.key, kind_of(cell), policies, work, pending, options.get("share_devices"))
 
 
 def _peers(cell: Cell) -> float:
@@ -105,7 +120,7 @@ def plan_suite(
     inventory: Inventory,
     *,
     loads: Mapping[str, RegimeLoad],
-    questions: int,
+    asked: Asked,
     pending: Collection[str] | None = None,
     estimates: Estimates | None = None,
     devices: int | None = None,
@@ -113,8 +128,8 @@ def plan_suite(
 ) -> Plan:
     """The plan of a suite's cells on GPUs (`plan_cells`).
 
-    loads: by variant. questions: rows of all evaluation tasks. pending: keys still to do, None for all. estimates: measured
-    seconds by kind, ``group/variant``. devices: see `demand`. abilities: `sleeps`, `offloads`, `stacks` of the engine.
+    loads: by variant. pending: keys still to do, None for all. estimates: measured
+    seconds by kind, ``group/variant``. devices: see `demand`. abilities: `sleeps`, `stacks` of the engine.
 
     Raises
     ------
@@ -122,7 +137,6 @@ def plan_suite(
         A model's shape is unknown.
     """
     demands = [
-        demand(cell, loads[cell.variant.name], questions, pending is None or cell.key in pending, devices)
-        for cell in cells
+        demand(cell, loads[cell.variant.name], asked, pending is None or cell.key in pending, devices) for cell in cells
     ]
     return plan_cells(demands, inventory, estimates=estimates, **abilities)

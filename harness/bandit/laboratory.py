@@ -19,8 +19,9 @@ import torch
 from jaxtyping import Float64
 
 from harness.bandit.choices import every_choice
-from harness.exchange.records import GroupValue, Rollout, Success, TextRollout
-from harness.learning.experience import Answer, Group, Inbox, PeerAnswer, PeerValue, Prompt
+from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerValue, Prompt
+from harness.experience.records import GroupValue, Rollout, Success, TextRollout
+from harness.learning.denominators import from_sampler
 from harness.learning.minibatches import minibatches
 from harness.learning.packing import Packed, pack
 from harness.learning.regime import Context, Need, Regime
@@ -131,7 +132,7 @@ def _gradients(
     chosen: list[int] = []
     peer: list[bool] = []
     for i, terms in enumerate(learnt):
-        for batch in minibatches(terms, updates, 1):
+        for batch in from_sampler(minibatches(terms, updates, 1)):
             live = list(batch.live())
             if live:
                 packs.append(pack(batch, live))

@@ -10,8 +10,9 @@ from harness.published import Publication, PublishedRow, Trained
 from harness.store.read import Snapshot
 from harness.store.table import MEAN, show_rows
 
-Ours = dict[tuple[str, str, str, str], dict[str, float]]
-"""By (source, group, policy, method): our accuracy by task."""
+Ours = dict[tuple[str, str, str, str], dict[str, dict[str, float]]]
+"""By (source, group, policy, method): our accuracy by task and metric."""
+_WIDTH = 16
 
 
 def against(name: str, snapshot: Snapshot, suites: Sequence[str]) -> str:
@@ -21,28 +22,52 @@ def against(name: str, snapshot: Snapshot, suites: Sequence[str]) -> str:
     tasks = list(dict.fromkeys(task for row in paper.rows for task in row.values))
     lines = [f"{paper.title}, arXiv {paper.arxiv} {paper.version}; in percent, ours in brackets where it was run here"]
     lines.append(f"How it was measured there: {paper.protocol.strip()}")
+    heads = "".join(f"{f'{task}, {paper.metric(task)}':>{_WIDTH}}" for task in tasks)
+    marks: dict[str, None] = {}
     for group in dict.fromkeys((row.source, row.group) for row in paper.rows):
-        lines += [
-            "",
-            f"{group[1]} ({group[0]})",
-            f"  {'policy':<28} {'method':<14}" + "".join(f"{t:>16}" for t in tasks),
-        ]
+        lines += ["", f"{group[1]} ({group[0]})", f"  {'policy':<28} {'method':<14}{heads}"]
         for row in paper.rows:
             if (row.source, row.group) == group:
-                lines.append(
-                    f"  {row.policy:<28} {row.method:<14}" + "".join(_cell(paper, row, t, ours) for t in tasks)
-                )
+                cells = "".join(f"{_cell(paper, row, task, ours, marks):>{_WIDTH}}" for task in tasks)
+                lines.append(f"  {row.policy:<28} {row.method:<14}{cells}")
+    lines += ["", *marks] if marks else []
     if not ours:
         lines += ["", f"None of these models has been trained here yet (suites: {', '.join(paper.suites)})."]
     return "\n".join([*lines, "", "What does not fit together:", *(f"  - {note}" for note in paper.notes)]) + "\n"
 
 
-def _cell(paper: Publication, row: PublishedRow, task: str, ours: Ours) -> str:
+def _cell(paper: Publication, row: PublishedRow, task: str, ours: Ours, marks: dict[str, None]) -> str:
+    """Theirs, and ours in brackets: by the paper's own metric, else by another one with a mark; `marks` gathers what it means."""
     if task not in row.values:
-        return f"{'':>16}"
+        return ""
     there = f"{100 * paper.share(row.values[task]):.1f}"
     here = ours.get((row.source, row.group, row.policy, row.method), {}).get(task)
-    return f"{there + (f' [{100 * here:.1f}]' if here is not None else ''):>16}"
+    if not here:
+        return there
+    wanted = paper.metric(task)
+    metric = min(here, key=lambda metric: (_distance(metric, wanted), metric))
+    value = f"{there} [{100 * here[metric]:.1f}]"
+    match _distance(metric, wanted):
+        case 0:
+            return value
+        case 1:
+            marks[
+                f"~ {task}: {wanted} there, {metric} here; the same expectation, estimated from another number of answers"
+            ] = None
+            return f"{value}~"
+        case _:
+            marks[f"! {task}: {wanted} there, {metric} here: two different quantities, not to be compared"] = None
+            return f"{value}!"
+
+
+def _distance(metric: str, wanted: str) -> int:
+    """0 for the same metric, 1 for means over another number of samples, then whatever else there is."""
+    if metric == wanted:
+        return 0
+    kind, sought = metric.partition("@")[0], wanted.partition("@")[0]
+    if kind == sought == "avg":
+        return 1
+    return 2 if kind == "avg" else 3
 
 
 def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours:
@@ -51,7 +76,7 @@ def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours
         models = _models(snapshot, suite)
         variants = _variants(snapshot, suite)
         for row in show_rows(snapshot, suite):
-            if row.policy == MEAN or row.metric == "greedy":
+            if row.policy == MEAN:
                 continue
             group = models[row.group]
             regime, objective, factor = variants[row.regime]
@@ -59,7 +84,7 @@ def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours
             there = paper.beside(Trained(group[row.policy], peers, regime, row.regime, objective, factor))
             if there is not None:
                 key = there.source, there.group, there.policy, there.method
-                found.setdefault(key, {})[row.task] = row.accuracy
+                found.setdefault(key, {}).setdefault(row.task, {})[row.metric] = row.accuracy
     return found
 
 

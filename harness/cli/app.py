@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from harness.cli import listing, reading, running
+from harness.cli import listing, models, reading, running, standing
 
 app = typer.Typer(
     name="harness",
@@ -17,13 +17,15 @@ app = typer.Typer(
 
 app.command("run")(running.run)
 app.command("plan")(running.plan)
-app.command("status")(running.status)
+app.command("status")(standing.status)
+app.command("logs")(standing.logs)
 app.command("show")(reading.show)
 app.command("regimes")(listing.regimes)
 app.command("tasks")(listing.tasks)
 app.command("engines")(listing.engines)
 app.command("data")(listing.data)
 app.command("eval")(running.evaluate)
+app.command("convert")(models.convert)
 app.command("rescore")(reading.rescore)
 app.command("sql")(reading.sql)
 app.command("bandit")(running.bandit)

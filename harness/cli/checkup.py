@@ -13,8 +13,10 @@ from pathlib import Path
 
 import psutil
 
+from harness.cache import cache_folder
 from harness.engines import catalogue
 from harness.learning import registry
+from harness.tasks.data import folder_in_use, inventory
 
 GIB = 2**30
 
@@ -79,9 +81,7 @@ def _plugins() -> Check:
 
 
 def _cache() -> Check:
-    from platformdirs import user_cache_path
-
-    folder = Path(os.environ.get("HARNESS_CACHE") or user_cache_path("experience-sharing-harness"))
+    folder = cache_folder()
     parent = next(p for p in (folder, *folder.parents) if p.exists())
     ok = os.access(parent, os.W_OK)
     return Check(
@@ -90,14 +90,13 @@ def _cache() -> Check:
 
 
 def _data() -> Check:
-    folder = os.environ.get("HARNESS_DATA", "")
-    ok = bool(folder) and Path(folder).is_dir()
-    return Check(
-        "benchmark data",
-        ok,
-        folder or "from the hub",
-        "" if ok else "without a network set HARNESS_DATA to a folder of JSONL files",
-    )
+    sets = inventory()
+    present = sum(one.state == "present" for one in sets)
+    altered = [one.name for one in sets if one.state == "altered"]
+    found = f"{present} of {len(sets)} sets in {folder_in_use(None) or cache_folder()}"
+    found += f", altered: {', '.join(altered)}" if altered else ""
+    advice = "the rest is fetched when first used; without a network set HARNESS_DATA to a folder of JSONL files"
+    return Check("benchmark data", present == len(sets), found, "" if present == len(sets) else advice)
 
 
 def _leaderboard() -> Check:

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.options import Json, print_json, print_table
-
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder of benchmark JSONL files.")]
+from harness.cli.options import DataDir, Json, print_json, print_table
 
 
 def regimes(json: Json = False) -> None:
@@ -25,8 +23,9 @@ def regimes(json: Json = False) -> None:
         rows.append([r.name, f"BROKEN: {r.error}" if r.error else r.summary])
         if r.shares:
             rows.append(["", f"shares {', '.join(r.shares)}"])
-        if r.options:
-            rows.append(["", ", ".join(f"{k}={v}" for k, v in r.options.items())])
+        if not r.error:
+            settings = {**r.options, "old_logprobs": r.old_logprobs}
+            rows.append(["", ", ".join(f"{k}={v}" for k, v in settings.items())])
         rows.append(["", r.origin])
     print_table("", ["regime", "what it does, what it shares, its options, where it comes from"], rows)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +22,35 @@ Only = Annotated[str | None, typer.Option("--only", metavar="GLOB", help="Cells 
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the suite.")]
 
 RESULTS = Path("results")
+
+
+def _use_data(folder: Path | None) -> Path | None:
+    """`--data-dir` is HARNESS_DATA for one command: for this process and for the workers that it starts."""
+    if folder is not None:
+        os.environ["HARNESS_DATA"] = str(folder.expanduser().resolve())
+    return folder
+
+
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", callback=_use_data, help="Folder of benchmark JSONL files (HARNESS_DATA).")
+]
+
+
+def is_file(given: str) -> bool:
+    """Whether a SUITE argument means a file rather than a name."""
+    return given.endswith((".yaml", ".yml")) or "/" in given
+
+
+def suite_name(given: str) -> str:
+    """The name under which a SUITE's results lie: a file's own, else the word itself."""
+    if not is_file(given):
+        return given
+    from harness.errors import SuiteError
+    from harness.suite.load import load
+
+    with suppress(SuiteError):
+        return load(given).name
+    return Path(given).stem
 
 
 def print_json(value: Any) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
+import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import RESULTS, Json, MaybeSuite, Results, print_json, print_table
+from harness.cli.options import RESULTS, Json, MaybeSuite, Results, Set, is_file, print_json, print_table, suite_name
 from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.store.manifest import SuiteFile
 
 FORMATS = ("table", "json", "csv", "markdown", "latex")
 
@@ -21,38 +25,76 @@ def show(
     against: Annotated[
         str | None, typer.Option("--against", help="Published numbers beside ours, e.g. hacpo2026.")
     ] = None,
+    margin: Annotated[
+        float, typer.Option("--margin", min=0.0, max=100.0, help="Points below which an effect is of no interest.")
+    ] = 2.0,
+    set_: Set = None,
     results: Results = RESULTS,
 ) -> None:
-    """Regime x group: accuracy, gain over the budget-matched baseline, intervals, tie groups, cost."""
+    """Regime x group: accuracy, gain over the budget-matched baseline, verdict, intervals, tie groups, cost."""
     if format_ not in FORMATS:
         raise UsageError(f"--format {format_}: one of {', '.join(FORMATS)}")
     from harness.store.ingest import ingest
 
     if results.is_dir():
         ingest(results)
-    show_suite(suite, results, format_, against)
+    file = None
+    if set_:
+        from harness.session.prepare import prepare, prepare_stored
+
+        if suite is None:
+            raise UsageError("--set: name the suite too")
+        stored = (results / suite).is_dir() and not is_file(suite)
+        file = (prepare_stored if stored else prepare)(suite, results, overrides=set_).file()
+    show_suite(suite, results, format_, against, margin / 100, file)
 
 
-def show_suite(suite: str | None, results: Path, format_: str, against: str | None = None) -> None:
-    """Print one suite's table, or every suite's."""
+def show_suite(
+    suite: str | None,
+    results: Path,
+    format_: str,
+    against: str | None = None,
+    margin: float | None = None,
+    file: SuiteFile | None = None,
+) -> None:
+    """Print one suite's table, or every suite's. `margin` is a share (`statistics.MARGIN`).
+
+    file: the altered run to show instead of what stands for the suite's folder.
+    """
+    from harness.statistics import MARGIN
+    from harness.store.manifest import read_suite, suite_files
+    from harness.store.ranking import heading
     from harness.store.read import Snapshot
     from harness.store.render import render
     from harness.store.table import show_rows, suites
 
-    with Snapshot(results) as snapshot:
+    margin = MARGIN if margin is None else margin
+    with Snapshot(results, file) as snapshot:
         known = suites(snapshot)
-        name = Path(suite).stem if suite else None
+        name = suite_name(suite) if suite else None
         names = [name] if name else known
         if name and name not in known:
             raise UsageError(f"{results}: no results of a suite {name!r} (there are: {', '.join(known) or 'none'})")
         if format_ == "json" and len(names) > 1:
             raise UsageError(f"--format json shows one suite; name one of {', '.join(names)}")
-        for one in names if against is None else ():
-            sys.stdout.write(render(one, show_rows(snapshot, one), format_))
+        for one in names if against is None and file is None else ():
+            runs = [read_suite(results / one, f).altered for f in suite_files(results / one)]
+            for i, altered in enumerate(runs):
+                settings = " ".join(f"--set {words!r}" for words in altered)
+                if altered and i == 0:
+                    print(f"{one}: not run as written yet; shown is the run with {settings}", file=sys.stderr)
+                elif altered:
+                    print(f"{one}: not in this table: harness show {one} {settings}", file=sys.stderr)
         if against is not None:
             from harness.cli import against as papers
 
             sys.stdout.write(papers.against(against, snapshot, names))
+            return
+        width = shutil.get_terminal_size((120, 24)).columns
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        for one in names:
+            rows, head = show_rows(snapshot, one, margin), heading(snapshot, one, margin)
+            sys.stdout.write(render(one, rows, format_, width, colour, head))
 
 
 def sql(
@@ -113,7 +155,8 @@ def leaderboard(
         raise UsageError("the leaderboard needs streamlit: pip install 'experience-sharing-harness[leaderboard]'")
     from leaderboard import command
 
-    raise typer.Exit(subprocess.run(command(results, port), check=False).returncode)
+    sys.stdout.flush()
+    os.execv(sys.executable, command(results, port))  # in this process's place: a signal that ends it ends the server
 
 
 def rescore(suite: MaybeSuite = None, results: Results = RESULTS, json: Json = False) -> None:

@@ -1,18 +1,18 @@
-"""Commands that compute: run, plan, status, eval, bandit."""
+"""Commands that compute: run, plan, eval, bandit."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli.options import (
     RESULTS,
+    DataDir,
     Engine,
     Json,
-    MaybeSuite,
     Only,
     Results,
     Set,
@@ -20,11 +20,28 @@ from harness.cli.options import (
     print_json,
     print_table,
 )
-from harness.errors import HarnessError, UsageError
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from harness.session.prepare import Prepared
 
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, max=1024, help="Worker processes; default one per core.")]
+Silence = Annotated[
+    float | None,
+    typer.Option(
+        "--silence", min=1, envvar="HARNESS_SILENCE", metavar="SECONDS",
+        help="Kill a worker that gives no sign of life for so long; default half an hour.",
+    ),
+]  # fmt: skip
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Phases and steps of every cell on stderr.")]
 Inventory = Annotated[
     str | None, typer.Option("--inventory", metavar="SPEC", help="Plan for e.g. 8xH100-80G instead of this machine.")
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address", metavar="HOST:PORT", help="Ray cluster to join; default RAY_ADDRESS, else one of its own."
+    ),
 ]
 
 
@@ -33,29 +50,41 @@ def run(
     engine: Engine = None,
     results: Results = RESULTS,
     jobs: Jobs = None,
+    address: Address = None,
     only: Only = None,
     set_: Set = None,
+    data_dir: DataDir = None,
+    silence: Silence = None,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """Run what is missing of a suite, resume what was cut off, and print the table."""
     from harness.learning import registry
-    from harness.session.matrix import run_matrix
+    from harness.session.identity import unknown_commits
+    from harness.session.matrix import SILENCE_SECONDS, run_matrix
     from harness.session.planning import check_feasible
-    from harness.session.prepare import check_room, prepare
+    from harness.session.preflight import preflight
+    from harness.session.prepare import prepare
     from harness.session.progress import reporter
+    from harness.session.room import check_room
     from harness.store.ingest import ingest
 
-    prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only)
-    pending = prepared.pending()
-    if not pending:
+    prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only, online=True)
+    if not prepared.pending():
+        _say_scope(prepared, only)
         print(f"{prepared.suite.name}: nothing left to do, all {len(prepared.cells)} cells are done.", file=sys.stderr)
-        _after(prepared.suite.name, results, json, None)
+        prepared.record()
+        _after(prepared, results, json)
         return
-    plan = check_feasible(prepared, jobs)
-    check_room(prepared)
-    for remark in registry.remarks(prepared.suite):
+    found = preflight(prepared, run=True)
+    plan = check_feasible(prepared, jobs, address)
+    check_room(prepared, plan.disk)
+    _say_scope(prepared, only)
+    for remark in [*found, *registry.remarks(prepared.suite), *unknown_commits(prepared.suite)]:
         print(f"note: {remark}", file=sys.stderr)
-    outcome = run_matrix(prepared, plan, reporter(), lambda: _ingest(results))
+    outcome = run_matrix(
+        prepared, plan, reporter(), lambda: _ingest(results), silence or SILENCE_SECONDS, verbose, address
+    )
     for label, reason in outcome.failed.items():
         print(f"harness: {label} failed: {reason}", file=sys.stderr)
     if outcome.disk:
@@ -67,7 +96,7 @@ def run(
         print(f"harness: interrupted; `harness run {suite}` goes on from here", file=sys.stderr)
     else:
         ingest(results)
-        _after(prepared.suite.name, results, json, outcome.done)
+        _after(prepared, results, json)
     raise typer.Exit(outcome.exit_code)
 
 
@@ -81,10 +110,25 @@ def _ingest(results: Path) -> None:
         print(f"harness: the store was not refreshed: {error}", file=sys.stderr)
 
 
-def _after(suite: str, results: Path, json: bool, done: int | None) -> None:
+def _say_scope(prepared: Prepared, only: str | None) -> None:
+    """What this run is, where it is not the whole suite as written."""
+    words = []
+    if prepared.altered:
+        settings = " ".join(f"--set {a}" for a in prepared.altered)
+        words.append(
+            f"altered by {settings}: its cells are stored under their own keys; the suite as written is unchanged"
+        )
+    if len(prepared.cells) < len(prepared.every):
+        words.append(f"a part of the suite: {len(prepared.cells)} of {len(prepared.every)} cells (--only {only})")
+    for line in words:
+        print(f"{prepared.suite.name}: {line}", file=sys.stderr)
+
+
+def _after(prepared: Prepared, results: Path, json: bool) -> None:
     from harness.cli.reading import show_suite
 
-    show_suite(suite, results, "json" if json else "table")
+    suite = prepared.suite.name
+    show_suite(suite, results, "json" if json else "table", file=prepared.file())
     if not json:
         print(
             f"\nNext: `harness show {suite} --format markdown`, `harness status {suite}`, "
@@ -96,18 +140,23 @@ def _after(suite: str, results: Path, json: bool, done: int | None) -> None:
 def plan(
     suite: SuiteName,
     inventory: Inventory = None,
+    address: Address = None,
     engine: Engine = None,
     results: Results = RESULTS,
     only: Only = None,
     set_: Set = None,
+    data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
     """Say what a suite needs, in which layout, how long it takes; exit code 1 if it does not fit."""
     from harness.session.planning import describe_plan, plan_for
+    from harness.session.preflight import preflight
     from harness.session.prepare import prepare
 
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only)
-    found = plan_for(prepared, inventory)
+    for remark in preflight(prepared, run=False):
+        print(f"note: {remark}", file=sys.stderr)
+    found = plan_for(prepared, inventory, address=address)
     if json:
         print_json(found.as_json())
     else:
@@ -115,50 +164,19 @@ def plan(
     raise typer.Exit(0 if found.feasible else 1)
 
 
-def status(suite: MaybeSuite = None, results: Results = RESULTS, set_: Set = None, json: Json = False) -> None:
-    """Done, running, failed or pending, per cell, with the reason."""
-    from harness.session.prepare import CellStatus, prepare
-    from harness.store.manifest import read_suite
-
-    names = [suite] if suite else sorted(p.parent.name for p in results.glob("*/suite.json"))
-    if not names:
-        raise UsageError(f"{results}: no suite has been run here yet (harness run quickstart)")
-    found: list[CellStatus] = []
-    for name in names:
-        try:
-            found += prepare(name, results, overrides=set_ or ()).status()
-        except HarnessError:
-            if suite:
-                raise
-            read_suite(results / name)
-            print(
-                f"harness: {name}: run from a file that is not given here; see `harness show {name}`", file=sys.stderr
-            )
-    if json:
-        rows = [
-            {"key": s.cell.key, "regime": s.cell.variant.name, "group": s.cell.group.name, "seed": s.cell.seed,
-             "state": s.state, "reason": s.reason, "attempts": s.attempts, "suite": s.cell.suite}
-            for s in found
-        ]  # fmt: skip
-        print_json({"cells": rows})
-        return
-    columns = ["suite", "group", "regime", "seed", "state", "attempts", "key", "reason"]
-    print_table("", columns, [
-        [s.cell.suite, s.cell.group.name, s.cell.variant.name, str(s.cell.seed), s.state, str(s.attempts), s.cell.key, s.reason]
-        for s in found
-    ])  # fmt: skip
-    counts = {state: sum(s.state == state for s in found) for state in ("done", "running", "failed", "pending")}
-    print("\n" + ", ".join(f"{n} {state}" for state, n in counts.items() if n))
-
-
 def evaluate(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A Hugging Face folder.")],
     tasks: Annotated[str, typer.Option("--tasks", help="Names, separated by commas.")] = "micro",
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="First so many questions of each task.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", min=1, help="So many questions of each task, evenly over its skills, levels and subjects."
+        ),
+    ] = None,
     k: Annotated[int, typer.Option("--k", min=0, max=1024, help="Samples per question for avg@k; 0: greedy only.")] = 4,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     backend: Annotated[str, typer.Option("--backend", help="embedded, hf or vllm.")] = "embedded",
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Folder of benchmark JSONL files.")] = None,
+    data_dir: DataDir = None,
     results: Results = RESULTS,
     json: Json = False,
 ) -> None:

@@ -6,6 +6,9 @@ import importlib.util
 from dataclasses import dataclass
 from importlib import metadata
 
+MICRO_FAMILIES = ("llama", "qwen", "neox", "gpt2")
+"""Of `embedded.families`, by name, so that a suite is checked without torch."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:

@@ -19,8 +19,9 @@ from jaxtyping import Float32, UInt64
 
 from harness.engines.protocol import Optimisation, PolicyEngine, Sample, Sampling
 from harness.errors import CheckpointError
-from harness.learning.experience import Prompt
-from harness.learning.terms import Objective, Term, TermAnswer
+from harness.experience.answers import Prompt
+from harness.learning.minibatches import minibatches
+from harness.learning.terms import OLD, Objective, Term, TermAnswer
 
 TOLERANCE = 1e-4
 """Nats per token between sampled and teacher-forced log-probabilities (float32)."""
@@ -178,6 +179,52 @@ def measuring_changes_nothing(case: Case) -> None:
     assert abs(together - measured.gradient_norm) < 1e-3 * measured.gradient_norm
 
 
+def old_denominators_are_of_the_steps_start(case: Case) -> None:
+    """However far the sampler's log-probabilities are off, the trainer's old ones give ratios of 1 to the step's start; the
+    sampler's own give what is off."""
+    engine = case.make("a")
+    samples = case.sample(engine)
+    own = case.term(samples, [1.0, -1.0])
+    off = 0.01 * (-1.0) ** np.arange(len(own.answers))
+    answers = tuple(
+        replace(a, denominator=OLD, sampled=s - np.float32(o))
+        for a, s, o in zip(own.answers, case.score(engine, samples), off, strict=True)
+    )
+    window = Objective(ratio="sequence", low=1 - 3e-4, high=1 + 4e-4, aggregation="answer")
+    terms = [replace(own, answers=answers, objective=window)]
+    still = case.optimisation(learning_rate=0.0)
+    for updates, tolerance in ((1, 1e-6), (3, TOLERANCE)):
+        report = engine.update(case.prompts, terms, replace(still, updates=updates))
+        assert abs(report.terms[0].ratio_mean - 1) < tolerance
+        assert abs(report.terms[0].ratio_second - 1) < tolerance
+        assert report.terms[0].active == len(answers)
+        assert abs(report.drift.mean - 0.01) < TOLERANCE
+        assert abs(report.drift.p99 - 0.01) < TOLERANCE
+        assert report.drift.outside == 1.0
+    report = engine.update(case.prompts, terms, replace(still, old_logprobs="sampler"))
+    assert abs(report.terms[0].ratio_second - np.exp(2 * off).mean()) < TOLERANCE
+    assert report.terms[0].active < len(answers)
+    assert abs(report.drift.mean - 0.01) < TOLERANCE
+    _compare_later_ratios(case, engine, terms)
+    engine.close()
+
+
+def _compare_later_ratios(case: Case, engine: PolicyEngine, terms: list[Term]) -> None:
+    """Two updates at once, against two steps of one update of which the second is told the first one's start."""
+    settings = case.optimisation(learning_rate=1e-4, max_tokens=case.max_tokens)
+    prompts = {p.id: p for p in case.prompts}
+    start = engine.score([prompts[a.prompt_id] for a in terms[0].answers], [a.tokens for a in terms[0].answers])
+    engine.save(case.folder / "start")
+    found = engine.update(case.prompts, terms, replace(settings, updates=2)).terms[0]
+    engine.restore(case.folder / "start")
+    known = tuple(replace(a, denominator=s) for a, s in zip(terms[0].answers, start, strict=True))
+    halves = [b.terms[0] for b in minibatches([replace(terms[0], answers=known)], 2, case.max_tokens)]
+    sums = [engine.update(case.prompts, [half], settings).terms[0] for half in halves]
+    expected = sum(r.ratio_second * len(h.answers) for r, h in zip(sums, halves, strict=True)) / len(known)
+    assert abs(found.ratio_second - expected) < TOLERANCE
+    assert abs(sums[1].ratio_second - 1) > 10 * TOLERANCE, "the first update moved nothing: nothing was tested"
+
+
 def restored_engine_continues_exactly(case: Case) -> None:
     """save, restore into a fresh engine, train on: the same numbers, bit for bit."""
     engine = case.make("a")
@@ -281,6 +328,7 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     updates_move_probability_towards_advantage,
     updates_without_gradient_change_nothing,
     measuring_changes_nothing,
+    old_denominators_are_of_the_steps_start,
     restored_engine_continues_exactly,
     broken_checkpoints_are_refused,
     checkpoints_are_ordinary_folders,

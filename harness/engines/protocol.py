@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from jaxtyping import Float32, Int32, UInt64
 
-from harness.learning.experience import Prompt
+from harness.experience.answers import Prompt
+from harness.learning.denominators import OldLogprobs
 from harness.learning.terms import Term
 
 if TYPE_CHECKING:
@@ -20,40 +21,69 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
     """One sampled answer: tokens (T,) with the final EOS when `finished`, log-probabilities (T,) of the sampling
-    distribution (temperature applied), the text decoded without EOS, and the mean entropy (nats) of the distributions that
-    the tokens came from (NaN where the engine does not know it)."""
+    distribution (temperature applied), and the text decoded without EOS."""
 
     tokens: Int32[np.ndarray, "T"]
     logprobs: Float32[np.ndarray, "T"]
     text: str
     finished: bool
-    entropy: float = float("nan")
 
 
 @dataclass(frozen=True, slots=True)
 class TermReport:
     """What the updates of one step did with one term.
 
-    answers, active: answers of the term, and those with a nonzero gradient. tokens, active_tokens: likewise per token taking part.
-    loss: the term's contribution. ratio_mean, ratio_second: mean of r and of r^2 over answers or tokens.
-    gradient_norm: norm of this term's gradient alone; NaN where it was not measured.
+    moved: of each of the term's answers, in its order, the tokens with a nonzero gradient; an answer is *used* if it has any.
+    tokens: of all its answers, masked ones left out. clipped_tokens: that would have a gradient if a bound of the ratio or of
+    its log had not taken it away. loss: the term's contribution.
+    ratios, ratio_mean, ratio_second: number, mean and mean square of the importance weights before clipping, of the answers
+    whose advantage and weight are not 0: one per token, or one per answer for `sequence` and `cross` ratios and for `nll`,
+    where it is 1; none for `kl`. gradient_norm: of this term alone; NaN where it was not measured.
     """
 
     name: str
     source: str
-    answers: int
-    active: int
+    moved: tuple[int, ...]
     tokens: int
-    active_tokens: int
+    clipped_tokens: int
     loss: float
+    ratios: int = 0
     ratio_mean: float = float("nan")
     ratio_second: float = float("nan")
     gradient_norm: float = float("nan")
 
+    @property
+    def answers(self) -> int:
+        """Answers of the term."""
+        return len(self.moved)
+
+    @property
+    def active(self) -> int:
+        """Answers with a nonzero gradient."""
+        return sum(tokens > 0 for tokens in self.moved)
+
+    @property
+    def active_tokens(self) -> int:
+        """Tokens with a nonzero gradient."""
+        return sum(self.moved)
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Of the sampler from the trainer at the step's start, over the own answers learnt in the first update; NaN without any.
+
+    mean, p99: mean and 99th percentile of |trainer - sampler| over tokens, nats. outside: share of the answers of which a
+    first ratio to the sampler (the one of a sequence, any token's otherwise) lies outside the bounds of their own term.
+    """
+
+    mean: float = float("nan")
+    p99: float = float("nan")
+    outside: float = float("nan")
+
 
 @dataclass(frozen=True, slots=True)
 class UpdateReport:
-    """What one step's updates did: one report per term, and the totals.
+    """What one step's updates did: one report per term, in the terms' order, and the totals.
 
     gradient_norm: before clipping, mean over updates. trained_tokens: tokens that went through forward and backward.
     own_gradient_norm, peer_gradient_norm: of all own and of all peer terms alone; NaN where not measured.
@@ -68,6 +98,7 @@ class UpdateReport:
     own_gradient_norm: float = float("nan")
     peer_gradient_norm: float = float("nan")
     own_peer_cosine: float = float("nan")
+    drift: Drift = Drift()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +114,7 @@ class Optimisation:
     """Optimiser settings of a step; `updates` mini-batches a step, terms in their `order`.
 
     measure: also report the gradient norms of own and peer terms alone, and their cosine.
+    old_logprobs, sampler_correction: how OLD denominators are filled in, and the C of `learning.denominators.settle`.
     """
 
     learning_rate: float = 1e-4
@@ -92,6 +124,8 @@ class Optimisation:
     updates: int = 1
     max_tokens: int = 48
     measure: bool = False
+    old_logprobs: OldLogprobs = "trainer"
+    sampler_correction: float = 0.0
 
 
 class PolicyEngine(Protocol):
@@ -107,6 +141,10 @@ class PolicyEngine(Protocol):
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast: ...
+
+    @property
+    def stop(self) -> tuple[int, ...]:
+        """Ids that end an answer; the first is the one that the policy would write itself."""
 
     @property
     def gpus(self) -> int:

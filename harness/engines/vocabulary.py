@@ -12,14 +12,17 @@ from jaxtyping import Int32
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 from harness.errors import EngineError
-from harness.learning.experience import Prompt
+from harness.experience.answers import Prompt
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vocabulary:
-    """stop: ids that end an answer. forbidden: ids of the output layer that are no content (padding, unused rows).
-    size: rows of the output layer. opening: ids before every raw prompt (a BOS where the tokenizer sets one itself)."""
+    """policy: its name, for messages. stop: ids that end an answer; the first is the one that the policy would write itself
+    (by its chat template, where it has one), and so the one that it is taught. forbidden: ids of the output layer that are no
+    content (padding, rows without a token). size: rows of the output layer. opening: ids before every raw prompt (a BOS where
+    the tokenizer sets one itself)."""
 
+    policy: str
     tokenizer: PreTrainedTokenizerFast
     chat: bool
     size: int
@@ -28,14 +31,15 @@ class Vocabulary:
     opening: tuple[int, ...]
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Ids of a prompt, by the chat template where the policy has one. Raises EngineError if there are none."""
+        """Ids of a prompt, by the chat template where the policy has one. Raises EngineError if there are none, or the template
+        fails."""
         if self.chat:
             turns = [{"role": "user", "content": prompt.text}]
-            ids = list(self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False))
+            ids = _templated(self.policy, self.tokenizer, turns, opens_answer=True)
         else:
             ids = [*self.opening, *self.tokenizer.encode(prompt.text, add_special_tokens=False)]
         if not ids:
-            raise EngineError(f"prompt {prompt.id!r} has no tokens")
+            raise EngineError(f"{self.policy}: prompt {prompt.id!r} has no tokens")
         return ids
 
     def is_content(self, tokens: Int32[np.ndarray, "T"]) -> bool:
@@ -49,35 +53,61 @@ class Vocabulary:
         return str(text)
 
 
-def open_vocabulary(folder: Path, chat: bool) -> Vocabulary:
+def open_vocabulary(folder: Path, chat: bool, policy: str = "") -> Vocabulary:
     """Read a Hugging Face folder; nothing is downloaded, no code of it is run.
 
     Raises
     ------
     EngineError
-        One line: the folder does not open, or its tokenizer has no EOS or lacks the chat template asked for.
+        One line that names the policy: the folder does not open, or its tokenizer has no EOS, or it lacks the chat template
+        asked for or fails on it.
     """
+    where = f"{policy}: {folder}" if policy else str(folder)
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise EngineError(f"{folder}: does not open: {str(error).splitlines()[0]}") from error
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).get_text_config()
+        stops = _generation_stops(folder)
+    except Exception as error:  # what the libraries make of damaged files has no common base
+        raise EngineError(f"{where}: does not open: {in_one_line(error)}") from error
     if tokenizer.eos_token_id is None:
-        raise EngineError(f"{folder}: the tokenizer has no EOS token")
+        raise EngineError(f"{where}: the tokenizer has no EOS token")
     if chat and not tokenizer.chat_template:
-        raise EngineError(f"{folder}: the tokenizer has no chat template")
-    stop = {tokenizer.eos_token_id, *_generation_stops(folder)}
-    unused = set(range(len(tokenizer), config.vocab_size))
+        raise EngineError(f"{where}: the tokenizer has no chat template")
+    stop = {tokenizer.eos_token_id, *stops}
+    unused = set(range(config.vocab_size)) - set(tokenizer.get_vocab().values())
+    taught = _end_of_turn(policy, tokenizer, stop) if chat else tokenizer.eos_token_id
     padding = {tokenizer.pad_token_id} - {None} - stop
     first = tokenizer.encode("a")[:1]
     return Vocabulary(
+        policy=policy,
         tokenizer=tokenizer,
         chat=chat,
         size=config.vocab_size,
-        stop=tuple(sorted(stop)),
+        stop=(taught, *sorted(stop - {taught})),
         forbidden=tuple(sorted(unused | padding)),
         opening=(first[0],) if first and first[0] == tokenizer.bos_token_id else (),
     )
+
+
+def _templated(policy: str, tokenizer: Any, turns: list[dict[str, str]], opens_answer: bool) -> list[int]:
+    try:
+        return list(tokenizer.apply_chat_template(turns, add_generation_prompt=opens_answer, return_dict=False))
+    except Exception as error:  # a template is a foreign program, and fails with errors of its own
+        raise EngineError(f"{policy}: the chat template fails: {in_one_line(error)}") from error
+
+
+def _end_of_turn(policy: str, tokenizer: Any, stop: set[int]) -> int:
+    """The id with which the chat template ends an answer; EOS where it writes none of the ids that end one."""
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    opened = _templated(policy, tokenizer, turns[:1], opens_answer=True)
+    whole = _templated(policy, tokenizer, turns, opens_answer=False)
+    said = (i for i in whole[len(opened) :] if i in stop)
+    return int(next(said, tokenizer.eos_token_id))
+
+
+def in_one_line(error: Exception) -> str:
+    """What a library has to say, short."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _generation_stops(folder: Path) -> set[int]:

@@ -13,7 +13,8 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 
 from harness.engines.protocol import PolicyEngine, Sample, Sampling
-from harness.learning.experience import Prompt
+from harness.experience.answers import Prompt
+from harness.phases import halt, phase
 from harness.suite.seeds import derive_many
 
 
@@ -56,14 +57,17 @@ class EngineLM(LM):  # type: ignore[misc]  # lm-eval is untyped
         length = min(int(settings["max_gen_toks"]), 3 * self._context // 4)
         sampling = Sampling(temperature=float(settings["temperature"]), max_new_tokens=length)
         generated: dict[int, list[str]] = {}
-        for chunk in _chunks(unique, max(1, self.rows // width)):
-            prompts = [Prompt(r.doc.id, self._fit(r.args[0], length), r.doc.gold, r.doc.labels) for r in chunk]
-            seeds: UInt64[np.ndarray, "P G"] = np.stack(
-                [derive_many(width, "evaluation", self.seed, task, prompt.id) for prompt in prompts]
-            )
-            answers = self.engine.sample(prompts, seeds, sampling)
-            for request, row in zip(chunk, answers, strict=True):
-                generated[id(request)] = [_cut(answer, settings["until"]) for answer in row]
+        with phase(f"generating {task}", len(unique) * width) as generation:
+            for chunk in _chunks(unique, max(1, self.rows // width)):
+                halt()
+                prompts = [Prompt(r.doc.id, self._fit(r.args[0], length), r.doc.gold, r.doc.labels) for r in chunk]
+                seeds: UInt64[np.ndarray, "P G"] = np.stack(
+                    [derive_many(width, "evaluation", self.seed, task, prompt.id) for prompt in prompts]
+                )
+                answers = self.engine.sample(prompts, seeds, sampling)
+                for request, row in zip(chunk, answers, strict=True):
+                    generated[id(request)] = [_cut(answer, settings["until"]) for answer in row]
+                generation.count(generation.done + len(chunk) * width)
         taken: Counter[int] = Counter()
         texts = []
         for request in requests:

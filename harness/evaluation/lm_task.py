@@ -11,7 +11,8 @@ from lm_eval.config.task import TaskConfig
 from lm_eval.filters import build_filter_ensemble
 
 from harness.evaluation.samples import EvaluationSample, Mode
-from harness.learning.experience import Prompt
+from harness.experience.answers import Prompt
+from harness.phases import phase
 from harness.tasks.task import Style, Task
 from harness.verification.verifier import Verifier
 
@@ -108,7 +109,8 @@ class VerifiedTask(LmEvalTask):  # type: ignore[misc]  # lm-eval is untyped
         """Verify all answers of the task at once."""
         super().apply_filters()
         answers = [(i, repeat, text) for i in self._instances for repeat, text in enumerate(i.filtered_resps["all"])]
-        verdicts = self.verifier.verify([(i.doc.gold, str(text)) for i, _, text in answers])
+        with phase(f"verifying {len(answers):,} answers of {self.config.task}", quiet=True):
+            verdicts = self.verifier.verify([(i.doc.gold, str(text)) for i, _, text in answers])
         self.samples = [
             EvaluationSample(
                 task=self.task.name,

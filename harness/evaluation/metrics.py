@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -88,18 +89,26 @@ def pass_at_k(n: int, right: int, k: int) -> float:
 
 
 def _majority(answers: list[EvaluationSample]) -> float:
-    """1 when the answer most often given is right; the earlier one wins a tie; answers that extract nothing do not vote."""
-    ballots: list[tuple[EvaluationSample, int]] = []
-    for answer in answers:
-        if not answer.verdict.extracted:
-            continue
-        for index, (first, votes) in enumerate(ballots):
-            if same_answer(first.verdict.extracted, answer.verdict.extracted):
-                ballots[index] = (first, votes + 1)
-                break
-        else:
-            ballots.append((answer, 1))
+    """1 when the answer most often given is right; the earlier one wins a tie."""
+    ballots = Counter(vote for vote in votes(answers) if vote >= 0)
     if not ballots:
         return 0.0
-    winner = max(ballots, key=lambda ballot: ballot[1])[0]
-    return float(winner.verdict.value == "right")
+    winner = max(ballots, key=lambda vote: (ballots[vote], -vote))
+    return float(any(a.repeat == winner and a.verdict.value == "right" for a in answers))
+
+
+def votes(answers: Sequence[EvaluationSample]) -> list[int]:
+    """What each answer to one question votes for: the `repeat` of the first valid one that says the same, in order of
+    `repeat`. An invalid answer and one that extracts nothing do not vote: -1."""
+    firsts: list[EvaluationSample] = []
+    found = []
+    for answer in answers:
+        said = answer.verdict.extracted if answer.verdict.valid else ""
+        if not said:
+            found.append(-1)
+            continue
+        first = next((f for f in firsts if same_answer(f.verdict.extracted, said)), answer)
+        if first is answer:
+            firsts.append(answer)
+        found.append(first.repeat)
+    return found

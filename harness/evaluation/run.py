@@ -17,6 +17,7 @@ from harness.evaluation.engine_lm import EngineLM
 from harness.evaluation.lm_task import VerifiedTask
 from harness.evaluation.metrics import MetricSpec, summarise
 from harness.evaluation.samples import Evaluation, EvaluationSample, Metric, Mode
+from harness.tasks.choice import fair_part
 from harness.tasks.task import Style, Task
 from harness.verification.verifier import Verifier
 
@@ -36,8 +37,8 @@ def evaluate(
     """Run `tasks` on `lm` and verify every answer.
 
     metrics: any of greedy, avg@K, best@K, maj@K; default greedy and avg@k with each task's own k (`metric_names` makes the list
-    from a suite's settings). limit: documents per task, the first ones. max_new_tokens, style: None for each task's own:
-    the first that it offers, as in training.
+    from a suite's settings). limit: documents per task (`fair_part`). max_new_tokens, style: None for each task's own: the first
+    that it offers, as in training.
 
     Raises
     ------
@@ -54,7 +55,7 @@ def evaluate(
     plans = [(task, _specs(metrics, task), _style(task, style)) for task in tasks]
     built: list[VerifiedTask] = []
     for task, specs, chosen in plans:
-        documents = task.documents(data_dir)
+        documents = fair_part(task.documents(data_dir), limit)
         modes: dict[Mode, int] = {}
         for spec in specs:
             mode: Mode = "greedy" if spec.kind == "greedy" else "sampled"
@@ -72,7 +73,7 @@ def evaluate(
                     count_tokens=_token_counter(lm),
                 )
             )
-    _run(lm, built, limit)
+    _run(lm, built)
     samples: list[EvaluationSample] = []
     results: list[Metric] = []
     for task, specs, _ in plans:
@@ -88,13 +89,12 @@ def metric_names(greedy: bool, k: int) -> list[str]:
     return (["greedy"] if greedy else []) + sampled
 
 
-def _run(lm: LM, tasks: list[VerifiedTask], limit: int | None) -> None:
+def _run(lm: LM, tasks: list[VerifiedTask]) -> None:
     """`lm_eval.evaluate` rather than `simple_evaluate`, which also reseeds the process's generators and lists every installed
     package (a second of CPU time each call)."""
     lm_evaluate(
         lm=lm,
         task_dict=TaskManager(include_defaults=False).load(list(tasks)),
-        limit=limit,
         bootstrap_iters=0,
         log_samples=False,
         apply_chat_template=not isinstance(lm, EngineLM) and bool(_tokenizer_of(lm).chat_template),

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.errors import ExchangeError
-from harness.exchange.records import MAX_TEXT_BYTES, AnyRecord, GroupValue, Record, Rollout, Success, TextRollout
-from harness.exchange.refusal import Refusal
+from harness.experience.records import MAX_TEXT_BYTES, AnyRecord, GroupValue, Record, Rollout, Success, TextRollout
+from harness.experience.refusal import Refusal
 
 MAX_MESSAGE_BYTES = 4 << 20
 """The largest record that the types allow (text and three lists at their limits) fits in it."""

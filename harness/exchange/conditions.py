@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -18,9 +18,7 @@ from msgspec import Meta
 
 from harness.errors import CheckpointError
 from harness.exchange.codec import MAX_MESSAGE_BYTES
-
-if TYPE_CHECKING:
-    from harness.learning.experience import Answer, Group
+from harness.experience.answers import Answer, Group
 
 Share = Annotated[float, Meta(gt=0.0, le=1.0)]
 Steps = Annotated[int, Meta(ge=1, le=1000)]

@@ -15,9 +15,9 @@ from harness.exchange.codec import StepDecoder, encode
 from harness.exchange.conditions import Sender
 from harness.exchange.gate import Defences, Gate, GateState, Quotas, Unfit
 from harness.exchange.ledger import Entry, Ledger
-from harness.exchange.records import AnyRecord, Record, Rollout
-from harness.exchange.refusal import Refusal
 from harness.exchange.transport import Delivery, InProcess, Transport
+from harness.experience.records import AnyRecord, Record, Rollout
+from harness.experience.refusal import Refusal
 
 Edge = tuple[str, str]
 """(author, receiver)"""

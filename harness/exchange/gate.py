@@ -9,8 +9,8 @@ import msgspec
 
 from harness.errors import ExchangeError
 from harness.exchange.codec import MAX_MESSAGE_BYTES, StepDecoder
-from harness.exchange.records import AnyRecord, Record
-from harness.exchange.refusal import Refusal
+from harness.experience.records import AnyRecord, Record
+from harness.experience.refusal import Refusal
 
 MEMORY_STEPS = 64
 """How far back prompts and duplicates are remembered where the staleness limit is switched off."""

@@ -16,7 +16,8 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
     step: at which it was collected; made: the step its author names. messages: 1, or how many alike this entry sums up
     (messages that could not be read, or beyond the quota), or 0 for an author that sent nothing. bytes: on the wire.
     source_tokens, receiver_tokens: the answer's length under either tokenizer, EOS left out; 0 where not known.
-    residual_*: THL's five. verdict: the receiver's own, empty where none was made. used: it gave a nonzero gradient.
+    residual_*: THL's five. marks_spelled: reasoning marks that became letters.
+    verdict: the receiver's own, empty where none was made. used: it gave a nonzero gradient.
     """
 
     step: int
@@ -38,6 +39,7 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
     residual_mass: float = NAN
     residual_length: float = NAN
     residual_canonical: float = NAN
+    marks_spelled: int = 0
     verdict: str = ""
     used: bool = False
 

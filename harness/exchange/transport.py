@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Protocol
 
 from harness.errors import ExchangeError
-from harness.exchange.refusal import Refusal
+from harness.experience.refusal import Refusal
 
 MAILBOX_BYTES = 256 << 20
 MAILBOX_MESSAGES = 1 << 18

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from jaxtyping import Float32, Float64
 
-from harness.learning.experience import Answer, Group, PeerAnswer
-from harness.learning.terms import Objective, Term, TermAnswer
+from harness.experience.answers import Answer, Group, PeerAnswer
+from harness.learning.terms import OLD, Objective, Term, TermAnswer
 
 EPSILON = 1e-6
 
@@ -38,9 +38,9 @@ def standardise(rewards: Rewards, pool: Rewards, scale: bool = True) -> Rewards:
 
 
 def own_answers(group: Group, advantages: Sequence[float] | Rewards) -> list[TermAnswer]:
-    """The group's valid answers with their advantages; the denominators are their sampling log-probabilities."""
+    """The group's valid answers with their advantages; the denominators are the learner's own old log-probabilities."""
     return [
-        TermAnswer(group.prompt.id, a.tokens, float(advantage), a.logprobs)
+        TermAnswer(group.prompt.id, a.tokens, float(advantage), OLD, sampled=a.logprobs)
         for a, advantage in zip(group.valid, advantages, strict=True)
     ]
 

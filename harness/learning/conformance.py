@@ -22,14 +22,15 @@ import msgspec
 import numpy as np
 
 from harness.errors import PluginError
-from harness.exchange.records import Rollout, Success, TextRollout
-from harness.learning.experience import Answer, PeerAnswer
+from harness.experience.answers import Answer, PeerAnswer
+from harness.experience.records import Rollout, Success, TextRollout
+from harness.learning.denominators import from_sampler
 from harness.learning.minibatches import minibatches
 from harness.learning.packing import pack
 from harness.learning.regime import Regime
 from harness.learning.registry import check_declaration, check_options, load, resolved
 from harness.learning.situations import MAX_TOKENS, Situation, situations
-from harness.learning.terms import Term, TermAnswer
+from harness.learning.terms import OLD, Denominator, Term, TermAnswer
 
 Make = Callable[[], Regime]
 
@@ -97,11 +98,11 @@ def learns_well_formed_terms(make: Make) -> None:
         for term, answer in _answers(terms):
             _check_numbers(f"{situation.name}: term {term.name!r}, prompt {answer.prompt_id!r}", term, answer)
             _check_origin(f"{situation.name}: term {term.name!r}, prompt {answer.prompt_id!r}", situation, term, answer)
-        for batch in minibatches(terms, 2, MAX_TOKENS):
-            try:
+        try:
+            for batch in from_sampler(minibatches(terms, 2, MAX_TOKENS)):
                 pack(batch, list(batch.live()))
-            except ValueError as error:
-                raise AssertionError(f"{situation.name}: no engine can learn these terms: {error}") from None
+        except ValueError as error:
+            raise AssertionError(f"{situation.name}: no engine can learn these terms: {error}") from None
 
 
 def _check_numbers(at: str, term: Term, answer: TermAnswer) -> None:
@@ -109,7 +110,13 @@ def _check_numbers(at: str, term: Term, answer: TermAnswer) -> None:
         _hold(np.isfinite(getattr(answer, name)), f"{at}: {name} is {getattr(answer, name)}")
     _hold(np.isfinite(term.weight), f"{at}: the term's weight is {term.weight}")
     _hold(min(answer.weight, term.weight) >= 0, f"{at}: a negative weight turns the clip around; use the advantage")
-    _hold(answer.denominator is None or np.isfinite(answer.denominator).all(), f"{at}: the denominator is not finite")
+    own_ratio = term.source == "own" and term.objective.form in ("ppo", "hard") and answer.denominator is not None
+    _hold(
+        not own_ratio or answer.denominator is OLD,
+        f"{at}: an own answer's denominator is OLD, or `old_logprobs` is idle",
+    )
+    given = None if isinstance(answer.denominator, Denominator) else answer.denominator
+    _hold(given is None or np.isfinite(given).all(), f"{at}: the denominator is not finite")
     mask = answer.mask
     _hold(mask is None or (mask.dtype == bool and mask.shape == answer.tokens.shape), f"{at}: the mask does not fit")
 
@@ -241,7 +248,7 @@ def _digest(terms: Sequence[Term]) -> list[Any]:
     """Everything that terms say, comparable."""
     return [
         (t.name, t.source, t.objective, t.weight, t.order, a.prompt_id, a.tokens.tobytes(), a.advantage, a.weight, a.scale,
-         a.origin, np.asarray(np.nan if a.denominator is None else a.denominator).tobytes(),
+         a.origin, a.denominator if isinstance(a.denominator, Denominator | None) else np.asarray(a.denominator).tobytes(),
          None if a.mask is None else a.mask.tobytes())
         for t, a in _answers(terms)
     ]  # fmt: skip

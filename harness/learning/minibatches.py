@@ -21,11 +21,14 @@ class MiniBatch:
 
     update: index of the update inside the step. terms: one per term of the step, in the same order, each with the answers
     that fell into this mini-batch (possibly none). max_tokens: the constant of the `constant` aggregation.
+    correction: C of the truncated importance correction of the sampler's drift, by which the objective of each token of an
+    own answer is multiplied: min(exp(old - sampled), C), `old` being the denominator; 0 for none.
     """
 
     update: int
     terms: tuple[Term, ...]
     max_tokens: int
+    correction: float = 0.0
 
     def normaliser(self, objective: Objective) -> int:
         """Divisor shared by all terms of the mini-batch with this objective's aggregation, at least 1.

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from harness.learning.minibatches import MiniBatch
-from harness.learning.terms import TermAnswer
+from harness.learning.terms import Denominator, TermAnswer
 
 
 class FormCode(IntEnum):
@@ -30,7 +30,8 @@ class Packed:
     answer's tokens is multiplied by: weights, the mini-batch's normaliser, and 1/counts where the aggregation takes the
     token mean. log_scale: factor on the log-ratio. pooled: one ratio per answer (sequence, cross) instead of one per token.
     on_policy: the denominator is the current policy without gradient. denominator: per token; a cross ratio's source mean
-    is repeated on every token.
+    is repeated on every token. sampled: per token, what an own answer was sampled with; NaN for others. first: whether the
+    mini-batch is the step's first, whose forward pass sees the weights of the step's start. correction: `MiniBatch.correction`.
     """
 
     term: Int64[np.ndarray, "A"]
@@ -45,7 +46,10 @@ class Packed:
     high: Float64[np.ndarray, "A"]
     exponent: Float64[np.ndarray, "A"]
     log_bound: Float64[np.ndarray, "A"]
+    first: Bool[np.ndarray, "A"]
+    correction: Float64[np.ndarray, "A"]
     denominator: Float64[np.ndarray, "N"]
+    sampled: Float64[np.ndarray, "N"]
 
 
 def pack(batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]]) -> Packed:
@@ -54,7 +58,8 @@ def pack(batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]]) -> Packed:
     Raises
     ------
     ValueError
-        An answer without tokens, a denominator of another length than the tokens, or none where the objective needs one.
+        An answer without tokens, log-probabilities of another length than the tokens, or no denominator where the objective
+        needs one or it is not settled.
     """
     objectives = [batch.terms[index].objective for index, _ in answers]
     normalisers = {index: batch.normaliser(batch.terms[index].objective) for index in {index for index, _ in answers}}
@@ -65,6 +70,7 @@ def pack(batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]]) -> Packed:
     per_answer = np.array([o.aggregation in ("answer", "prompt") for o in objectives], dtype=bool)
     bounds = np.array([o.bounds(batch.update) for o in objectives]).reshape(-1, 2)
     flat = [_denominator(batch, index, answer) for index, answer in answers]
+    sampled = [_per_token(batch, index, answer, answer.sampled, np.nan) for index, answer in answers]
     return Packed(
         term=np.array([index for index, _ in answers], dtype=np.int64),
         counts=counts,
@@ -78,7 +84,10 @@ def pack(batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]]) -> Packed:
         high=bounds[:, 1],
         exponent=np.array([o.exponent if o.form == "hard" else 0.0 for o in objectives], dtype=np.float64),
         log_bound=np.array([o.log_bound for o in objectives], dtype=np.float64),
+        first=np.full(len(answers), batch.update == 0),
+        correction=np.full(len(answers), batch.correction),
         denominator=np.concatenate([*flat, np.zeros(0)]),
+        sampled=np.concatenate([*sampled, np.zeros(0)]),
     )
 
 
@@ -87,12 +96,21 @@ def _denominator(batch: MiniBatch, index: int, answer: TermAnswer) -> Float64[np
     if answer.denominator is None:
         if term.objective.form == "kl" or (term.objective.ratio == "cross" and term.objective.form != "nll"):
             raise ValueError(f"term {term.name!r}: an answer to {answer.prompt_id!r} lacks its denominator")
-        return np.zeros(answer.counted)
-    if np.ndim(answer.denominator) == 0:
-        return np.full(answer.counted, float(answer.denominator))
-    values = np.asarray(answer.denominator, dtype=np.float64)
+    elif isinstance(answer.denominator, Denominator):
+        raise ValueError(f"term {term.name!r}: denominators are not settled ({answer.prompt_id!r})")
+    return _per_token(batch, index, answer, answer.denominator, 0.0)
+
+
+def _per_token(
+    batch: MiniBatch, index: int, answer: TermAnswer, given: np.ndarray | float | None, absent: float
+) -> Float64[np.ndarray, "T"]:
+    """Of the tokens that take part; one number stands for all of them."""
+    term = batch.terms[index]
+    if given is None or np.ndim(given) == 0:
+        return np.full(answer.counted, absent if given is None else float(given))
+    values = np.asarray(given, dtype=np.float64)
     if values.shape != answer.tokens.shape:
         raise ValueError(
-            f"term {term.name!r}: {values.size} denominators for {answer.tokens.size} tokens ({answer.prompt_id!r})"
+            f"term {term.name!r}: {values.size} log-probabilities for {answer.tokens.size} tokens ({answer.prompt_id!r})"
         )
     return values if answer.mask is None else values[answer.mask]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from harness.exchange.records import GroupValue, Record, Rollout, Success, TextRollout
-from harness.learning.experience import Answer, Group
+from harness.experience.answers import Answer, Group
+from harness.experience.records import GroupValue, Record, Rollout, Success, TextRollout
 
 Pieces = Callable[[Answer], list[int]]
 """Byte length of each of an answer's tokens, final EOS left out; they sum to the text's length in bytes."""

@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from harness.exchange.records import Record
-from harness.learning.experience import Group, Inbox
+from harness.experience.answers import Group, Inbox
+from harness.experience.records import Record
+from harness.learning.denominators import OldLogprobs
 from harness.learning.publish import Pieces, records_of
 from harness.learning.terms import Term
 
@@ -57,9 +58,14 @@ class Regime:
 
     Options: ClassVar[type] = NoOptions
     shares: ClassVar[frozenset[type[Record]]] = frozenset()
+    results_version: ClassVar[int | None] = None
+    """A plugin's own, to be raised when results change. None: every change of the module's code counts as one."""
     unequal_rollouts: ClassVar[bool] = True
     unequal_reason: ClassVar[str] = ""
     """Why policies may not differ in rollouts per prompt, where `unequal_rollouts` is False."""
+    old_logprobs: ClassVar[OldLogprobs] = "trainer"
+    """Whose log-probabilities OLD denominators are, unless a suite's variant says otherwise. The trainer's is the published
+    way of GRPO and its kin (code: verl and OpenRLHF score own answers again before the first update)."""
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import hashlib
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,9 +14,11 @@ from typing import Any, get_args, get_type_hints
 
 from harness.errors import PluginError, SuiteError
 from harness.exchange.conditions import condition_of
-from harness.exchange.records import AnyRecord, Rollout, Success, TextRollout
+from harness.experience.records import AnyRecord, Rollout, Success, TextRollout
+from harness.learning.denominators import OldLogprobs
 from harness.learning.regime import Need, Regime
 from harness.suite.schema import Suite, Variant
+from harness.versions import recorded, syntax_digest
 
 ENTRY_POINT_GROUP = "harness.regimes"
 
@@ -32,6 +33,7 @@ class RegimeInfo:
     shares: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    old_logprobs: str = ""
     error: str = ""
 
 
@@ -82,6 +84,8 @@ def check_declaration(regime: Regime) -> None:
         raise PluginError(f"{name} must declare `shares` as a frozenset of {', '.join(r.__name__ for r in known)}")
     if not isinstance(regime.needs, frozenset) or not regime.needs <= set(Need):
         raise PluginError(f"{name} must declare `needs` as a frozenset of {', '.join(f'Need.{n.name}' for n in Need)}")
+    if regime.old_logprobs not in get_args(OldLogprobs):
+        raise PluginError(f"{name} must declare `old_logprobs` as one of {', '.join(get_args(OldLogprobs))}")
     if Need.ALIGNED in regime.needs and Rollout not in regime.shares:
         raise PluginError(
             f"{name} needs peers' log-probabilities (Need.ALIGNED) but does not share Rollout, their only carrier"
@@ -159,7 +163,11 @@ def validate(suite: Suite, source: str) -> Suite:
                 why = f"{variant.name!r} is defined for equal numbers of rollouts per policy: {regime.unequal_reason}"
                 raise SuiteError(source, f"groups[{g}].policies", why)
         _edges(suite, variant, at, source)
-        variants.append(variant.model_copy(update={"options": resolved(regime.options)}))
+        old = variant.old_logprobs or regime.old_logprobs
+        if variant.sampler_correction and old == "sampler":
+            problem = "corrects what `old_logprobs: sampler` already puts into the ratio; use one of the two"
+            raise SuiteError(source, f"{at}.sampler_correction", problem)
+        variants.append(variant.model_copy(update={"options": resolved(regime.options), "old_logprobs": old}))
     return suite.model_copy(update={"regimes": variants})
 
 
@@ -191,13 +199,22 @@ def _edges(suite: Suite, variant: Variant, at: str, source: str) -> None:
                 raise SuiteError(source, f"{at}.sharing.edges", problem)
 
 
-def source_digest(name: str) -> str:
-    """Hash of the source of a regime's module, without importing it."""
-    module = load(name).__module__
-    spec = importlib.util.find_spec(module)
+def results_version(name: str) -> tuple[str, str]:
+    """What a key calls a regime's code, and its results version: ours from `harness.versions`, a plugin's `results_version`, or,
+    where it declares none, the digest of its module's syntax. Raises PluginError."""
+    regime = load(name)
+    own = regime.__module__.replace(".", "/")
+    if own in recorded():
+        return own, str(recorded()[own].version)
+    if regime.results_version is not None:
+        return f"regime {name}", str(regime.results_version)
+    spec = importlib.util.find_spec(regime.__module__)
     if spec is None or spec.origin is None:
-        return ""
-    return hashlib.blake2b(Path(spec.origin).read_bytes(), digest_size=8).hexdigest()
+        return f"regime {name}", "unknown"
+    file = Path(spec.origin)
+    files = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
+    sources = {f.relative_to(file.parent).as_posix(): f.read_text("utf-8") for f in files}
+    return f"regime {name}", f"syntax {syntax_digest(sources)}"
 
 
 def listing() -> list[RegimeInfo]:
@@ -215,6 +232,14 @@ def listing() -> list[RegimeInfo]:
         summary = (regime.__doc__ or "").strip().splitlines()
         shares = tuple(sorted(r.__name__ for r in regime.shares))
         found.append(
-            RegimeInfo(name, origin, summary[0] if summary else "", shares, tuple(sorted(instance.needs)), options)
+            RegimeInfo(
+                name,
+                origin,
+                summary[0] if summary else "",
+                shares,
+                tuple(sorted(instance.needs)),
+                options,
+                regime.old_logprobs,
+            )
         )
     return found

@@ -78,9 +78,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.exchange.records import Success
+from harness.experience.answers import Group, Inbox
+from harness.experience.records import Success
 from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_answer
-from harness.learning.experience import Group, Inbox
 from harness.learning.regime import Context, Regime
 from harness.learning.terms import Objective, Term
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.exchange.records import GroupValue, Rollout, Success, TextRollout
-from harness.learning.experience import Answer, Group, Inbox, PeerAnswer, PeerValue, Prompt
+from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerValue, Prompt
+from harness.experience.records import GroupValue, Rollout, Success, TextRollout
 from harness.learning.regime import Context, Need, Regime
 from harness.verification.verdict import Verdict
 

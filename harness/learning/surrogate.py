@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
 from harness.learning.packing import FormCode, Packed
@@ -21,9 +21,11 @@ from harness.learning.packing import FormCode, Packed
 class AnswerStatistics:
     """What the surrogate did with each of A answers, on the CPU.
 
-    loss: contribution to the loss. active_tokens: tokens with a nonzero gradient. clipped_tokens: tokens whose gradient a
-    bound of the ratio took away. ratio_sum, ratio_square, ratio_count: sums of r, r^2 and 1 over the answer's ratios (one,
-    or one per token; none for `nll` and `kl`).
+    loss: contribution to the loss. active_tokens: tokens with a nonzero gradient. clipped_tokens: tokens that would have one
+    (advantage and weight are not 0) if a bound of the ratio or of its log had not taken it away; none for `nll` and `kl`.
+    ratio_sum, ratio_square, ratio_count: sums of r, r^2 and 1 over the answer's importance weights, before clipping: its
+    ratio, or its tokens' ratios. `nll` weighs nothing, so that r is 1 for each of its answers; `kl` has none. drift: per token
+    the trainer's log-probability at the step's start less the sampler's, nats; NaN where either is not known.
     """
 
     loss: Float64[np.ndarray, "A"]
@@ -32,6 +34,7 @@ class AnswerStatistics:
     ratio_sum: Float64[np.ndarray, "A"]
     ratio_square: Float64[np.ndarray, "A"]
     ratio_count: Int64[np.ndarray, "A"]
+    drift: Float32[np.ndarray, "N"]
 
 
 def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, ""], AnswerStatistics]:
@@ -63,8 +66,14 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
     low, high, log_bound = per_token(packed.low), per_token(packed.high), per_token(packed.log_bound)
     pooled, hard, nll, kl = per_token(packed.pooled), form == FormCode.HARD, form == FormCode.NLL, form == FormCode.KL
 
+    now = logp.detach()
     old = torch.as_tensor(packed.denominator, device=logp.device).to(logp.dtype)
-    log_ratio = logp - torch.where(per_token(packed.on_policy), logp.detach(), old)
+    old = torch.where(per_token(packed.on_policy), now, old)
+    sampled = torch.as_tensor(packed.sampled, device=logp.device).to(logp.dtype)
+    if packed.correction.any():
+        drifted = torch.minimum((old - sampled).exp(), per_token(packed.correction))
+        weight = torch.where(sampled.isnan(), weight, weight * drifted)
+    log_ratio = logp - old
     if packed.pooled.any():
         mean = torch.segment_reduce(log_ratio, "mean", lengths=counts, unsafe=True)
         log_ratio = torch.where(pooled, mean[answer_of], log_ratio)
@@ -80,19 +89,23 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
     value = torch.where(clipped, clamped, ratio) * clamped ** per_token(packed.exponent) * advantage
     value = torch.where(nll, logp, torch.where(kl, 1.0 - (-log_ratio).exp() - log_ratio, value))
     loss = -weight * value
-    moving = nll | (bounded & torch.where(kl, log_ratio != 0, (advantage != 0) & ~clipped))
+    pushed = (weight != 0) & (nll | kl | (advantage != 0))
+    moving = pushed & (nll | (bounded & torch.where(kl, log_ratio != 0, ~clipped)))
 
     def per_answer(values: Tensor) -> np.ndarray:
         summed = torch.segment_reduce(values.detach().double(), "sum", lengths=counts, unsafe=True)
         return summed.cpu().numpy()
 
-    share = torch.where(pooled, 1.0 / counts.double()[answer_of], 1.0) * ~(nll | kl)
-    detached = ratio.detach().double()
+    share = torch.ones_like(logp, dtype=torch.float64).masked_fill(pooled | nll, 0.0)
+    share[counts.cumsum(0) - counts] = 1.0  # an answer's one weight stands at its first token
+    share = share * ~kl
+    detached = torch.where(nll, 1.0, ratio.detach().double())
     return loss.sum(), AnswerStatistics(
         loss=per_answer(loss),
-        active_tokens=per_answer(moving & (weight != 0)).astype(np.int64),
-        clipped_tokens=per_answer(clipped).astype(np.int64),
+        active_tokens=per_answer(moving).astype(np.int64),
+        clipped_tokens=per_answer(pushed & ~moving & ~kl).astype(np.int64),
         ratio_sum=per_answer(detached * share),
         ratio_square=per_answer(detached**2 * share),
         ratio_count=np.rint(per_answer(share)).astype(np.int64),
+        drift=torch.where(per_token(packed.first), now - sampled, torch.nan).float().cpu().numpy(),
     )

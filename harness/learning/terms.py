@@ -7,6 +7,7 @@ terms with the same aggregation share. `learning.surrogate` is the one place tha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
 
 import numpy as np
@@ -15,6 +16,16 @@ from jaxtyping import Bool, Float32, Int32
 Ratio = Literal["token", "sequence", "cross"]
 Form = Literal["ppo", "hard", "nll", "kl"]
 Aggregation = Literal["token", "answer", "prompt", "constant"]
+
+
+class Denominator(Enum):
+    """A denominator that is filled in when the step is learnt (`learning.denominators`)."""
+
+    OLD = "old"
+    """The learner's own old log-probabilities, of its sampler or of its trainer as the suite's `old_logprobs` says."""
+
+
+OLD = Denominator.OLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,8 @@ class TermAnswer:
 
     tokens: (T,) ids. mask: (T,) which tokens take part; None means all.
     denominator: (T,) log-probabilities the ratio is taken to; a float for `cross` ratios (the source's mean); None for `nll`,
-        or for the current policy without gradient (ratio exactly 1: the plain score function).
+        or for the current policy without gradient (ratio exactly 1: the plain score function); OLD for an own answer.
+    sampled: (T,) log-probabilities that an own answer was sampled with; needed where the denominator is OLD.
     scale: factor on the log-ratio (HACPO's normalisation by bytes: tokens / bytes).
     origin: (author, index) of a peer's answer, for the exchange ledger.
     """
@@ -60,11 +72,12 @@ class TermAnswer:
     prompt_id: str
     tokens: Int32[np.ndarray, "T"]
     advantage: float
-    denominator: Float32[np.ndarray, "T"] | float | None = None
+    denominator: Float32[np.ndarray, "T"] | float | Denominator | None = None
     weight: float = 1.0
     mask: Bool[np.ndarray, "T"] | None = None
     scale: float = 1.0
     origin: tuple[str, int] | None = None
+    sampled: Float32[np.ndarray, "T"] | None = None
 
     @property
     def counted(self) -> int:

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from harness.engines.embedded.checkpoint import drop_optimiser
 from harness.errors import CheckpointError
 from harness.session.exchanges import ExchangeState
 from harness.session.members import Member
 from harness.store.files import disk_errors, replace_atomic, write_atomic
+from harness.suite.schema import Keep
 
 FINAL = "checkpoint"
 _RESUME = "resume"
+_BEST = "best"
 _STEP = re.compile(r"step-(\d{8})")
+
+
+class Best(msgspec.Struct, frozen=True):
+    """The best point of a policy's learning curve so far."""
+
+    step: int
+    accuracy: float
 
 
 class SessionState(msgspec.Struct, frozen=True):
@@ -27,10 +39,21 @@ class SessionState(msgspec.Struct, frozen=True):
     step: int
     regimes: dict[str, dict[str, Any]]
     exchange: ExchangeState
+    best: dict[str, Best] = {}
 
 
-def save(folder: Path, key: str, step: int, members: Sequence[Member], exchange: ExchangeState) -> Path:
-    """Write a checkpoint of `step` finished steps and drop older ones. Raises DiskFullError, StoreError."""
+def save(
+    folder: Path,
+    key: str,
+    step: int,
+    members: Sequence[Member],
+    exchange: ExchangeState,
+    best: Mapping[str, Best] = MappingProxyType({}),
+) -> Path:
+    """Write a checkpoint of `step` finished steps and drop older ones, weights that are no longer the best among them.
+
+    Raises DiskFullError, StoreError.
+    """
     target = folder / _RESUME / f"step-{step:08d}"
 
     def fill(temporary: Path) -> None:
@@ -38,7 +61,8 @@ def save(folder: Path, key: str, step: int, members: Sequence[Member], exchange:
         for member in members:
             member.engine.save(temporary / member.name)
         regimes = {m.name: dict(m.regime.state()) for m in members}
-        write_atomic(temporary / "session.json", msgspec.json.encode(SessionState(key, step, regimes, exchange)))
+        state = SessionState(key, step, regimes, exchange, dict(best))
+        write_atomic(temporary / "session.json", msgspec.json.encode(state))
 
     with disk_errors(folder):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -46,15 +70,62 @@ def save(folder: Path, key: str, step: int, members: Sequence[Member], exchange:
         for step_before, old in _found(folder):
             if step_before != step:
                 shutil.rmtree(old, ignore_errors=True)
+        _only(folder, best)
     return target
 
 
+def offer(folder: Path, step: int, member: Member, accuracy: float, best: dict[str, Best]) -> None:
+    """Keep the weights of a point of the learning curve that is better than all before; the best so far are noted in `best`.
+
+    What it supersedes stays until the next checkpoint, for a cell that is cut off goes back to the last one.
+    """
+    known = best.get(member.name)
+    if math.isnan(accuracy) or (known is not None and accuracy <= known.accuracy):
+        return
+    place = folder / _BEST / f"{member.name}-{step}"
+    with disk_errors(folder):
+        member.engine.save(place)
+        drop_optimiser(place)
+    best[member.name] = Best(step, accuracy)
+
+
+def resumed_best(folder: Path, path: Path) -> dict[str, Best]:
+    """The best of a checkpoint that is gone on from; later ones are removed."""
+    best = read(path).best
+    _only(folder, best)
+    return best
+
+
+def retain(folder: Path, keep: Keep) -> None:
+    """Of a finished cell keep what the suite says, in `checkpoint/`."""
+    final = folder / FINAL
+    if keep == "best":
+        for name, best in read(final).best.items():
+            chosen = folder / _BEST / f"{name}-{best.step}"
+            if chosen.is_dir():
+                shutil.rmtree(final / name, ignore_errors=True)
+                chosen.rename(final / name)
+    elif keep == "none":
+        shutil.rmtree(final, ignore_errors=True)
+    shutil.rmtree(folder / _BEST, ignore_errors=True)
+
+
+def _only(folder: Path, best: Mapping[str, Best]) -> None:
+    named = {f"{name}-{one.step}" for name, one in best.items()}
+    for path in (folder / _BEST).glob("*"):
+        if path.name not in named:
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def finish(folder: Path, step: int) -> None:
-    """The checkpoint of the last step becomes the cell's `checkpoint/`."""
+    """The checkpoint of the last step becomes the cell's `checkpoint/`, without the optimisers' states."""
     last = folder / _RESUME / f"step-{step:08d}"
     if last.is_dir():
         shutil.rmtree(folder / FINAL, ignore_errors=True)
         last.rename(folder / FINAL)
+    for policy in (folder / FINAL).iterdir():
+        if policy.is_dir():
+            drop_optimiser(policy)
     shutil.rmtree(folder / _RESUME, ignore_errors=True)
 
 
@@ -64,12 +135,17 @@ def latest(folder: Path) -> tuple[int, Path] | None:
     return max(found) if found else None
 
 
-def restore(path: Path, key: str, members: Sequence[Member]) -> ExchangeState:
-    """Continue from `path`; the exchange's state is for the caller. Raises CheckpointError."""
+def read(path: Path) -> SessionState:
+    """What a checkpoint says besides weights. Raises CheckpointError."""
     try:
-        state = msgspec.json.decode((path / "session.json").read_bytes(), type=SessionState)
+        return msgspec.json.decode((path / "session.json").read_bytes(), type=SessionState)
     except (OSError, msgspec.MsgspecError) as error:
         raise CheckpointError(f"{path / 'session.json'}: {error}") from None
+
+
+def restore(path: Path, key: str, members: Sequence[Member]) -> ExchangeState:
+    """Continue from `path`; the exchange's state is for the caller. Raises CheckpointError."""
+    state = read(path)
     if state.key != key:
         raise CheckpointError(f"{path}: belongs to cell {state.key}, not to {key}")
     for member in members:

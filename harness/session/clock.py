@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from harness import phases
+
 PHASES = ("generate", "verify", "exchange", "score", "train", "measure", "curve", "evaluate", "save")
 _BESIDE = frozenset({"verify", "exchange"})
 """Phases that do not touch the engine."""
@@ -42,7 +44,8 @@ class Clock:
         meter = self.meter if engine else time.thread_time
         cpu, wall = meter(), time.perf_counter()
         try:
-            yield
+            with phases.phase(name, quiet=True):
+                yield
         finally:
             wall, cpu = time.perf_counter() - wall, meter() - cpu
             self.ever += cpu

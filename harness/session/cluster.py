@@ -18,8 +18,9 @@ END_SECONDS = 30.0
 
 
 @contextmanager
-def cluster(engine: str) -> Iterator[dict[str, str]]:
-    """Environment that leads workers to the cluster: empty for an engine without one, or where `RAY_ADDRESS` names one already.
+def cluster(engine: str, address: str | None = None) -> Iterator[dict[str, str]]:
+    """Environment that leads workers to the cluster: that of `address` or of `RAY_ADDRESS`, else one of our own, whatever else
+    runs on this machine; empty for an engine without one.
 
     A cluster of our own lives in a process that ends when its stdin closes, so it cannot outlive the run.
 
@@ -28,8 +29,11 @@ def cluster(engine: str) -> Iterator[dict[str, str]]:
     EngineError
         Ray does not start within its deadline.
     """
-    if engine != "openrlhf" or os.environ.get("RAY_ADDRESS"):
+    if engine != "openrlhf":
         yield {}
+        return
+    if address := address or os.environ.get("RAY_ADDRESS"):
+        yield {"RAY_ADDRESS": address}
         return
     with tempfile.TemporaryFile() as errors:
         keeper = subprocess.Popen(

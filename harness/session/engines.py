@@ -17,6 +17,8 @@ from harness.exchange.transport import InProcess, Transport
 from harness.suite.schema import Policy
 
 if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerFast
+
     from harness.engines.openrlhf.cluster import Reservation
     from harness.engines.openrlhf.engine import OpenRLHFEngine
 
@@ -31,12 +33,20 @@ class Engines(ABC):
     """
 
     side_by_side = False
-    """Whether the policies have places of their own, so that `each` runs them at the same time."""
+    """Whether the policies have devices of their own, so that `each` runs them at the same time."""
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]], temperature: float) -> None:
         self._options = {name: dict(own) for name, own in options.items()}
         self._temperature = temperature
         self._opened = ExitStack()
+
+    @staticmethod
+    @abstractmethod
+    def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
+        """Configuration and tokenizer of a folder that `open` will take, as far as can be said in seconds.
+
+        options: the suite's. Raises EngineError, in one line, for what the engine cannot run.
+        """
 
     @abstractmethod
     def open(self, policy: Policy, folder: Path) -> PolicyEngine:
@@ -55,7 +65,7 @@ class Engines(ABC):
         return time.process_time()
 
     def each(self, work: Callable[[A], B], items: Iterable[A]) -> list[B]:
-        """`work` of every item, in order: one after another, or side by side where the policies have places of their own.
+        """`work` of every item, results in order: one after another, or side by side where policies have their own devices.
 
         Side by side all have ended before the first error is raised.
         """
@@ -71,6 +81,15 @@ class Engines(ABC):
 class InThisProcess(Engines):
     """The embedded engine."""
 
+    @staticmethod
+    def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
+        from harness.engines.embedded.loading import check_layers
+        from harness.engines.folder import read_folder
+
+        config, tokenizer = read_folder(folder)
+        check_layers(folder, config)
+        return config, tokenizer
+
     def open(self, policy: Policy, folder: Path) -> PolicyEngine:
         from harness.engines.embedded.engine import EmbeddedEngine
 
@@ -83,9 +102,17 @@ class InThisProcess(Engines):
 
 
 class OnRay(Engines):
-    """The OpenRLHF engine: all that the policies need is reserved at once, and they start and work side by side."""
+    """The OpenRLHF engine: all that the policies need is reserved at once, and they start and work side by side, or one after
+    another where they share their devices."""
 
-    side_by_side = True
+    @staticmethod
+    def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
+        from harness.engines.folder import read_folder
+        from harness.engines.openrlhf import check_length
+
+        config, tokenizer = read_folder(folder)
+        check_length(folder, config, options)
+        return config, tokenizer
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]], temperature: float) -> None:
         from harness.engines.openrlhf import reserve
@@ -93,6 +120,8 @@ class OnRay(Engines):
         super().__init__(options, temperature)
         self._reservation: Reservation = reserve(self._options)
         self._opened.callback(self._reservation.release)
+        self.side_by_side = not self._reservation.shared
+        self._turn_back = False
         self._engines: dict[str, list[OpenRLHFEngine]] = {name: [] for name in options}
 
     def open(self, policy: Policy, folder: Path) -> PolicyEngine:
@@ -101,9 +130,10 @@ class OnRay(Engines):
         return self._place(open_engine, policy, folder)
 
     def reference(self, policy: Policy, folder: Path) -> PolicyEngine:
-        from harness.engines.openrlhf import open_reference
+        from harness.engines.openrlhf import open_base, open_reference
 
-        return self._place(open_reference, policy, folder)
+        opened = self._engines[policy.name]
+        return open_base(opened[0]) if opened else self._place(open_reference, policy, folder)
 
     def transport(self, endpoints: Sequence[str]) -> Transport:
         from harness.engines.openrlhf.settings import settings_of
@@ -120,6 +150,12 @@ class OnRay(Engines):
 
     def each(self, work: Callable[[A], B], items: Iterable[A]) -> list[B]:
         listed = list(items)
+        if not self.side_by_side:
+            # Back and forth: whose memory is on the devices goes first, and nobody's goes there twice.
+            order = range(len(listed))[:: -1 if self._turn_back else 1]
+            self._turn_back = not self._turn_back
+            done = {index: work(listed[index]) for index in order}
+            return [done[index] for index in range(len(listed))]
         with ThreadPoolExecutor(max(1, len(listed))) as pool:
             running = [pool.submit(work, item) for item in listed]
         return [one.result() for one in running]
@@ -134,9 +170,14 @@ class OnRay(Engines):
         return engine
 
 
-def open_engines(name: str, options: Mapping[str, Mapping[str, Any]], temperature: float) -> Engines:
-    """By the engine's name. Raises PluginError for an unknown one, else as the engine."""
+def engines_of(name: str) -> type[Engines]:
+    """By the engine's name. Raises PluginError for an unknown one."""
     kinds: dict[str, type[Engines]] = {"embedded": InThisProcess, "openrlhf": OnRay}
     if name not in kinds:
         raise PluginError(f"unknown engine {name!r} (installed: {', '.join(kinds)})")
-    return kinds[name](options, temperature)
+    return kinds[name]
+
+
+def open_engines(name: str, options: Mapping[str, Mapping[str, Any]], temperature: float) -> Engines:
+    """Raises PluginError for an unknown engine, else as the engine."""
+    return engines_of(name)(options, temperature)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from harness.engines.protocol import PolicyEngine
 from harness.evaluation.engine_lm import EngineLM
+from harness.evaluation.metrics import votes
 from harness.evaluation.run import evaluate, metric_names
 from harness.evaluation.samples import EvaluationSample
+from harness.phases import halt, phase
 from harness.session.clock import Clock
 from harness.session.engines import open_engines
-from harness.session.manifests import Base, base_manifest, mark
+from harness.session.manifests import Base, base_manifest, mark, with_commits
 from harness.session.members import Member
-from harness.session.models import Progress, base_folder
+from harness.session.models import base_folder
 from harness.store.journal import Journal
 from harness.store.rows import CostRow, SampleRow
 from harness.suite.cells import Cell
@@ -35,31 +39,38 @@ def evaluate_base(
     base: Base,
     folder: Path,
     verifier: Verifier,
-    progress: Progress | None = None,
-    layout: Mapping[str, Any] | None = None,
+    progress: Callable[[float, float, str], None],
+    layout: Mapping[str, Any] = MappingProxyType({}),
+    attempt: int = 1,
 ) -> float:
     """Make the base checkpoint if need be, and measure it as every trained one is measured; returns the CPU-seconds it took.
 
     layout: as in `run_cell`.
     """
-    manifest = base_manifest(base)
-    mark(folder, manifest, "running", attempts=1)
     clock = Clock()
-    with clock.phase("stage0"):
-        checkpoint = base_folder(base.policy, base.seed or 0, progress)
+    with clock.phase("stage0"), phase(f"base weights of {base.policy.name}", 1.0) as weights:
+
+        def trained(share: float, words: str) -> None:
+            halt()
+            weights.count(share)
+            progress(share, 1.0, words)
+
+        checkpoint = base_folder(base.policy, base.seed or 0, trained)
+    manifest = with_commits(base_manifest(base), {base.policy.name: checkpoint})
     journal = Journal(folder)
     journal.rewind(-1)
-    options = {**(layout or {}), **base.suite.engine_options}
+    options = {**layout, **base.suite.engine_options}
     with open_engines(base.suite.engine, {base.policy.name: options}, 1.0) as engines:
-        engine = engines.reference(base.policy, checkpoint)
+        with phase(f"opening {base.policy.name}"):
+            engine = engines.reference(base.policy, checkpoint)
         clock.meter, clock.gpus = partial(engines.cpu_seconds, base.policy.name), engine.gpus
         with clock.phase("evaluate"):
             rows = sample_rows(engine, base.suite.evaluation, base.policy.name, 0, base.seed or 0, verifier)
     journal.append(rows)
-    journal.append(cost_rows(1, base.policy.name, clock, rows))
+    journal.append(cost_rows(attempt, base.policy.name, clock, rows))
     journal.commit(0)
     journal.compact()
-    mark(folder, manifest, "done", attempts=1)
+    mark(folder, manifest, "done", attempts=attempt)
     return clock.ever
 
 
@@ -67,27 +78,29 @@ def sample_rows(
     engine: PolicyEngine, evaluation: Evaluation, policy: str, step: int, seed: int, verifier: Verifier
 ) -> list[SampleRow]:
     """Greedy and avg@k samples of all tasks."""
-    found = evaluate(
-        EngineLM(engine, seed),
-        [get_task(name) for name in evaluation.tasks],
-        verifier=verifier,
-        metrics=None if evaluation.k is None else metric_names(evaluation.greedy, evaluation.k),
-        limit=evaluation.limit,
-        max_new_tokens=evaluation.max_new_tokens,
-    )
+    with phase(f"evaluating {policy}"):
+        found = evaluate(
+            EngineLM(engine, seed),
+            [get_task(name) for name in evaluation.tasks],
+            verifier=verifier,
+            metrics=None if evaluation.k is None else metric_names(evaluation.greedy, evaluation.k),
+            limit=evaluation.limit,
+            max_new_tokens=evaluation.max_new_tokens,
+        )
     return journal_rows(found.samples, policy, step)
 
 
 def journal_rows(samples: Iterable[EvaluationSample], policy: str, step: int) -> list[SampleRow]:
-    """lm-eval's samples as the journal keeps them."""
-    return [_row(s, policy, step) for s in samples]
+    """lm-eval's samples, question by question, as the journal keeps them."""
+    questions = [list(found) for _, found in groupby(samples, key=lambda s: (s.task, s.mode, s.document))]
+    return [_row(s, vote, policy, step) for found in questions for s, vote in zip(found, votes(found), strict=True)]
 
 
-def _row(sample: EvaluationSample, policy: str, step: int) -> SampleRow:
+def _row(sample: EvaluationSample, vote: int, policy: str, step: int) -> SampleRow:
     return SampleRow(
         policy=policy, checkpoint_step=step, task=sample.task, metric=sample.mode, doc_id=sample.document,
         repeat=sample.repeat, labels=sample.labels, prompt=sample.prompt, text=sample.text,
-        extracted=sample.verdict.extracted, gold=sample.gold, verdict=sample.verdict.value, reason=sample.verdict.reason,
+        extracted=sample.verdict.extracted, vote=vote, gold=sample.gold, verdict=sample.verdict.value, reason=sample.verdict.reason,
         tokens=sample.tokens, finished=bool(sample.finished),
     )  # fmt: skip
 

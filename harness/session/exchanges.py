@@ -13,12 +13,12 @@ from harness.exchange.conditions import Sender, condition_of
 from harness.exchange.exchange import Edge, Exchange
 from harness.exchange.gate import Defences, Quotas
 from harness.exchange.ledger import Entry
-from harness.exchange.records import Record, Rollout
 from harness.exchange.replay import ReplaySource, ReplayWriter
 from harness.exchange.transport import Transport
-from harness.learning.experience import Group
+from harness.experience.answers import Group
+from harness.experience.records import Record, Rollout
 from harness.session.members import Member
-from harness.store.manifest import read_manifest, read_suite
+from harness.store.manifest import read_manifest, read_suite, suite_files
 from harness.suite.cells import Cell
 from harness.suite.schema import Replay
 from harness.suite.seeds import derive
@@ -156,9 +156,12 @@ def edges(cell: Cell, names: Sequence[str], strengths: Callable[[], Mapping[str,
 
 
 def _replay_source(replay: Replay, cell: Cell, folder: Path) -> ReplaySource:
-    """The recording of the finished cell with the same group name and seed, of the suite as it was last run. Raises CellError."""
+    """The recording of the finished cell with the same group name and seed, of the suite as written or of an altered run.
+
+    Raises CellError.
+    """
     recorded = folder.parent.parent / replay.suite
-    current = read_suite(recorded).cells if (recorded / "suite.json").exists() else ()
+    current = [key for file in suite_files(recorded) for key in read_suite(recorded, file).cells]
     for key in current:
         manifest_file = recorded / key / "manifest.json"
         if not manifest_file.exists():

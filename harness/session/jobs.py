@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
+import socket
+import traceback
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import DiskFullError, HarnessError, StoreError
+from harness.errors import DiskFullError, HarnessError, PluginError, StoreError
+from harness.learning import registry
+from harness.phases import Interrupted
 from harness.session.manifests import Base, base_manifest, cell_manifest, mark, state_of
 from harness.session.messages import BaseJob, CellJob, Job
 from harness.suite.cells import Cell
@@ -18,10 +23,14 @@ from harness.suite.schema import Evaluation, Group, Sharing, Suite, Training, Va
 if TYPE_CHECKING:
     from harness.verification.verifier import Verifier
 
+log = logging.getLogger("harness")
+
 
 def cell_job(cell: Cell, folder: Path, layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> CellJob:
     chosen = {name: dict(options) for name, options in layout.items()}
-    return CellJob(cell.label, str(folder), cell.suite, cell.key, cell.baseline, cell.config(), chosen)
+    return CellJob(
+        cell.label, str(folder), cell.suite, cell.key, cell.baseline, cell.config(), cell.identity, chosen, cell.keep
+    )
 
 
 def base_job(base: Base, folder: Path, layout: Mapping[str, Mapping[str, Any]]) -> BaseJob:
@@ -30,7 +39,7 @@ def base_job(base: Base, folder: Path, layout: Mapping[str, Mapping[str, Any]]) 
     label = f"base {base.group.name}/{base.policy.name}" + (f"/{base.seed}" if base.seed is not None else "")
     policy = base.group.policies.index(base.policy)
     chosen = dict(layout.get(base.policy.name, {}))
-    return BaseJob(label, str(folder), suite.model_dump(mode="json"), group, policy, base.seed, base.sources, chosen)
+    return BaseJob(label, str(folder), suite.model_dump(mode="json"), group, policy, base.seed, base.identity, chosen)
 
 
 def cell_of(job: CellJob) -> Cell:
@@ -48,39 +57,62 @@ def cell_of(job: CellJob) -> Cell:
         seed=c["seed"],
         key=job.key,
         baseline=job.baseline,
+        identity=job.identity,
+        keep=job.keep,
     )
 
 
-def _as_steps(progress: Callable[[float, float, str], None], share: float, words: str) -> None:
-    progress(share, 1.0, words)
+def _base_of(job: BaseJob) -> Base:
+    suite = Suite.model_validate(job.suite)
+    group = suite.groups[job.group]
+    return Base(suite, group, group.policies[job.policy], job.seed, job.identity)
 
 
 def run_job(
     job: Job, verifier: Verifier, progress: Callable[[float, float, str], None], stopped: Callable[[], bool]
 ) -> float:
-    """Do it; returns the CPU-seconds it took. A failure is also noted in the job's manifest. Raises HarnessError, Interrupted."""
+    """Do it; returns the CPU-seconds it took. Start and end are noted in its manifest. Raises HarnessError, Interrupted."""
     folder = Path(job.folder)
-    if isinstance(job, CellJob):
-        from harness.session.cell import run_cell
+    work = cell_of(job) if isinstance(job, CellJob) else _base_of(job)
+    manifest = cell_manifest(work) if isinstance(work, Cell) else base_manifest(work)
+    attempt = state_of(folder)[2] + 1
+    mark(folder, manifest, "running", attempts=attempt)
+    log.info("start %d of %s (%s), process %d on %s", attempt, job.id, folder.name, os.getpid(), socket.gethostname())
+    try:
+        if isinstance(work, Cell):
+            from harness.session.cell import run_cell
 
-        cell = cell_of(job)
-        manifest = cell_manifest(cell)
-        work = partial(run_cell, cell, folder, verifier, progress, stopped, job.layout)
-    else:
+            return run_cell(work, folder, verifier, progress, stopped, job.layout, attempt)
         from harness.session.evaluate import evaluate_base
 
-        suite = Suite.model_validate(job.suite)
-        group = suite.groups[job.group]
-        base = Base(suite, group, group.policies[job.policy], job.seed, job.sources)
-        manifest = base_manifest(base)
-        work = partial(evaluate_base, base, folder, verifier, partial(_as_steps, progress), job.layout)
-    try:
-        return work()
-    except DiskFullError:
+        return evaluate_base(work, folder, verifier, progress, job.layout, attempt)
+    except (DiskFullError, Interrupted):
+        log.info("broken off", exc_info=True)
         raise
     except Exception as error:
-        reason = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
-        if reason and type(error).__name__ != "Interrupted":
+        log.exception("failed")
+        if reason := reason_of(error, job):
             with contextlib.suppress(StoreError):
-                mark(folder, manifest, "failed", reason, attempts=state_of(folder)[2])
+                mark(folder, manifest, "failed", reason, attempts=attempt)
         raise
+
+
+def reason_of(error: Exception, job: Job) -> str:
+    """An expected error's own words; any other with the line that it comes from: the last one in the plugin, else the last."""
+    if isinstance(error, HarnessError):
+        return str(error)
+    frames = list(traceback.walk_tb(error.__traceback__))
+    package = _plugin_package(job)
+    theirs = [f for f in frames if package and str(f[0].f_globals.get("__name__", "")).partition(".")[0] == package]
+    frame, line = (theirs or frames)[-1]
+    file = "/".join(Path(frame.f_code.co_filename).parts[-2:])
+    return f"{type(error).__name__}: {error} ({file}:{line}, in {frame.f_code.co_name})"
+
+
+def _plugin_package(job: Job) -> str:
+    """Top-level package of the cell's regime; empty for a base checkpoint."""
+    if not isinstance(job, CellJob):
+        return ""
+    with contextlib.suppress(PluginError):
+        return registry.load(job.config["variant"]["regime"]).__module__.partition(".")[0]
+    return ""

@@ -11,9 +11,10 @@ from msgspec import structs
 
 from harness.engines.protocol import Optimisation, PolicyEngine, Sampling
 from harness.errors import EngineError, VerificationError
-from harness.learning.experience import Group, Prompt
+from harness.experience.answers import Group, Prompt
 from harness.learning.regime import Context
 from harness.learning.terms import Objective, Term, TermAnswer
+from harness.phases import Interrupted
 from harness.session import checkpoint, metrics, sharing
 from harness.session.engines import Engines
 from harness.session.exchanges import CellExchange
@@ -30,10 +31,6 @@ KL = Objective(form="kl", aggregation="token")
 COMMIT_EVERY = 5
 Observer = Callable[[int, int, str], None]
 """(finished steps, all steps, a few words on the last one)."""
-
-
-class Interrupted(Exception):
-    """The session was asked to stop; a checkpoint has been written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +57,7 @@ class Run:
     references: dict[str, PolicyEngine]
     """Each policy's base weights, for KL terms and measurements."""
     exchange: CellExchange = field(init=False)
+    best: dict[str, checkpoint.Best] = field(default_factory=dict)
     _invalid: int = 0
     _answers: int = 0
     _drawn: dict[int, list[Prompt]] = field(default_factory=dict)
@@ -78,6 +76,7 @@ class Run:
             self._curve(0)
         else:
             self.exchange.restore(checkpoint.restore(found[1], cell.key, self.members))
+            self.best = checkpoint.resumed_best(self.folder, found[1])
         while done < steps:
             first, done = done + 1, done + 1 if lockstep else self._meeting(done + 1)
             learnt = self._together(done) if lockstep else self._apart(first, done)
@@ -198,10 +197,10 @@ class Run:
             terms = [*terms, self._kl_term(member, own)]
         measure = self._measured(step)
         with member.clock.phase("train"):
-            report = member.engine.update([*prompts, *earlier], terms, self._optimisation(measure))
+            report = member.engine.update([*prompts, *earlier], terms, self._optimisation(member, measure))
         if not np.isfinite(report.loss):
             raise EngineError(f"{member.name}: the loss is {report.loss} at step {step}")
-        sharing.mark_used(received, terms)
+        sharing.mark_used(received, terms, report.terms)
         kl_step, kl_base = self._divergences(member, own) if measure else (metrics.NAN, metrics.NAN)
         return Learnt(
             metrics.step_row(member, step, own, others, received, terms, report, kl_step, kl_base),
@@ -212,8 +211,8 @@ class Run:
         every = self.cell.training.measure_every
         return bool(every) and step % every == 0
 
-    def _optimisation(self, measure: bool) -> Optimisation:
-        t = self.cell.training
+    def _optimisation(self, member: Member, measure: bool) -> Optimisation:
+        t, variant = self.cell.training, self.cell.variant
         return Optimisation(
             learning_rate=t.learning_rate,
             betas=(t.betas[0], t.betas[1]),
@@ -222,6 +221,8 @@ class Run:
             updates=t.updates,
             max_tokens=t.max_new_tokens,
             measure=measure,
+            old_logprobs=variant.old_logprobs or member.regime.old_logprobs,
+            sampler_correction=variant.sampler_correction,
         )
 
     def _kl_term(self, member: Member, own: Sequence[Group]) -> Term:
@@ -248,6 +249,8 @@ class Run:
             self.journal.append(
                 CurveRow(policy=member.name, step=step, metric="sampled", accuracy=accuracy, answers=answers)
             )
+            if self.cell.keep == "best":
+                checkpoint.offer(self.folder, step, member, accuracy, self.best)
 
     def _probe(self, member: Member, engine: PolicyEngine) -> tuple[float, int]:
         """Accuracy of one sample per curve prompt at temperature 1, with the same seeds at every step and in every cell."""
@@ -280,7 +283,7 @@ class Run:
 
     def _checkpoint(self, step: int) -> None:
         with self.members[0].clock.phase("save"):
-            checkpoint.save(self.folder, self.cell.key, step, self.members, self.exchange.state())
+            checkpoint.save(self.folder, self.cell.key, step, self.members, self.exchange.state(), self.best)
         self.costs()
         self.journal.commit(step)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import msgspec
 
 from harness.errors import StoreError
 from harness.session.provenance import now, stamp
+from harness.session.weights import loaded_commit
 from harness.store.manifest import (
     Manifest,
     PolicyEntry,
@@ -20,7 +22,7 @@ from harness.store.manifest import (
     read_manifest,
     write_manifest,
 )
-from harness.suite.cells import Cell, digest
+from harness.suite.cells import Cell, Identity, digest, keyed
 from harness.suite.schema import Group, Policy, Suite, Variant
 
 
@@ -32,14 +34,18 @@ class Base:
     group: Group
     policy: Policy
     seed: int | None
-    sources: str
+    identity: Identity
 
     @property
     def key(self) -> str:
         """Folder name under the suite's results."""
         evaluation = self.suite.evaluation.model_dump(mode="json")
         return "base-" + digest(
-            self.group.name, self.policy.model_dump(mode="json"), self.seed, evaluation, self.sources
+            self.group.name,
+            keyed(self.policy.model_dump(mode="json")),
+            self.seed,
+            evaluation,
+            msgspec.to_builtins(self.identity),
         )
 
 
@@ -68,6 +74,7 @@ def cell_manifest(cell: Cell) -> Manifest:
         baseline=cell.baseline,
         policies=tuple(_entry(p) for p in cell.group.policies),
         config=cell.config(),
+        identity=cell.identity,
     )
 
 
@@ -81,10 +88,23 @@ def base_manifest(base: Base) -> Manifest:
         engine=base.suite.engine,
         baseline=base.suite.baseline,
         policies=(_entry(base.policy),),
+        identity=base.identity,
     )
 
 
-def suite_file(suite: Suite, cells: list[Cell]) -> SuiteFile:
+def with_commits(manifest: Manifest, bases: Mapping[str, Path]) -> Manifest:
+    """The manifest with the hub commits that were loaded, as far as the policies' folders tell."""
+    entries = (
+        PolicyEntry(e.name, e.model, loaded_commit(bases[e.name]) or e.revision) if e.name in bases else e
+        for e in manifest.policies
+    )
+    return msgspec.structs.replace(manifest, policies=tuple(entries))
+
+
+def suite_file(
+    suite: Suite, cells: Sequence[Cell], bases: Sequence[Base] = (), altered: Sequence[str] = ()
+) -> SuiteFile:
+    """altered: the settings by which the suite differs from the one as written."""
     return SuiteFile(
         name=suite.name,
         title=suite.title,
@@ -97,21 +117,35 @@ def suite_file(suite: Suite, cells: list[Cell]) -> SuiteFile:
         groups=tuple(g.name for g in suite.groups),
         seeds=tuple(suite.seeds),
         cells=tuple(c.key for c in cells),
+        bases=tuple(b.key for b in bases),
+        altered=tuple(altered),
         config=suite.model_dump(mode="json"),
     )
 
 
 def mark(folder: Path, manifest: Manifest, state: State, reason: str = "", attempts: int = 0) -> None:
-    """Write the manifest with its new state; provenance keeps the first start and, for a finished cell, the end."""
-    started = now()
+    """Write the manifest with its new state; it keeps the first start and what was noted of the training pool."""
+    started, pool = now(), manifest.pool
     if (folder / "manifest.json").exists():
         with contextlib.suppress(StoreError):
-            started = read_manifest(folder).provenance.started or started
-    provenance = stamp(manifest.engine, started, now() if state in {"done", "failed"} else "")
+            before = read_manifest(folder)
+            started, pool = before.provenance.started or started, pool or before.pool
+    versions = manifest.identity.versions
+    provenance = stamp(versions, started, now() if state in {"done", "failed"} else "")
     write_manifest(
         folder,
-        msgspec.structs.replace(manifest, state=state, reason=reason, attempts=attempts, provenance=provenance),
+        msgspec.structs.replace(
+            manifest, state=state, reason=reason, attempts=attempts, provenance=provenance, pool=pool
+        ),
     )
+
+
+def cut_off(folder: Path, states: Container[State] = ("running",)) -> None:
+    """Note that nobody runs this job any more. states: what the manifest may say now; any other stays."""
+    with contextlib.suppress(StoreError):
+        found = read_manifest(folder)
+        if found.state in states:
+            write_manifest(folder, msgspec.structs.replace(found, state="cut off", reason=""))
 
 
 def state_of(folder: Path) -> tuple[str, str, int]:

@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import queue
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import Inventory
 from harness.allocation.planner import Plan
 from harness.allocation.scheduler import Action, Refuse, Request, Scheduler, Start, Stop
 from harness.allocation.suites import kind_of
-from harness.errors import HarnessError, UsageError
+from harness.errors import HarnessError
 from harness.session.cluster import cluster
 from harness.session.jobs import base_job, cell_job
-from harness.session.manifests import base_manifest, cell_manifest, mark, state_of, suite_file
-from harness.session.messages import Finished, FromWorker, Job, Leave, Progress, Ready, ToWorker, encoder, from_worker
+from harness.session.lock import locked
+from harness.session.log import note
+from harness.session.manifests import base_manifest, cell_manifest, cut_off, mark, state_of
+from harness.session.messages import Alive, Finished, Job, Leave, Progress, Ready, Said
 from harness.session.planning import place_of_base, place_of_cell
 from harness.session.prepare import Prepared
+from harness.session.process import LAST_WORDS_SECONDS, VISIBLE, Inbox, WorkerProcess
 from harness.session.progress import Reporter
-from harness.store.manifest import write_suite
-from harness.threads import LARGE_BLOCKS, ONE_THREAD
 
-SILENCE_SECONDS = 3600.0
-"""A worker that says nothing for so long is taken for hung and killed."""
-STOP_SECONDS = 45.0
+SILENCE_SECONDS = 1800.0
+"""A worker that gives no sign of life for so long is taken for hung and killed (docs/recovery.md)."""
+LOOK_SECONDS = 1.0
+START_SECONDS = 300.0
+"""At least so long a worker may be silent before it is ready: it imports its libraries."""
+ASLEEP_SECONDS = 30.0
+"""Where the driver itself was stopped for so long, its workers probably were too: their silence is counted anew."""
+STOP_SECONDS = 18.0
+"""For the running steps to end and their checkpoints to be written; a scheduler such as SLURM gives 30 s in all."""
+CLOSE_SECONDS = 5.0
 LONGEST_SECONDS = 30 * 86400.0
 """No job may take longer; what hangs is found by its silence, long before."""
 PATIENCE_SECONDS = 1800.0
@@ -56,66 +57,34 @@ class Outcome:
         return 130 if self.interrupted else 1 if self.failed or self.disk else 0
 
 
-def run_matrix(prepared: Prepared, plan: Plan, reporter: Reporter, refresh: Callable[[], None]) -> Outcome:
+def run_matrix(
+    prepared: Prepared,
+    plan: Plan,
+    reporter: Reporter,
+    refresh: Callable[[], None],
+    silence: float = SILENCE_SECONDS,
+    verbose: bool = False,
+    address: str | None = None,
+) -> Outcome:
     """Run what is not done, as planned. `refresh` is called after each finished job (the store's snapshot).
+
+    address: of the Ray cluster to join.
+    silence: seconds without a sign of life after which a worker is killed. verbose: report the lines of the cells' logs.
 
     Raises UsageError if another run holds these results, EngineError if the cluster does not start.
     """
-    with _lock(prepared.folder):
-        write_suite(prepared.folder, suite_file(prepared.suite, list(prepared.cells)))
-        with cluster(prepared.suite.engine) as environment:
-            return _Driver(prepared, plan, reporter, refresh, environment).run()
+    with locked(prepared.folder):
+        for manifest in prepared.folder.glob("*/manifest.json"):
+            cut_off(manifest.parent)  # left by a driver that was killed: nobody else runs while we hold the lock
+        prepared.record()
+        with cluster(prepared.suite.engine, address) as environment:
+            return _Driver(prepared, plan, reporter, refresh, environment, silence, verbose).run()
 
 
-class _Worker:
-    """One worker process and the job it has."""
-
-    def __init__(self, inbox: queue.Queue[tuple[_Worker, FromWorker | None]], environment: Mapping[str, str]) -> None:
-        self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the worker
-        environment = {**os.environ, **ONE_THREAD, **LARGE_BLOCKS, "PYTHONUNBUFFERED": "1", **environment}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "harness.session.worker"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr, env=environment,
-        )  # fmt: skip
-        self.job: Job | None = None
-        self.ready = False
-        self.heard = time.monotonic()
-        threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
-
-    def send(self, message: ToWorker) -> None:
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(encoder.encode(message) + b"\n")
-            self.process.stdin.flush()
-        except OSError:
-            pass  # it died; the listener reports that
-
-    def _listen(self, inbox: queue.Queue[tuple[_Worker, FromWorker | None]]) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            inbox.put((self, from_worker.decode(line)))
-        self.process.wait()
-        inbox.put((self, None))
-
-    def last_words(self) -> str:
-        """How it ended, with the last line that it wrote to stderr."""
-        code = self.process.returncode
-        self.stderr.seek(0, os.SEEK_END)
-        self.stderr.seek(max(0, self.stderr.tell() - 2000))
-        lines = [line for line in self.stderr.read().decode(errors="replace").splitlines() if line.strip()]
-        how = f"killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
-        return f"the worker process was {how}" + (f" ({lines[-1][:200]})" if lines else "")
-
-    def close(self) -> None:
-        if self.process.stdin is not None:
-            with suppress(OSError):
-                self.process.stdin.close()
-        try:
-            self.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.stderr.close()
+def visible_gpus(count: int) -> list[str]:
+    """This machine's GPUs as CUDA names them: those that an environment has chosen, else by number."""
+    chosen = os.environ.get(VISIBLE)
+    return [gpu.strip() for gpu in chosen.split(",") if gpu.strip()] if chosen else [str(i) for i in range(count)]
 
 
 class _Driver:
@@ -128,10 +97,13 @@ class _Driver:
         reporter: Reporter,
         refresh: Callable[[], None],
         environment: Mapping[str, str],
+        silence: float = SILENCE_SECONDS,
+        verbose: bool = False,
     ) -> None:
         self.prepared, self.reporter, self.refresh, self.environment = prepared, reporter, refresh, environment
-        self.inbox: queue.Queue[tuple[_Worker, FromWorker | None]] = queue.Queue()
-        self.workers: list[_Worker] = []
+        self.silence, self.verbose, self.looked = silence, verbose, time.monotonic()
+        self.inbox: Inbox = queue.Queue()
+        self.workers: list[WorkerProcess] = []
         self.failed: dict[str, str] = {}
         self.done = 0
         self.disk = ""
@@ -156,6 +128,7 @@ class _Driver:
             self.jobs[cell.key] = cell_job(cell, folder / cell.key, place.layout)
             self.requests[cell.key] = Request(cell.key, kind_of(cell), place.bundles, LONGEST_SECONDS)
         self.granted: deque[str] = deque()
+        self.gpus = visible_gpus(plan.resources.gpus)
 
     def run(self) -> Outcome:
         self.reporter.start(len(self.bases), [c.label for c in self.cells.values()], self.prepared.suite.training.steps)
@@ -165,10 +138,7 @@ class _Driver:
             self._interrupt()
             return Outcome(self.done, self.failed, interrupted=True, disk=self.disk)
         finally:
-            for worker in self.workers:
-                if worker.job is not None:
-                    worker.process.kill()
-                worker.close()
+            self._close()
             self.reporter.stop()
         return Outcome(self.done, self.failed, disk=self.disk)
 
@@ -184,9 +154,17 @@ class _Driver:
                     self._assign(worker, self.granted.popleft())
             starting = sum(not worker.ready for worker in self.workers)
             if len(self.granted) > starting and len(self.workers) < self.most:
-                self.workers.append(_Worker(self.inbox, self.environment))
+                environment = {**self.environment, **self._gpu()}
+                self.workers.append(WorkerProcess(self.inbox, environment, self.silence))
                 continue
             self._hear()
+
+    def _gpu(self) -> dict[str, str]:
+        """The one GPU that a new worker sees, where workers share this machine's: that with the fewest of them."""
+        if self.prepared.suite.engine != "embedded" or not self.gpus:
+            return {}
+        seen = Counter(worker.gpu for worker in self.workers)
+        return {VISIBLE: min(self.gpus, key=lambda gpu: seen[gpu])}
 
     def _busy(self) -> int:
         return sum(worker.job is not None for worker in self.workers)
@@ -208,21 +186,18 @@ class _Driver:
                 case Refuse(key=key, reason=reason):
                     self._fail(key, self.jobs.pop(key).id, reason)
 
-    def _assign(self, worker: _Worker, key: str) -> None:
+    def _assign(self, worker: WorkerProcess, key: str) -> None:
         job = self.jobs.pop(key)
         worker.job, worker.heard = job, time.monotonic()
         worker.send(job)
         self.reporter.begin(job.id)
 
     def _hear(self) -> None:
+        if time.monotonic() - self.looked >= LOOK_SECONDS:
+            self._look()
         try:
-            worker, message = self.inbox.get(timeout=5.0)
+            worker, message = self.inbox.get(timeout=LOOK_SECONDS)
         except queue.Empty:
-            self.reporter.tick()
-            self._act(self.scheduler.tick(time.monotonic()))
-            for worker in self.workers:
-                if worker.job is not None and time.monotonic() - worker.heard > SILENCE_SECONDS:
-                    worker.process.kill()
             return
         worker.heard = time.monotonic()
         match message:
@@ -230,6 +205,13 @@ class _Driver:
                 worker.ready = True
             case Progress(id=label, done=done, total=total, words=words):
                 self.reporter.progress(label, done, total, words)
+            case Alive(phase=phase):
+                worker.phase = phase
+                if worker.job is not None:
+                    self.reporter.phase(worker.job.id, phase)
+            case Said(text=text):
+                if self.verbose and worker.job is not None:
+                    self.reporter.message(f"{worker.job.id}: {text}")
             case Finished():
                 self._finished(worker, message.outcome, message.reason, message.cpu_seconds)
             case None:
@@ -238,9 +220,24 @@ class _Driver:
                     self._finished(worker, "failed", worker.last_words(), 0.0)
                 elif not worker.ready:
                     raise HarnessError(worker.last_words())
-                worker.close()
+                worker.close(time.monotonic() + CLOSE_SECONDS)
 
-    def _finished(self, worker: _Worker, outcome: str, reason: str, cpu: float) -> None:
+    def _look(self) -> None:
+        """Time has passed: for the scheduler, for who watches, and for workers without a sign of life."""
+        now, before = time.monotonic(), self.looked
+        self.looked = now
+        self.reporter.tick()
+        self._act(self.scheduler.tick(now))
+        for worker in self.workers:
+            limit = self.silence if worker.ready else max(self.silence, START_SECONDS)
+            if now - before > ASLEEP_SECONDS:
+                worker.heard = now
+            elif (worker.job is not None or not worker.ready) and now - worker.heard > limit:
+                doing = f" while {worker.phase}" if worker.phase else ""
+                worker.give_up(f"no sign of life for {limit:g} s{doing}: taken for hung and killed")
+                worker.heard = now + LAST_WORDS_SECONDS
+
+    def _finished(self, worker: WorkerProcess, outcome: str, reason: str, cpu: float) -> None:
         job, worker.job = worker.job, None
         assert job is not None
         key = Path(job.folder).name
@@ -265,6 +262,7 @@ class _Driver:
         if state_of(folder)[0] != "failed":
             manifest = cell_manifest(self.cells[key]) if key in self.cells else base_manifest(self.bases[key])
             mark(folder, manifest, "failed", reason, attempts=state_of(folder)[2])
+            note(folder, f"failed: {reason}")
         for cell_key, waiting in self.waits.items():
             if key in waiting and cell_key in self.requests:
                 del self.requests[cell_key], self.jobs[cell_key]
@@ -274,6 +272,7 @@ class _Driver:
         """Let every worker write a checkpoint; a second Ctrl-C or the deadline ends it at once."""
         self.reporter.message("stopping: each running cell writes a checkpoint (Ctrl-C again to leave at once)")
         end = time.monotonic() + STOP_SECONDS
+        stopped = [Path(worker.job.folder) for worker in self.workers if worker.job is not None]
         for worker in self.workers:
             worker.send(Leave())
         try:
@@ -285,16 +284,19 @@ class _Driver:
                 if message is None or isinstance(message, Finished):
                     worker.job = None
         except KeyboardInterrupt:
-            return
+            pass
+        finally:
+            self._close()
+            for folder in stopped:
+                cut_off(folder, {"running", "failed"})  # what failed now did so because its surroundings were stopped
 
-
-@contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """One run per results/<suite>; the lock dies with its process."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(f"{folder}: another `harness run` is writing these results") from None
-        yield
+    def _close(self) -> None:
+        """End all workers: at once where they have a job, else as soon as they leave by themselves. Idempotent."""
+        workers, self.workers = self.workers, []
+        for worker in workers:
+            if worker.job is not None:
+                worker.process.kill()
+            worker.dismiss()
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for worker in workers:
+            worker.close(deadline)

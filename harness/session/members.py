@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.engines.protocol import PolicyEngine
-from harness.learning.experience import Answer, Group, Prompt
+from harness.experience.answers import Answer, Group, Prompt
 from harness.learning.publish import Pieces
 from harness.learning.regime import Regime
 from harness.session.clock import Clock
@@ -28,14 +28,21 @@ class Member:
     policy: Policy
     engine: PolicyEngine
     regime: Regime
-    codec: TokenCodec
     rollouts: int
     base: Path
     clock: Clock = field(default_factory=Clock)
+    _codec: TokenCodec | None = field(default=None, init=False)
 
     @property
     def name(self) -> str:
         return self.policy.name
+
+    @property
+    def codec(self) -> TokenCodec:
+        """Made when first asked: a policy that exchanges no text needs none. Raises TokenizationError."""
+        if self._codec is None:
+            self._codec = TokenCodec(self.engine.tokenizer, self.engine.stop)
+        return self._codec
 
     def pieces(self, groups: Sequence[Group]) -> Pieces:
         """Byte length of each token of these groups' answers, final EOS left out; all are read at once, when first asked."""

@@ -6,6 +6,9 @@ from typing import Any
 
 import msgspec
 
+from harness.suite.cells import Identity
+from harness.suite.schema import Keep
+
 
 class _Message(msgspec.Struct, frozen=True, tag=True):
     pass
@@ -20,7 +23,9 @@ class CellJob(_Message, frozen=True, tag="cell"):
     key: str
     baseline: str
     config: dict[str, Any]
+    identity: Identity
     layout: dict[str, dict[str, Any]] = {}
+    keep: Keep = "last"
 
 
 class BaseJob(_Message, frozen=True, tag="base"):
@@ -32,7 +37,7 @@ class BaseJob(_Message, frozen=True, tag="base"):
     group: int
     policy: int
     seed: int | None
-    sources: str
+    identity: Identity
     layout: dict[str, Any] = {}
 
 
@@ -53,6 +58,18 @@ class Progress(_Message, frozen=True, tag="progress"):
     words: str
 
 
+class Alive(_Message, frozen=True, tag="alive"):
+    """A sign of life: the worker got on since the last one. phase: what it does, with its own count."""
+
+    phase: str
+
+
+class Said(_Message, frozen=True, tag="said"):
+    """A line of the job's log."""
+
+    text: str
+
+
 class Finished(_Message, frozen=True, tag="finished"):
     """outcome: `done`, `failed` (`reason`), `interrupted`, `disk` (the disk is full)."""
 
@@ -64,7 +81,7 @@ class Finished(_Message, frozen=True, tag="finished"):
 
 Job = CellJob | BaseJob
 ToWorker = CellJob | BaseJob | Leave
-FromWorker = Ready | Progress | Finished
+FromWorker = Ready | Progress | Alive | Said | Finished
 
 encoder = msgspec.json.Encoder()
 to_worker = msgspec.json.Decoder(ToWorker)

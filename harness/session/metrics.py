@@ -8,8 +8,8 @@ import numpy as np
 
 from harness.engines.protocol import TermReport, UpdateReport
 from harness.exchange.ledger import Entry
-from harness.learning.experience import Group
-from harness.learning.terms import Term
+from harness.experience.answers import Group
+from harness.learning.terms import Term, TermAnswer
 from harness.session.members import Member
 from harness.session.sharing import Received
 from harness.store.rows import ExchangeRow, StepRow, TermRow
@@ -28,12 +28,13 @@ def step_row(
     kl_step: float,
     kl_base: float,
 ) -> StepRow:
-    """Everything that one row says. Entropy is the mean negative log-probability of the sampled tokens, an unbiased estimate."""
+    """Everything that one row says, as `StepRow` defines it; `received` has its used answers marked."""
     answers = [a for g in own for a in g.answers]
     tokens = sum(a.tokens.size for a in answers)
     rewards = np.concatenate([g.rewards for g in own]) if own else np.empty(0)
     failed = _failed(own)
     peer = [t for t in report.terms if t.source == "peer"]
+    mean, second = _moments(peer)
     return StepRow(
         policy=member.name,
         step=step,
@@ -54,16 +55,19 @@ def step_row(
         own_peer_cosine=report.own_peer_cosine,
         kl_step=kl_step,
         kl_base=kl_base,
-        weight_second_moment=_pooled(peer, "ratio_second"),
-        effective_sample_size=_effective(peer),
+        sampler_drift=report.drift.mean,
+        sampler_drift_p99=report.drift.p99,
+        sampler_drift_outside=report.drift.outside,
+        weight_second_moment=second,
+        effective_sample_size=mean**2 / second if second > 0 else NAN,
         clipped_share=_clipped(peer),
         refused_share=received.refused / received.records if received.records else NAN,
         peer_received=received.answers,
-        peer_used=sum(t.active for t in peer),
+        peer_used=sum(entry.used for entry in received.entries.values()),
         prompts=len(own),
         prompts_all_wrong=len(failed),
         prompts_rescued=rescued(own, others),
-        peer_only_support_share=_peer_only(terms, failed),
+        peer_only_support_share=_peer_only(terms, report.terms, failed),
         rollouts=len(answers),
         generated_tokens=tokens,
         trained_tokens=report.trained_tokens,
@@ -90,8 +94,8 @@ def term_rows(policy: str, step: int, report: UpdateReport) -> list[TermRow]:
     return [
         TermRow(
             policy=policy, step=step, name=t.name, source=t.source, answers=t.answers, active=t.active, tokens=t.tokens,
-            active_tokens=t.active_tokens, loss=t.loss, ratio_mean=t.ratio_mean, ratio_second=t.ratio_second,
-            gradient_norm=t.gradient_norm,
+            active_tokens=t.active_tokens, clipped_tokens=t.clipped_tokens, loss=t.loss, ratios=t.ratios,
+            ratio_mean=t.ratio_mean, ratio_second=t.ratio_second, gradient_norm=t.gradient_norm,
         )
         for t in report.terms
     ]  # fmt: skip
@@ -109,26 +113,34 @@ def k3(old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> float:
     return float((np.expm1(difference) - difference).mean()) if difference.size else NAN
 
 
-def _pooled(terms: Sequence[TermReport], name: str) -> float:
-    weighted = [(getattr(t, name), t.answers) for t in terms if t.answers and not np.isnan(getattr(t, name))]
-    return float(np.average([v for v, _ in weighted], weights=[n for _, n in weighted])) if weighted else NAN
-
-
-def _effective(terms: Sequence[TermReport]) -> float:
-    """(mean r)^2 / mean r^2: the share of the peer data that equally weighted data would need to be as informative."""
-    mean, second = _pooled(terms, "ratio_mean"), _pooled(terms, "ratio_second")
-    return mean**2 / second if second > 0 else NAN
+def _moments(terms: Sequence[TermReport]) -> tuple[float, float]:
+    """Mean and mean square of all their importance weights together; NaN where there are none."""
+    known = [t for t in terms if t.ratios]
+    count = sum(t.ratios for t in known)
+    if not count:
+        return NAN, NAN
+    return sum(t.ratios * t.ratio_mean for t in known) / count, sum(t.ratios * t.ratio_second for t in known) / count
 
 
 def _clipped(terms: Sequence[TermReport]) -> float:
-    tokens = sum(t.tokens for t in terms)
-    return 1 - sum(t.active_tokens for t in terms) / tokens if tokens else NAN
+    clipped = sum(t.clipped_tokens for t in terms)
+    pushed = clipped + sum(t.active_tokens for t in terms)
+    return clipped / pushed if pushed else NAN
 
 
-def _peer_only(terms: Sequence[Term], failed: set[str]) -> float:
-    """Tokens of peers' answers that are reinforced on prompts without any own success, over all tokens in the loss."""
-    total = sum(a.counted for t in terms for a in t.answers if t.objective.form != "kl")
-    only = sum(
-        a.counted for t in terms if t.source == "peer" for a in t.answers if a.prompt_id in failed and a.advantage > 0
-    )
+def _peer_only(terms: Sequence[Term], reports: Sequence[TermReport], failed: set[str]) -> float:
+    total = only = 0
+    for term, report in zip(terms, reports, strict=True):
+        if term.objective.form == "kl":
+            continue
+        total += report.active_tokens
+        if term.source == "peer":
+            moved = zip(term.answers, report.moved, strict=True)
+            only += sum(tokens for a, tokens in moved if a.prompt_id in failed and _reinforced(term, a))
     return only / total if total else NAN
+
+
+def _reinforced(term: Term, answer: TermAnswer) -> bool:
+    """Whether the term makes the answer likelier."""
+    push = 1.0 if term.objective.form == "nll" else answer.advantage
+    return term.weight * answer.weight * push > 0

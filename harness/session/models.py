@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness import phases
 from harness.errors import DataError
 from harness.suite.schema import Policy
 
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 Progress = Callable[[float, str], None]
 """(share done, a few words)"""
 
@@ -22,19 +26,61 @@ def base_folder(policy: Policy, seed: int, progress: Progress | None = None) -> 
         from harness.engines.embedded.stage0 import base_checkpoint
 
         return base_checkpoint(micro_spec(policy, seed), progress)
-    local = Path(policy.model).expanduser()
-    if local.is_dir():
-        return local
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    return local_folder(policy) or _snapshot(policy)
 
-    try:
-        return Path(snapshot_download(policy.model, revision=policy.revision, etag_timeout=10))
-    except (LocalEntryNotFoundError, RepositoryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0][:200]
-        raise DataError(
-            f"model {policy.model!r}: neither a local folder nor to be had from the hub ({reason})"
-        ) from None
+
+def local_folder(policy: Policy) -> Path | None:
+    """The folder that a policy's model names; None for a name on the hub. Raises DataError if it can be neither."""
+    folder = Path(policy.model).expanduser()
+    if folder.is_dir():
+        return folder
+    if not HUB_NAME.fullmatch(policy.model):
+        raise DataError(f"no such folder: {policy.model}")
+    return None
+
+
+def hub_folder(policy: Policy, fetch: bool) -> Path:
+    """A hub model's folder in this machine's cache, without weights where they are not there yet.
+
+    fetch: whether configuration and tokenizer, a few MB, may be fetched. Raises DataError.
+    """
+    if fetch:
+        return _snapshot(policy, allow_patterns=SMALL_FILES)
+    return _snapshot(policy, local_files_only=True)
+
+
+def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) -> Path:
+    """From the hub, or from the cache alone where the hub cannot be reached: a pinned commit is the same in both."""
+    from huggingface_hub import is_offline_mode, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    offline, failures = is_offline_mode(), []
+    for cached in [True] if offline or local_files_only else [False, True]:
+        try:
+            return Path(
+                snapshot_download(
+                    policy.model, revision=policy.revision, etag_timeout=10, tqdm_class=_told(),
+                    local_files_only=cached, **options,
+                )
+            )  # fmt: skip
+        except Exception as error:  # the hub's, its HTTP client's and the disk's have no common base
+            failures.append(error)
+    cause = "HF_HUB_OFFLINE is set" if offline else "the hub does not answer"
+    absent = isinstance(failures[0], LocalEntryNotFoundError)
+    reason = f"not in this machine's cache, and {cause}" if absent else " ".join(str(failures[0]).split())[:200]
+    raise DataError(f"model {policy.model!r}: neither a local folder nor to be had from the hub ({reason})")
+
+
+def _told() -> type[Any]:
+    """Progress bars of a download whose every move is a sign of life."""
+    from huggingface_hub.utils.tqdm import tqdm
+
+    class Told(tqdm):
+        def update(self, n: float | None = 1) -> Any:
+            phases.beat()
+            return super().update(n)
+
+    return Told
 
 
 def micro_spec(policy: Policy, seed: int) -> Any:

@@ -2,132 +2,170 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from harness.engines import options
 from harness.engines.openrlhf.settings import Settings
-from harness.errors import PluginError, SuiteError, UsageError
+from harness.errors import StoreError, SuiteError, UsageError
 from harness.learning import registry
-from harness.session.manifests import Base, state_of
-from harness.session.provenance import sources_digest
+from harness.session.identity import Identities, forerunners, notes, why_anew
+from harness.session.lock import held
+from harness.session.log import log_of
+from harness.session.manifests import Base, state_of, suite_file
+from harness.session.weights import pinned
+from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, suite_files, write_suite
 from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell
-from harness.suite.load import find, load
+from harness.suite.load import find, load, resolve
 from harness.suite.schema import Suite
-from harness.tasks.registry import get_task
-from harness.tasks.sets import SETS
-from harness.tasks.training import SOURCES
 
 ENGINE_OPTIONS: dict[str, type[msgspec.Struct]] = {"embedded": options.Embedded, "openrlhf": Settings}
-_MICRO_CELL_BYTES = 30 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class CellStatus:
-    """A cell and where it stands: `pending`, `running` (also: cut off), `done` or `failed` with the reason."""
+    """A cell and where it stands: `pending`, `running`, `cut off` (it goes on from its checkpoint), `done`, or `failed` with the
+    reason. log: of its newest attempt, where there is one."""
 
     cell: Cell
     state: str
     reason: str
     attempts: int
+    log: str
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A suite ready to run. `folder` is results/<suite>."""
+    """A suite ready to run. folder: results/<suite>. every: all its cells; cells: those that were asked for.
+    altered: the settings by which it differs from the suite as written."""
 
     source: str
     suite: Suite
     folder: Path
+    every: tuple[Cell, ...]
     cells: tuple[Cell, ...]
     bases: tuple[Base, ...]
+    altered: tuple[str, ...]
 
     def status(self) -> list[CellStatus]:
-        return [CellStatus(c, *state_of(self.folder / c.key)) for c in self.cells]
+        """Every cell; a pending one that ran before under another key says why it is to be run anew."""
+        going_on = held(self.folder)
+        found = [self._status(cell, going_on) for cell in self.cells]
+        if all(s.state != "pending" for s in found):
+            return found
+        before = forerunners(self.folder, {*(c.key for c in self.every), *self._beside()})
+        return [_explained(s, before.get((s.cell.group.name, s.cell.variant.name, s.cell.seed))) for s in found]
+
+    def _status(self, cell: Cell, going_on: bool) -> CellStatus:
+        folder = self.folder / cell.key
+        state, reason, attempts = state_of(folder)
+        if state == "running" and not going_on:
+            state = "cut off"  # its driver was killed and could not say so
+        return CellStatus(cell, state, reason, attempts, str(log_of(folder)) if log_of(folder).exists() else "")
+
+    def _beside(self) -> set[str]:
+        """Keys of the cells of altered runs: they lie beside the suite's own and are no older versions of them."""
+        keys = set[str]()
+        for file in suite_files(self.folder):
+            with suppress(StoreError):
+                run = read_suite(self.folder, file)
+                keys |= {*run.cells} if run.altered else set()
+        return keys
+
+    def file(self) -> SuiteFile:
+        """The whole suite, for results/<suite>: whatever part of it is run."""
+        return suite_file(self.suite, self.every, self.bases, self.altered)
+
+    def record(self) -> None:
+        """Say in results/<suite> whose cells these are. Raises DiskFullError, StoreError."""
+        with suppress(StoreError):
+            if not self.altered and read_suite(self.folder, self.folder / "suite.json") == self.file():
+                return
+        write_suite(self.folder, self.file())
 
     def pending(self) -> list[Cell]:
         """Cells that are not done, failed ones included: they are tried again."""
         return [s.cell for s in self.status() if s.state != "done"]
 
+    def notes(self) -> list[str]:
+        """Which models and which training pool these cells have, as far as it is known by now; a line each."""
+        stored = (
+            read_manifest(self.folder / c.key) for c in self.cells if state_of(self.folder / c.key)[0] != "pending"
+        )
+        return notes(self.suite, stored)
+
     def bases_of(self, cell: Cell) -> list[Base]:
         return [b for b in self.bases if b.group.name == cell.group.name and b.seed in (None, cell.seed)]
 
 
+def _explained(status: CellStatus, before: Manifest | None) -> CellStatus:
+    if status.state != "pending" or before is None:
+        return status
+    return replace(status, reason=why_anew(status.cell, before))
+
+
 def prepare(
-    name: str, results: Path, *, overrides: Sequence[str] = (), engine: str | None = None, only: str | None = None
+    name: str,
+    results: Path,
+    *,
+    overrides: Sequence[str] = (),
+    engine: str | None = None,
+    only: str | None = None,
+    online: bool = False,
 ) -> Prepared:
-    """Load, validate and expand a suite. Raises SuiteError, PluginError, UsageError; writes nothing."""
+    """Load, validate and expand a suite; `online`: the hub may be asked for commits. Raises SuiteError, PluginError, UsageError,
+    DataError; writes nothing to `results`."""
     if engine is not None:
         overrides = [*overrides, f"engine={engine}"]
     source = str(find(name))
-    suite = registry.validate(load(name, overrides), source)
+    suite, written = load(name, overrides), None
+    with suppress(SuiteError):  # one that is valid only with the settings given here
+        written = registry.validate(load(name), source)
+    return _prepare(suite, written, source, results, overrides, only, online)
+
+
+def prepare_stored(name: str, results: Path, *, overrides: Sequence[str] = ()) -> Prepared:
+    """A suite by its name in the results folder, as it was run there: as written, else as its newest altered run.
+
+    Raises as `prepare`; StoreError where the folder does not say which suite it holds.
+    """
+    found = read_suite(results / name)
+    source = f"{results / name}"
+    suite = resolve(found.config, overrides, source)
+    written = registry.validate(resolve(found.config, (), source), source)
+    prepared = _prepare(suite, written, source, results, overrides, None, online=False)
+    return replace(prepared, altered=(*found.altered, *prepared.altered))
+
+
+def _prepare(
+    suite: Suite,
+    written: Suite | None,
+    source: str,
+    results: Path,
+    overrides: Sequence[str],
+    only: str | None,
+    online: bool,
+) -> Prepared:
+    suite = registry.validate(suite, source)
+    altered = tuple(overrides) if overrides and suite != written else ()
     if suite.engine not in ENGINE_OPTIONS:
         raise UsageError(f"{source}: engine: unknown engine {suite.engine!r} (installed: {', '.join(ENGINE_OPTIONS)})")
     options.read(ENGINE_OPTIONS[suite.engine], suite.engine_options, source)
-    data = _data_revision(suite, source)
-    engine_sources = sources_digest(suite.engine)
-    sources = {v.regime: engine_sources + registry.source_digest(v.regime) for v in suite.regimes}
-    found = suite_cells.select(suite_cells.expand(suite, sources, data), only)
+    suite = pinned(suite, online)
+    identities = Identities(suite, source)
+    every = suite_cells.expand(suite, identities.of_cell)
+    found = suite_cells.select(every, only)
     if not found:
         raise UsageError(f"--only {only}: matches none of the suite's cells (they are named group/regime/seed)")
-    groups = {c.group.name for c in found}
     bases = [
-        Base(suite, group, policy, seed, engine_sources)
+        Base(suite, group, policy, seed, identities.of_base(policy))
         for group in suite.groups
-        if group.name in groups
         for policy in group.policies
         for seed in (suite.seeds if policy.stage0 is not None and policy.stage0.per_seed else [None])
     ]
-    return Prepared(source, suite, results / suite.name, tuple(found), tuple(bases))
-
-
-def _data_revision(suite: Suite, source: str) -> str:
-    """Checksums of all sets that the suite reads, as one string for the cells' keys. Raises SuiteError for an unknown task."""
-    found = []
-    for i, name in enumerate(suite.evaluation.tasks):
-        try:
-            found.append(f"{name}={get_task(name).checksum}")
-        except PluginError as error:
-            raise SuiteError(source, f"evaluation.tasks[{i}]", str(error)) from None
-    task = suite.training.task
-    if task == "micro":
-        return ",".join(found)
-    if task not in SOURCES:
-        raise SuiteError(
-            source, "training.task", f"unknown training task {task!r}; there are micro, {', '.join(SOURCES)}"
-        )
-    return ",".join([*found, f"training:{SETS[SOURCES[task]].sha256}"])
-
-
-def check_room(prepared: Prepared) -> None:
-    """Refuse, before anything is written, what the disk cannot hold. Raises UsageError."""
-    folder = prepared.folder
-    existing = next(p for p in (folder, *folder.parents) if p.exists())
-    if not existing.is_dir():
-        raise UsageError(f"{folder}: {existing} is a file, not a folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise UsageError(f"{folder}: {existing} cannot be written")
-    needed = predicted_bytes(prepared, len(prepared.pending()))
-    free = shutil.disk_usage(existing).free
-    if needed > free:
-        raise UsageError(
-            f"{folder}: the results need about {needed / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free on this disk"
-        )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:  # permissions do not tell everything: read-only mounts, root's own limits
-        raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from None
-
-
-def predicted_bytes(prepared: Prepared, cells: int) -> int:
-    """Disk that `cells` more cells take: checkpoints with optimiser states, and journals."""
-    return cells * _MICRO_CELL_BYTES
+    return Prepared(source, suite, results / suite.name, tuple(every), tuple(found), tuple(bases), altered)

@@ -12,6 +12,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 LINE_SECONDS = 15.0
+SHOWN = 4
+"""Running jobs that one line names."""
 
 
 class Reporter(Protocol):
@@ -20,6 +22,7 @@ class Reporter(Protocol):
     def start(self, bases: int, cells: Sequence[str], steps: int) -> None: ...
     def begin(self, label: str) -> None: ...
     def progress(self, label: str, done: float, total: float, words: str) -> None: ...
+    def phase(self, label: str, words: str) -> None: ...
     def end(self, label: str, outcome: str, reason: str, cpu_seconds: float) -> None: ...
     def message(self, text: str) -> None: ...
     def tick(self) -> None: ...
@@ -62,6 +65,7 @@ class Plain:
     def __init__(self) -> None:
         self._meter = Meter(0, (), 1)
         self._last = time.monotonic()
+        self._running: dict[str, str] = {}
 
     def start(self, bases: int, cells: Sequence[str], steps: int) -> None:
         self._meter = Meter(bases, cells, steps)
@@ -69,14 +73,20 @@ class Plain:
         self.message(f"{len(cells)} cell{'s' * (len(cells) != 1)}{base} to do")
 
     def begin(self, label: str) -> None:
-        pass
+        self._running[label] = "starting"
 
     def progress(self, label: str, done: float, total: float, words: str) -> None:
         self._meter.set(label, done / total if total else 1.0)
         self.tick()
 
+    def phase(self, label: str, words: str) -> None:
+        if label in self._running:
+            self._running[label] = words
+        self.tick()
+
     def end(self, label: str, outcome: str, reason: str, cpu_seconds: float) -> None:
         self._meter.set(label, 1.0)
+        self._running.pop(label, None)
         self._meter.cells_done += outcome == "done" and not label.startswith("base ")
         words = {"done": f"{cpu_seconds:.0f} CPU-s"}.get(outcome, reason)
         self.message(f"{label}: {outcome}{f', {words}' if words else ''}  [{self._meter.words()}]")
@@ -87,7 +97,9 @@ class Plain:
 
     def tick(self) -> None:
         if time.monotonic() - self._last >= LINE_SECONDS:
-            self.message(self._meter.words())
+            running = [f"{label}: {words}" for label, words in self._running.items() if words]
+            more = f", and {len(running) - SHOWN} more" if len(running) > SHOWN else ""
+            self.message("; ".join([self._meter.words(), *running[:SHOWN]]) + more)
 
     def stop(self) -> None:
         pass
@@ -118,6 +130,11 @@ class Bars:
         self._meter.set(label, share)
         if label in self._tasks:
             self._bars.update(self._tasks[label], completed=share, words=escape(words))
+        self.tick()
+
+    def phase(self, label: str, words: str) -> None:
+        if label in self._tasks and words:
+            self._bars.update(self._tasks[label], words=escape(words))
         self.tick()
 
     def end(self, label: str, outcome: str, reason: str, cpu_seconds: float) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
-from harness.learning.experience import Prompt
+from harness.experience.answers import Prompt
+from harness.store.manifest import Pool
 from harness.suite.cells import Cell
+from harness.suite.schema import Training
 from harness.suite.seeds import derive
 
 
@@ -17,11 +20,22 @@ def training_prompts(cell: Cell, step: int) -> list[Prompt]:
     return draw(cell.training.task, seed, cell.training.prompts, min_level=cell.training.min_level)
 
 
+def pool_entry(training: Training) -> Pool | None:
+    """What the manifest says of the training pool; None for micro. Raises DataError."""
+    if training.task == "micro":
+        return None
+    from harness.tasks.training import training_pool
+
+    pool = training_pool(training.task, min_level=training.min_level)
+    dropped = Counter(overlap.evaluation_set for overlap in pool.overlaps)
+    return Pool(pool.name, len(pool.prompts), pool.digest(), dict(dropped), len(pool.ambiguous), pool.below_level)
+
+
 def curve_prompts(cell: Cell) -> list[Prompt]:
-    """Evenly spaced held-out prompts of the first evaluation task; the same in every cell of a suite."""
+    """A fair part of the first evaluation task's prompts; the same in every cell of a suite."""
+    from harness.tasks.choice import fair_part
     from harness.tasks.registry import get_task
 
     task = get_task(cell.evaluation.tasks[0])
-    prompts = [replace(p, text=task.render(p, task.styles[0])) for p in task.documents(None)]
-    count = min(cell.evaluation.curve_prompts, len(prompts))
-    return [prompts[i * len(prompts) // count] for i in range(count)]
+    prompts = fair_part(task.documents(None), cell.evaluation.curve_prompts)
+    return [replace(p, text=task.render(p, task.styles[0])) for p in prompts]

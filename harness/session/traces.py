@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.exchange.records import Rollout
-from harness.learning.experience import Group, PeerAnswer
+from harness.experience.answers import Group, PeerAnswer
+from harness.experience.records import Rollout
 from harness.session.members import Member
 from harness.session.sharing import Received
 from harness.store.rows import TraceRow

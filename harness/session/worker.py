@@ -1,39 +1,71 @@
 """A worker process: takes cells and base checkpoints one after another, so that torch is imported once.
 
-    python -m harness.session.worker       jobs as JSON lines on stdin, progress as JSON lines on stdout
+    python -m harness.session.worker SECONDS     jobs as JSON lines on stdin, progress as JSON lines on stdout
 
-It leaves when its stdin closes, so no worker outlives its driver. Whatever libraries print goes to stderr.
+It leaves when its stdin closes, so no worker outlives its driver. While it has a job, whatever libraries print goes to the
+job's log. SECONDS is the driver's limit on silence.
 """
 
 from __future__ import annotations
 
+import errno
+import faulthandler
+import logging
 import os
 import queue
 import signal
 import sys
 import threading
 import time
-import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from harness.errors import DiskFullError, HarnessError
-from harness.session.messages import Finished, FromWorker, Job, Leave, Progress, Ready, encoder, to_worker
+from harness import phases
+from harness.errors import DiskFullError
+from harness.session.jobs import reason_of, run_job
+from harness.session.log import log_of, logged, trim
+from harness.session.messages import (
+    Alive,
+    Finished,
+    FromWorker,
+    Job,
+    Leave,
+    Progress,
+    Ready,
+    Said,
+    encoder,
+    to_worker,
+)
+
+if TYPE_CHECKING:
+    from harness.verification.verifier import Verifier
 
 GRACE_SECONDS = 30.0
 _REPORT_SECONDS = 0.2
+PULSE_SECONDS = 5.0
+"""Between two looks at whether the work gets on; a tenth of the limit on silence where that is shorter."""
+LEAST_CPU_SHARE = 0.01
+"""A main thread that uses so much of the time works, even where no count moves: inside a long call of native code."""
+FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+
+log = logging.getLogger("harness")
 
 
 class Worker:
     """Runs jobs and reports on them."""
 
-    def __init__(self, source: BinaryIO, sink: BinaryIO) -> None:
+    def __init__(self, source: BinaryIO, sink: BinaryIO, silence: float) -> None:
         self._sink, self._source = sink, source
         self._lock = threading.Lock()
         self._jobs: queue.Queue[Job | None] = queue.Queue()
         self._stopped = threading.Event()
         self._reported = 0.0
+        self._job: Job | None = None
+        phases.obey(self._stopped.is_set)
+        log.addHandler(_ToDriver(self._say))
         threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._pulse, args=(min(PULSE_SECONDS, silence / 10),), daemon=True).start()
 
     def serve(self) -> None:
         """Until told to stop."""
@@ -42,32 +74,26 @@ class Worker:
         verifier = Verifier(workers=1)
         self._say(Ready())
         while not self._stopped.is_set() and (job := self._jobs.get()) is not None:
-            self._say(self._finished(job, verifier))
+            self._job = job
+            try:
+                with logged(Path(job.folder)):
+                    finished = self._finished(job, verifier)
+                    log.info("end: %s %s", finished.outcome, finished.reason)
+            except OSError as error:  # of the log itself
+                finished = _failed(error, job)
+            self._job = None
+            self._say(finished)
         verifier.close()
 
-    def _finished(self, job: Job, verifier: object) -> Finished:
-        from harness.session.jobs import run_job
-        from harness.session.loop import Interrupted
-
+    def _finished(self, job: Job, verifier: Verifier) -> Finished:
         try:
-            spent = run_job(job, verifier, lambda *a: self._progress(job.id, *a), self._stopped.is_set)  # type: ignore[arg-type]
-        except Interrupted:
+            spent = run_job(job, verifier, lambda *a: self._progress(job.id, *a), self._stopped.is_set)
+        except phases.Interrupted:
             return Finished(job.id, "interrupted", "")
         except DiskFullError as error:
             return Finished(job.id, "disk", str(error))
-        except HarnessError as error:
-            return Finished(job.id, "failed", str(error))
-        except OSError as error:
-            if error.errno == 28:
-                return Finished(job.id, "disk", str(error))
-            traceback.print_exc()
-            return Finished(job.id, "failed", f"{type(error).__name__}: {error}")
         except Exception as error:  # a fault of ours or of a plugin ends this cell, not the others
-            traceback.print_exc()
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            return Finished(
-                job.id, "failed", f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
-            )
+            return _failed(error, job)
         return Finished(job.id, "done", "", spent)
 
     def _progress(self, job: str, done: float, total: float, words: str) -> None:
@@ -79,6 +105,21 @@ class Worker:
         with self._lock:
             self._sink.write(encoder.encode(message) + b"\n")
             self._sink.flush()
+
+    def _pulse(self, interval: float) -> None:
+        """Tell the driver that the work gets on, as long as it does: a phase counted, or the main thread computed.
+
+        This thread's own life says nothing: a main thread that waits for ever leaves the worker silent.
+        """
+        said, used, beats = time.monotonic(), 0.0, -1
+        while True:
+            time.sleep(interval)
+            now, cpu = time.monotonic(), _main_cpu_seconds()
+            if phases.beats() != beats or cpu - used >= LEAST_CPU_SHARE * (now - said):
+                said, used, beats = now, cpu, phases.beats()
+                self._say(Alive(phases.words()))
+            if (job := self._job) is not None:
+                trim(log_of(Path(job.folder)))
 
     def _read(self) -> None:
         for line in self._source:
@@ -94,12 +135,43 @@ class Worker:
         os._exit(1)
 
 
+def _failed(error: Exception, job: Job) -> Finished:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return Finished(job.id, "disk", str(error))
+    return Finished(job.id, "failed", reason_of(error, job))
+
+
+class _ToDriver(logging.Handler):
+    """The harness's own records, for who watches the run."""
+
+    def __init__(self, say: Callable[[FromWorker], None]) -> None:
+        super().__init__(logging.INFO)
+        self._tell = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(Said(record.getMessage()))
+
+
+def _main_cpu_seconds() -> float:
+    """CPU time of the main thread, in which jobs run; of the process where the system does not tell threads apart."""
+    thread = threading.main_thread().ident
+    if thread is None or not hasattr(time, "pthread_getcpuclockid"):
+        return time.process_time()
+    return time.clock_gettime(time.pthread_getcpuclockid(thread))
+
+
 def main() -> None:
     """Entry point of the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides what Ctrl-C means
+    for ignored in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ignored, signal.SIG_IGN)  # the driver decides what they mean
     sink = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
-    Worker(sys.stdin.buffer, sink).serve()
+    logging.basicConfig(stream=sys.stderr, format=FORMAT, datefmt="%Y-%m-%d %H:%M:%S")
+    logging.captureWarnings(True)
+    log.setLevel(logging.INFO)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # the driver asks a silent worker where it is before it kills it
+    Worker(sys.stdin.buffer, sink, float(sys.argv[1])).serve()
 
 
 if __name__ == "__main__":

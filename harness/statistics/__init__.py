@@ -1,4 +1,4 @@
-"""Intervals, paired comparisons, tie groups and power. Vectorised numpy; deterministic by seed; no torch.
+"""Intervals, paired comparisons, verdicts, tie groups and power. Vectorised numpy; deterministic by seed; no torch.
 
 Everywhere: the last axis runs over seeds (or questions, as named), NaN means missing, accuracies are in [0, 1].
 """
@@ -8,11 +8,14 @@ from harness.statistics.bootstrap import bootstrap_interval, iqm, iqm_interval, 
 from harness.statistics.compare import QuestionComparison, holm, minimum_detectable, paired, paired_by_question
 from harness.statistics.curves import area_under_curve, per_unit
 from harness.statistics.intervals import Estimate, mean_interval
-from harness.statistics.ties import tie_groups
+from harness.statistics.judgement import MARGIN, Judgement, judge, verdict
+from harness.statistics.noise import sampling_variance
 
 __all__ = [
+    "MARGIN",
     "Accuracy",
     "Estimate",
+    "Judgement",
     "QuestionComparison",
     "accuracy",
     "area_under_curve",
@@ -20,11 +23,13 @@ __all__ = [
     "holm",
     "iqm",
     "iqm_interval",
+    "judge",
     "mean_interval",
     "minimum_detectable",
     "paired",
     "paired_by_question",
     "per_unit",
     "probability_of_improvement",
-    "tie_groups",
+    "sampling_variance",
+    "verdict",
 ]

@@ -12,13 +12,14 @@ from scipy.special import bdtr, nctdtrinc, stdtrit
 from harness.statistics.intervals import Array, Estimate, mean_interval
 
 
-def paired(ours: ArrayLike, theirs: ArrayLike, level: float = 0.95) -> Estimate:
+def paired(ours: ArrayLike, theirs: ArrayLike, level: float = 0.95, noise: ArrayLike | None = None) -> Estimate:
     """Differences by seed (last axis, equal order) with Student t interval and p-value; a pair with a NaN is missing.
 
     Regimes of one seed see the same prompts and start from the same samples, so the pairs cancel what seeds share.
-    The question set is taken as given: the interval speaks of other seeds, not of other questions.
+    The question set is taken as given: the interval speaks of other seeds, not of other questions. `noise` is that of the
+    differences: given the questions both sides answer for themselves, so it is the sum of their `sampling_variance`.
     """
-    return mean_interval(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64), level)
+    return mean_interval(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64), level, noise)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,14 +54,18 @@ def paired_by_question(
     return QuestionComparison(mean_interval(means, level), wins, losses, means.size - decided, sign)
 
 
-def holm(p_values: Float[np.ndarray, "k"]) -> Float[np.ndarray, "k"]:
-    """Holm's step-down adjustment (Scand. J. Statist. 6, 1979) of one family of p-values; NaN ones do not count."""
+def holm(p_values: Float[np.ndarray, "k"], weights: ArrayLike = 1.0) -> Float[np.ndarray, "k"]:
+    """Holm's step-down adjustment (Scand. J. Statist. 6, 1979) of one family of p-values; NaN ones do not count.
+
+    weights: how much of the family's error each may use up (his section 4); all alike without them.
+    """
     p = np.asarray(p_values, dtype=np.float64)
+    weight = np.broadcast_to(np.asarray(weights, dtype=np.float64), p.shape)
     adjusted = np.full(p.shape, np.nan)
     known = np.flatnonzero(~np.isnan(p))
-    order = known[np.argsort(p[known], kind="stable")]
-    steps = p[order] * np.arange(order.size, 0, -1)
-    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    order = known[np.argsort(p[known] / weight[known], kind="stable")]
+    left = np.cumsum(weight[order][::-1])[::-1]
+    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] / weight[order] * left), 1.0)
     return adjusted
 
 
@@ -70,8 +75,10 @@ def minimum_detectable(error: ArrayLike, n: ArrayLike, power: float = 0.8, level
     `error` is the standard error of the mean difference (`Estimate.error`); exact by the noncentral t distribution, the
     far tail left out. NaN where n < 2.
     """
-    n = np.asarray(n)
-    freedom = np.maximum(n - 1, 1).astype(np.float64)
-    critical = stdtrit(freedom, 0.5 + level / 2)
-    shift = nctdtrinc(freedom, 1 - power, critical)
-    return np.where(n > 1, shift * np.asarray(error, dtype=np.float64), np.nan)
+    counts, place = np.unique(
+        np.asarray(n), return_inverse=True
+    )  # the inverse function is slow, and most have as many seeds
+    freedom = np.maximum(counts - 1, 1).astype(np.float64)
+    shift = nctdtrinc(freedom, 1 - power, stdtrit(freedom, 0.5 + level / 2))
+    wide = np.where(counts > 1, shift, np.nan)[place].reshape(np.shape(n))
+    return np.asarray(wide * np.asarray(error, dtype=np.float64))

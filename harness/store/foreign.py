@@ -20,7 +20,7 @@ from harness.errors import StoreError, UsageError
 from harness.store.columns import SCHEMAS, without_nan
 from harness.store.files import replace_atomic
 from harness.store.journal import read_journal, write_columns
-from harness.store.manifest import Manifest, read_manifest, read_suite, write_manifest, write_suite
+from harness.store.manifest import Manifest, read_manifest, read_suite, suite_files, write_manifest, write_suite
 from harness.store.text import visible
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
@@ -48,7 +48,9 @@ _UNIQUE = {
     "curves": ["policy", "step", "metric"],
     "samples": ["policy", "checkpoint_step", "task", "metric", "doc_id", "repeat"],
 }
-_NEGATIVE = {"made", "loss"}
+_NEGATIVE = {"made", "vote"}
+_LATER = {"clipped_tokens", "ratios", "vote"}
+"""Columns that older versions did not write."""
 
 
 @dataclass(slots=True)
@@ -161,7 +163,7 @@ def _checked_tables(manifest: Manifest, folder: Path, report: ImportReport) -> d
             report.refused.append(f"{folder.name}/{name}: {str(error).splitlines()[0]}")
             continue
         good = table
-        for problem, check in _checks(name, policies).items():
+        for problem, check in _checks(name, policies, table).items():
             kept = good.filter(pc.fill_null(check(good), False))
             if lost := good.num_rows - kept.num_rows:
                 report.rows_refused += lost
@@ -177,11 +179,13 @@ def _checked_tables(manifest: Manifest, folder: Path, report: ImportReport) -> d
 Check = Callable[[pa.Table], pa.ChunkedArray]
 
 
-def _checks(name: str, policies: pa.Array) -> dict[str, Check]:
+def _checks(name: str, policies: pa.Array, table: pa.Table) -> dict[str, Check]:
     """What each row of a table must satisfy, by the words that refuse it."""
     checks: dict[str, Check] = {}
     for column in SCHEMAS[name]:
         label, kind = column.name, column.type
+        if label in _LATER and table[label].null_count == table.num_rows:
+            continue
         if pa.types.is_string(kind):
             limit = _MAX_TEXT if label in _TEXTS else _MAX_NAME
             checks[f"{label}: absent or longer than {limit:,} bytes"] = partial(_short, label, limit)
@@ -244,13 +248,14 @@ def _write(target: Path, manifest: Manifest, tables: Mapping[str, pa.Table]) -> 
 
 def _take_suite(target: Path, folders: list[tuple[str, Path]], suite: str, report: ImportReport) -> None:
     source = next(folder.parent for name, folder in folders if name == suite)
-    if not target.exists() or (target / "suite.json").exists() or not (source / "suite.json").exists():
+    file = next(iter(suite_files(source)), None)
+    if not target.exists() or (target / "suite.json").exists() or file is None:
         return
     try:
-        if (source / "suite.json").is_symlink() or (source / "suite.json").stat().st_size > _MAX_MANIFEST:
-            raise StoreError(f"{source / 'suite.json'}: a link, or too large")
+        if file.is_symlink() or file.stat().st_size > _MAX_MANIFEST:
+            raise StoreError(f"{file}: a link, or too large")
         about = read_suite(source)
     except StoreError as error:
         report.refused.append(str(error))
         return
-    write_suite(target, msgspec.structs.replace(about, name=target.name, cells=()))
+    write_suite(target, msgspec.structs.replace(about, name=target.name, cells=(), bases=(), altered=()))

@@ -25,7 +25,7 @@ from harness.errors import StoreError
 from harness.store.columns import SCHEMAS
 from harness.store.files import TEMPORARY, disk_errors, remove, replace_atomic, sync
 from harness.store.journal import Contents, read_journal
-from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite
+from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, suite_files
 from harness.store.schema import DERIVE, DERIVED, SOURCE, create_statements, version
 
 STORE = "harness.duckdb"
@@ -137,8 +137,8 @@ def scan(results: Path) -> tuple[list[Source], dict[str, str]]:
                 settled = now - max(stamps) > _SETTLED_NS
                 mark = f"{stamps[0]}-{stamps[1]}" + ("" if settled else f"-read-at-{now}")
                 sources.append(Source(suite.name, cell.name, Path(cell.path), mark))
-        if stamp := _stamp(f"{suite.path}/suite.json"):
-            suites[suite.name] = str(stamp)
+        if files := suite_files(Path(suite.path)):
+            suites[suite.name] = " ".join(f"{file.name}-{_stamp(str(file))}" for file in files)
     return sources, suites
 
 
@@ -220,13 +220,13 @@ def _insert_suites(
             suite = read_suite(results / name)
         except StoreError as error:
             problems.append((name, "", str(error)))
-            suite = SuiteFile(name=name)
+            suite = SuiteFile(name=name, baseline="")
         variants = [v.name for v in suite.variants]
         values = (
             name, suite.title, suite.baseline, suite.engine, variants, list(suite.groups), list(suite.seeds),
-            list(suite.cells), json.dumps(suite.config), mark,
+            list(suite.cells), list(suite.bases), list(suite.altered), json.dumps(suite.config), mark,
         )  # fmt: skip
-        connection.execute("INSERT INTO suites VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        connection.execute(f"INSERT INTO suites VALUES ({', '.join('?' * len(values))})", values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """A cell's manifest: what it is, in which state, and where it came from. One `manifest.json` in each cell's folder.
 
-results/<suite>/suite.json                the resolved suite, for order and baseline
+results/<suite>/suite.json                the resolved suite, as it is written: for order, baseline and whose cells count
+results/<suite>/altered-<hash>.json       the same for a run with `--set`
 results/<suite>/<cell key>/manifest.json  this struct
 results/<suite>/<cell key>/journal/       `harness.store.journal`
 results/<suite>/base-<hash>/              the same for an evaluated base checkpoint (kind `base`, one policy)
@@ -8,6 +9,7 @@ results/<suite>/base-<hash>/              the same for an evaluated base checkpo
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -15,9 +17,10 @@ import msgspec
 
 from harness.errors import StoreError
 from harness.store.files import write_atomic
+from harness.suite.cells import Identity
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
-State = Literal["pending", "running", "done", "failed"]
+State = Literal["pending", "running", "cut off", "done", "failed"]
 
 
 class PolicyEntry(msgspec.Struct, frozen=True):
@@ -26,6 +29,26 @@ class PolicyEntry(msgspec.Struct, frozen=True):
     name: str
     model: str
     revision: str = ""
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """What a cell was trained on: the pool's prompts and their digest, and what was left out: repeated by an evaluation set
+    (by set), with several boxed answers, below the level."""
+
+    name: str
+    prompts: int
+    digest: str
+    overlaps: dict[str, int] = {}
+    ambiguous: int = 0
+    below_level: int = 0
+
+    def describe(self) -> str:
+        """One line."""
+        by_set = ", ".join(f"{count} of {name}" for name, count in sorted(self.overlaps.items())) or "none"
+        return (
+            f"{self.name}: {self.prompts} training prompts; dropped: overlaps {by_set}, "
+            f"{self.ambiguous} with several boxed answers, {self.below_level} below the level"
+        )
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +71,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     options: every setting of the variant besides name and budget; the budget-matched baseline is the variant whose
     regime_type and options equal those of `baseline` and whose budget equals this cell's.
     baseline: name of the suite's baseline variant. origin: empty here, a label after an import from another lab.
+    identity: what the key holds besides `config`, the results versions among it; empty in results that are older than these.
+    pool: None for micro, whose prompts are made.
     """
 
     suite: str
@@ -68,6 +93,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     provenance: Provenance = Provenance()
     origin: str = ""
+    identity: Identity = Identity()
+    pool: Pool | None = None
 
 
 class VariantEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +107,9 @@ class VariantEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SuiteFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`suite.json`: the resolved suite. cells: the keys that belong to it now; others in the folder are
-    of older settings or code and are left out of tables (empty: all count). config: the resolved YAML."""
+    """`suite.json`: the resolved suite. cells, bases: the keys that belong to it now; others in the folder are
+    of other settings or older code and are left out of tables (empty: all count). config: the resolved YAML.
+    altered: the settings by which a run differs from the suite as written; empty in `suite.json`."""
 
     name: str
     title: str = ""
@@ -91,6 +119,8 @@ class SuiteFile(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     cells: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
+    altered: tuple[str, ...] = ()
     config: dict[str, Any] = {}
 
 
@@ -105,13 +135,29 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_suite(folder: Path, suite: SuiteFile) -> None:
-    """Replace `results/<suite>/suite.json`. Raises DiskFullError, StoreError."""
-    write_atomic(folder / "suite.json", _pretty(suite))
+    """Replace `results/<suite>/suite.json`, or the file of the altered run. Raises DiskFullError, StoreError."""
+    write_atomic(folder / suite_file_name(suite), _pretty(suite))
 
 
-def read_suite(folder: Path) -> SuiteFile:
-    """Raises StoreError."""
-    return _read(folder / "suite.json", SuiteFile)
+def suite_file_name(suite: SuiteFile) -> str:
+    """By content for an altered run: the same settings have the same file, in whatever order they were given."""
+    if not suite.altered:
+        return "suite.json"
+    return (
+        f"altered-{hashlib.blake2b(msgspec.json.encode(suite.config, order='sorted'), digest_size=6).hexdigest()}.json"
+    )
+
+
+def suite_files(folder: Path) -> list[Path]:
+    """`suite.json` if the suite has been run as written, then its altered runs, the newest first."""
+    written, altered = folder / "suite.json", folder.glob("altered-*.json")
+    newest = sorted(altered, key=lambda file: (-file.stat().st_mtime_ns, file.name))
+    return [*([written] if written.exists() else []), *newest]
+
+
+def read_suite(folder: Path, file: Path | None = None) -> SuiteFile:
+    """What stands for the folder: the suite as written, else its newest altered run; or `file`. Raises StoreError."""
+    return _read(file or next(iter(suite_files(folder)), folder / "suite.json"), SuiteFile)
 
 
 def _pretty(value: msgspec.Struct) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,10 @@ import duckdb
 import pyarrow as pa
 
 from harness.errors import StoreError, UsageError
+from harness.store.columns import SCHEMAS
 from harness.store.ingest import STORE, quoted
+from harness.store.manifest import SuiteFile
+from harness.store.schema import CURRENT, DERIVED
 
 
 class Snapshot:
@@ -20,11 +23,15 @@ class Snapshot:
     SQL can neither change anything nor reach files, the network or the settings.
     """
 
-    def __init__(self, results: Path) -> None:
-        """Raises StoreError where there is no store, or it cannot be read."""
+    def __init__(self, results: Path, shown: SuiteFile | None = None) -> None:
+        """shown: the run whose cells count for its suite, instead of the one that stands for the suite's folder.
+
+        Raises StoreError where there is no store, or it cannot be read.
+        """
         path = results / STORE
         if not path.exists():
             raise StoreError(f"{results}: no results yet (run a suite first: harness run quickstart)")
+        self._use = "USE memory" if shown else "USE store"
         # attached to a private in-memory database: `connect(path)` would share one instance with older snapshots
         self._connection = duckdb.connect(
             ":memory:", config={"temp_directory": "", "autoinstall_known_extensions": "false"}
@@ -33,6 +40,7 @@ class Snapshot:
             for statement in (
                 f"ATTACH '{quoted(path)}' AS store (READ_ONLY)",
                 "USE store",
+                *(_instead(shown) if shown else ()),
                 "SET enable_external_access = false",
                 "SET lock_configuration = true",
             ):
@@ -45,7 +53,7 @@ class Snapshot:
         """Rows of one of our own statements. Safe to call from several threads. Raises StoreError."""
         try:
             with self._connection.cursor() as cursor:
-                cursor.execute("USE store")
+                cursor.execute(self._use)
                 return cursor.sql(statement, params=list(parameters)).to_arrow_table()
         except duckdb.Error as error:
             raise StoreError(str(error)) from error
@@ -79,6 +87,31 @@ class Snapshot:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _instead(shown: SuiteFile) -> list[str]:
+    """Statements that lay views over the store, in which a suite's cells are those of `shown`."""
+    literal = {
+        "baseline": _text(shown.baseline), "variants": _texts(v.name for v in shown.variants), "groups": _texts(shown.groups),
+        "cells": _texts(shown.cells), "bases": _texts(shown.bases), "altered": _texts(shown.altered),
+    }  # fmt: skip
+    changed = ", ".join(f"{value} AS {name}" for name, value in literal.items())
+    tables = [*SCHEMAS, *DERIVED, "cells", "problems", "questions"]
+    return [
+        *(f"CREATE VIEW memory.{table} AS FROM store.{table}" for table in tables),
+        f"CREATE VIEW memory.suites AS SELECT * REPLACE ({changed}) FROM store.suites WHERE suite = {_text(shown.name)}",
+        "USE memory",
+        CURRENT,
+        "USE store",
+    ]
+
+
+def _texts(values: Iterable[str]) -> str:
+    return f"[{', '.join(map(_text, values))}]::VARCHAR[]"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
 
 
 def _first_line(error: duckdb.Error) -> str:

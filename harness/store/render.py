@@ -12,20 +12,28 @@ import msgspec
 from rich.cells import cell_len, chop_cells
 
 from harness.errors import UsageError
+from harness.statistics.judgement import GAINS, LOSES
+from harness.store.ranking import MIN_RUNS, Aggregate, Head
 from harness.store.table import MEAN, Pair, ShowRow
 from harness.store.text import visible
+from harness.store.words import explained, verdict_mark
 
 Rows = Sequence[ShowRow]
 
 
-def render(suite: str, rows: Rows, form: str = "table", width: int = 120, colour: bool = False) -> str:
+def render(
+    suite: str, rows: Rows, form: str = "table", width: int = 120, colour: bool = False, head: Head | None = None
+) -> str:
     """`form`: table, json, csv, markdown or latex; `width` and `colour` are for `table`. Raises UsageError."""
+    head = head or Head()
     if form == "table":
-        return _table(rows, width, colour)
+        return _table(suite, rows, width, colour, head)
+    if form == "json":
+        return msgspec.json.encode({"suite": suite, **msgspec.structs.asdict(head), "rows": list(rows)}).decode()
     try:
-        return _FORMS[form](suite, rows)
+        return _FORMS[form](suite, rows, head.margin)
     except KeyError:
-        raise UsageError(f"unknown format {form!r} (table, {', '.join(_FORMS)})") from None
+        raise UsageError(f"unknown format {form!r} (table, json, {', '.join(_FORMS)})") from None
 
 
 def percent(value: float | None, signed: bool = False) -> str:
@@ -42,40 +50,68 @@ def _with(value: str, interval: Pair | None) -> str:
     return f"{value} {bounds(interval)}".rstrip()
 
 
-_HEADS = ("accuracy", "gain over the baseline", "tie", "base", "used", "seeds", "rollouts", "CPU-s")
+_HEADS = ("accuracy", "gain", "tie", "verdict", "base", "used", "seeds", "rollouts", "CPU-s")
 """In order of weight: a narrow terminal gets the first ones."""
 
 
-def _table(rows: Rows, width: int, colour: bool) -> str:
-    shown = len(_HEADS) if width >= 106 else 5 if width >= 85 else 3
+def _table(suite: str, rows: Rows, width: int, colour: bool, head: Head) -> str:
+    if not rows:
+        return "no finished cells yet\n"
+    shown = len(_HEADS) if width >= 120 else 4
     parts = []
+    opening = [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)]
+    if opening:
+        parts += _folded(visible(suite), width, "bold", colour)
+        for headline in opening:
+            parts += _folded(visible(f"{headline.metric}: {headline.sentence}"), width, "", colour)
+        parts.append("")
     for (group, task, metric), members in groupby(rows, key=lambda r: (r.group, r.task, r.metric)):
         title = visible(f"{group}: {task}, {metric}; accuracy in %, gain in points, 95 % intervals")
-        lines = [[(head, "dim") for head in ("regime", "policy", *_HEADS[:shown])]]
-        lines += [_cells(row)[: shown + 2] for row in members]
+        lines = [[(name, "dim") for name in ("regime", "policy", *_HEADS[:shown])]]
+        lines += [_cells(row, head.margin)[: shown + 2] for row in members]
         parts += [*_folded(title, width, "bold", colour), *_aligned(lines, width, colour), ""]
+    for metric, found in head.across.items():
+        parts += [*_across(metric, found, width, colour), ""]
     about = (
-        "gain: paired by seed with the baseline at the same rollout budget (Student t). tie 1: cannot be told from the "
-        "best. used: share of received peer answers that gave a gradient."
+        "gain: paired by seed with the baseline at the same rollout budget (Student t). used: share of received peer answers "
+        f"that gave a gradient. {explained(head.margin)}"
     )
-    parts += _folded(about, width, "dim", colour) if rows else ["no finished cells yet"]
-    return "\n".join(parts) + "\n"
+    return "\n".join([*parts, *_folded(about, width, "dim", colour)]) + "\n"
+
+
+def _across(metric: str, found: Sequence[Aggregate], width: int, colour: bool) -> list[str]:
+    title = f"all {found[0].tasks} panels, {metric}: interquartile mean in %, how often a run beats one of the baseline"
+    lines = [[("regime", "dim"), ("seeds", "dim"), ("IQM", "dim"), ("better than baseline", "dim")]]
+    for a in found:
+        better = "–" if a.better is None else _with(f"{a.better:.0%}", a.better_interval)
+        lines.append(
+            [(visible(a.regime), ""), (str(a.seeds), ""), (_with(percent(a.iqm), a.iqm_interval), ""), (better, "")]
+        )
+    note = "95 % stratified bootstrap intervals over seeds" + (
+        "" if any(a.iqm_interval for a in found) else f" from {MIN_RUNS} seeds on"
+    )
+    return [
+        *_folded(title, width, "bold", colour),
+        *_aligned(lines, width, colour),
+        *_folded(note, width, "dim", colour),
+    ]
 
 
 Cell = tuple[str, str]
 """A text and its style."""
 _STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32}
+_COLOURS = {GAINS: "green", LOSES: "red"}
 
 
-def _cells(row: ShowRow) -> list[Cell]:
-    gains = row.gain_interval is not None and row.gain_interval[0] > 0
-    loses = row.gain_interval is not None and row.gain_interval[1] < 0
+def _cells(row: ShowRow, margin: float) -> list[Cell]:
+    style = _COLOURS.get(row.verdict, "")
     return [
-        (visible(row.regime) if row.policy == MEAN else "", "bold" if row.tie_group == 1 else ""),
+        (visible(row.regime) if row.policy == MEAN else "", "bold" if row.best else ""),
         ("mean" if row.policy == MEAN else visible(row.policy), ""),
         (_with(percent(row.accuracy), row.interval), ""),
-        (_with(percent(row.gain, signed=True), row.gain_interval), "green" if gains else "red" if loses else ""),
-        (str(row.tie_group), ""),
+        (_with(percent(row.gain, signed=True), row.gain_interval), style),
+        (row.tie_group, ""),
+        (verdict_mark(row.verdict, margin), style),
         (percent(row.base), ""),
         ("–" if row.peer_used is None else f"{row.peer_used:.0%}", ""),
         (str(row.seeds), ""),
@@ -117,11 +153,7 @@ def _styled(text: str, style: str, colour: bool) -> str:
     return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if colour and style and text else text
 
 
-def _json(suite: str, rows: Rows) -> str:
-    return msgspec.json.encode({"suite": suite, "rows": list(rows)}).decode()
-
-
-def _csv(suite: str, rows: Rows) -> str:
+def _csv(suite: str, rows: Rows, margin: float) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["suite", *(_flat_names())])
@@ -153,19 +185,19 @@ def _harmless(text: str) -> str:
     return f"'{text}" if text[:1] in "=+-@\t\r" and text != MEAN else text
 
 
-def _markdown(suite: str, rows: Rows) -> str:
+def _markdown(suite: str, rows: Rows, margin: float) -> str:
     lines = [
-        "| group | task | metric | regime | policy | seeds | base | accuracy | gain | tie | used | rollouts | CPU-s |",
-        "| --- | --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| group | task | metric | regime | policy | seeds | base | accuracy | gain | tie | verdict | used | rollouts | CPU-s |",
+        "| --- | --- | --- | --- | --- | ---: | ---: | ---: | ---: | --- | --- | ---: | ---: | ---: |",
     ]
     for row in rows:
         regime = _cell(row.regime)
         cells = (
-            _cell(row.group), _cell(row.task), row.metric, f"**{regime}**" if row.tie_group == 1 else regime,
+            _cell(row.group), _cell(row.task), row.metric, f"**{regime}**" if row.best else regime,
             "mean" if row.policy == MEAN else _cell(row.policy), str(row.seeds), percent(row.base),
             _with(percent(row.accuracy), row.interval), _with(percent(row.gain, signed=True), row.gain_interval),
-            str(row.tie_group), "–" if row.peer_used is None else f"{row.peer_used:.0%}", f"{row.rollouts:,.0f}",
-            f"{row.cpu_seconds:,.0f}",
+            row.tie_group, _cell(verdict_mark(row.verdict, margin)), "–" if row.peer_used is None else f"{row.peer_used:.0%}",
+            f"{row.rollouts:,.0f}", f"{row.cpu_seconds:,.0f}",
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -178,7 +210,7 @@ def _cell(text: str) -> str:
     return visible(text).translate(_MARKDOWN)
 
 
-def _latex(suite: str, rows: Rows) -> str:
+def _latex(suite: str, rows: Rows, margin: float) -> str:
     """A booktabs table per task and metric: regimes down, groups and policies across."""
     parts = ["% needs \\usepackage{booktabs}"]
     for (task, metric), members in groupby(
@@ -209,7 +241,7 @@ def _latex_cell(row: ShowRow | None) -> str:
     if row is None:
         return "--"
     value = f"{100 * row.accuracy:.1f}"
-    value = f"\\textbf{{{value}}}" if row.tie_group == 1 else value
+    value = f"\\textbf{{{value}}}" if row.best else value
     if row.gain is None:
         return value if row.interval is None else f"{value} ${_tex_bounds(row.interval)}$"
     interval = "" if row.gain_interval is None else f"\\,{_tex_bounds(row.gain_interval)}"
@@ -230,4 +262,4 @@ def _tex(text: str) -> str:
     return visible(text).replace("\n", " ").translate(_TEX)
 
 
-_FORMS: dict[str, Callable[[str, Rows], str]] = {"json": _json, "csv": _csv, "markdown": _markdown, "latex": _latex}
+_FORMS: dict[str, Callable[[str, Rows, float], str]] = {"csv": _csv, "markdown": _markdown, "latex": _latex}

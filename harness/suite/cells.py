@@ -5,11 +5,30 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.suite.schema import Evaluation, Group, Sharing, Suite, Training, Variant
+import msgspec
+
+from harness.suite.schema import Evaluation, Group, Keep, Sharing, Suite, Training, Variant
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What a result depends on besides its configuration; with that the key hashes it.
+
+    models: what each policy starts from, by its name: a micro family, `content DIGEST` of a local folder, or a hub name with its
+    commit. pool: digest of the training pool; empty for micro. evaluation: checksums of the evaluation sets by task.
+    versions: results versions of the packages that compute.
+    """
+
+    models: dict[str, str] = {}
+    pool: str = ""
+    evaluation: dict[str, str] = {}
+    versions: dict[str, str] = {}
+
+
+NO_IDENTITY = Identity()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +46,8 @@ class Cell:
     seed: int
     key: str
     baseline: str = "independent"
+    identity: Identity = NO_IDENTITY
+    keep: Keep = "last"
 
     @property
     def label(self) -> str:
@@ -39,7 +60,7 @@ class Cell:
         return own * self.variant.factor
 
     def config(self) -> dict[str, Any]:
-        """The resolved configuration as plain data: what the key hashes."""
+        """The resolved configuration as plain data: what the key hashes, each model's digest in its name's place."""
         return {
             "engine": self.engine,
             "engine_options": dict(self.engine_options),
@@ -57,20 +78,28 @@ def digest(*parts: Any) -> str:
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def expand(suite: Suite, sources: Mapping[str, str], data_revision: str = "") -> list[Cell]:
-    """All cells in the order group, seed, regime: a cut-off run leaves comparable cells.
+def keyed(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """A policy's configuration without where its model lies: `Identity.models` says what it is."""
+    return {name: value for name, value in policy.items() if name not in ("model", "revision")}
 
-    `sources` maps a regime's name to the hash of the sources that compute its results.
-    """
+
+def cell_key(config: Mapping[str, Any], identity: Identity) -> str:
+    """The key of a cell with this configuration and identity."""
+    group = {**config["group"], "policies": [keyed(policy) for policy in config["group"]["policies"]]}
+    return digest({**config, "group": group}, msgspec.to_builtins(identity))
+
+
+def expand(suite: Suite, identity: Callable[[Group, Variant], Identity]) -> list[Cell]:
+    """All cells in the order group, seed, regime: a cut-off run leaves comparable cells."""
     cells = []
     for group in suite.groups:
         for seed in suite.seeds:
             for variant in suite.regimes:
                 cell = Cell(
                     suite.name, suite.engine, suite.engine_options, group, variant, suite.sharing_of(variant),
-                    suite.training, suite.evaluation, seed, "", suite.baseline,
+                    suite.training, suite.evaluation, seed, "", suite.baseline, identity(group, variant), suite.keep,
                 )  # fmt: skip
-                cells.append(replace(cell, key=digest(cell.config(), sources[variant.regime], data_revision)))
+                cells.append(replace(cell, key=cell_key(cell.config(), cell.identity)))
     return cells
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -54,13 +55,18 @@ def load(name: str, overrides: Sequence[str] = ()) -> Suite:
         raise SuiteError(str(path), "", "the file is empty")
     if not isinstance(raw, dict):
         raise SuiteError(str(path), "", "a suite is a mapping of keys such as groups, regimes, seeds")
-    raw.setdefault("name", path.stem)
+    return resolve({"name": path.stem, **raw}, overrides, str(path))
+
+
+def resolve(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Suite:
+    """A suite from its plain data, overrides applied. Raises SuiteError."""
+    own = copy.deepcopy(dict(raw))
     for override in overrides:
-        _apply(raw, override)
+        _apply(own, override)
     try:
-        return Suite.model_validate(raw)
+        return Suite.model_validate(own)
     except ValidationError as error:
-        raise first_error(error, str(path)) from None
+        raise first_error(error, source) from None
 
 
 def first_error(error: ValidationError, source: str) -> SuiteError:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 Positive = Annotated[int, Field(ge=1, le=1_000_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
+Keep = Literal["last", "best", "none"]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -115,10 +116,21 @@ class Variant(_Model):
     budget: Literal["1x", "2x", "4x"] = "1x"
     sampling_stream: Seed = 0
     """Another stream draws other samples from the same seed: the A/A control."""
+    old_logprobs: Literal["sampler", "trainer"] | None = None
+    """Whose log-probabilities own answers' ratios are taken to; by default as the regime declares."""
+    sampler_correction: Annotated[float, Field(ge=0, le=1000)] = 0.0
+    """C of the truncated importance correction of the sampler's drift, at least 1; 0 is none."""
     sharing: Sharing | None = None
     replay: Replay | None = None
     """Peers that are not in the group speak from a recording."""
     options: dict[str, Any] = {}
+
+    @field_validator("sampler_correction")
+    @classmethod
+    def _truncation(cls, value: float) -> float:
+        if 0 < value < 1:
+            raise ValueError("must be 0 (none) or at least 1")
+        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -192,6 +204,9 @@ class Suite(_Model):
     groups: Annotated[list[Group], Field(min_length=1, max_length=256)]
     regimes: Annotated[list[Variant], Field(min_length=1, max_length=256)]
     seeds: Annotated[list[Seed], Field(min_length=1, max_length=1000)]
+    keep: Keep = "last"
+    """Weights of a finished cell: of the last step, of the best point of each policy's learning curve, or none. What is evaluated
+    is always the last step; results do not depend on it."""
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
     sharing: Sharing = Sharing()
@@ -214,6 +229,8 @@ class Suite(_Model):
         names = [v.name for v in self.regimes]
         if self.baseline not in names:
             raise ValueError(f"baseline: {self.baseline!r} is not among the suite's regimes ({', '.join(names)})")
+        if self.keep == "best" and not self.evaluation.curve_every:
+            raise ValueError("keep: `best` needs a learning curve (evaluation.curve_every)")
         return self
 
     def sharing_of(self, variant: Variant) -> Sharing:

@@ -11,8 +11,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import platformdirs
-
+from harness.cache import cache_folder
 from harness.errors import DataError
 from harness.tasks.sets import DataSet, Remote
 
@@ -21,15 +20,10 @@ _TOTAL_SECONDS = 600.0
 _MAX_BYTES = 64 << 20
 
 
-def cache_folder() -> Path:
-    """Where fetched files are kept; HARNESS_CACHE overrides the platform's place."""
-    configured = os.environ.get("HARNESS_CACHE")
-    return (Path(configured) if configured else Path(platformdirs.user_cache_dir("harness"))) / "data"
-
-
 def cached_path(remote: Remote, file: str) -> Path:
     """Where this file of this revision is kept, whether or not it is there."""
-    return cache_folder() / remote.repository.replace("/", "--") / remote.revision[:12] / file.replace("/", "--")
+    kept = cache_folder() / "data"
+    return kept / remote.repository.replace("/", "--") / remote.revision[:12] / file.replace("/", "--")
 
 
 def remote_files(data: DataSet, fetch: bool = True) -> list[Path]:

@@ -1,13 +1,21 @@
-"""Which training problems are also evaluation problems: equal once normalised, or near-duplicates."""
+"""Which training problems are also evaluation problems: equal once normalised, or near-duplicates.
+
+Every set is pinned by its checksum, so what repeats what is found once (tools/overlap_index.py) and shipped as `overlaps.json`:
+a training pool is the same in every lab, whichever evaluation sets are at hand there.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
+import msgspec
+
+INDEX = Path(__file__).with_name("overlaps.json")
 SHINGLE = 4
 NEAR = 0.7
 _TOKEN = re.compile(r"\\?[a-z]+|\d+(?:\.\d+)?|[^\sa-z\d.,;:?!'\"]")
@@ -16,8 +24,7 @@ _COSMETIC = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Overlap:
+class Overlap(msgspec.Struct, frozen=True, array_like=True):
     """A training problem and the evaluation problem it repeats. similarity: 1.0 when equal after normalisation."""
 
     training: str
@@ -25,6 +32,19 @@ class Overlap:
     evaluation: str
     kind: Literal["exact", "near"]
     similarity: float
+
+
+class Index(msgspec.Struct, frozen=True):
+    """`overlaps.json`. sets: SHA-256 of every set that was compared. overlaps: by training set, in that set's order."""
+
+    sets: dict[str, str]
+    overlaps: dict[str, list[Overlap]]
+
+
+@cache
+def pinned() -> Index:
+    """The shipped index."""
+    return msgspec.json.decode(INDEX.read_bytes(), type=Index)
 
 
 def tokens(problem: str) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from harness.errors import PluginError, UsageError
-from harness.learning.experience import Prompt
+from harness.experience.answers import Prompt
 from harness.tasks.data import load
 from harness.tasks.micro import evaluation_prompts
 from harness.tasks.rows import Row

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from harness.learning.experience import Prompt
+from harness.experience.answers import Prompt
 
 Style = Literal["raw", "zero-shot", "few-shot"]
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import hashlib
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from random import Random
 
+import msgspec
+
 from harness.errors import DataError, PluginError
-from harness.learning.experience import Prompt
+from harness.experience.answers import Prompt
 from harness.tasks import micro
 from harness.tasks.data import folder_in_use, load
-from harness.tasks.overlap import Overlap, find_overlaps
-from harness.tasks.registry import EVALUATION_SETS, as_prompt, get_task
+from harness.tasks.overlap import Overlap, pinned
+from harness.tasks.registry import as_prompt, get_task
+from harness.tasks.sets import SETS
 
 SOURCES = {"math": "math_train", "gsm8k": "gsm8k_train"}
 
@@ -24,7 +27,6 @@ class TrainingPool:
     instruction with which the evaluation task of the same name asks.
 
     overlaps: dropped because an evaluation set repeats them. ambiguous: dropped because the solution boxes several answers.
-    unchecked: evaluation sets that were not at hand, so that overlap with them is unknown.
     """
 
     name: str
@@ -32,7 +34,6 @@ class TrainingPool:
     overlaps: tuple[Overlap, ...]
     ambiguous: tuple[str, ...]
     below_level: int
-    unchecked: tuple[str, ...]
 
     def draw(self, step_seed: int, count: int) -> list[Prompt]:
         """`count` distinct prompts, the same for the same `step_seed`. Raises DataError if the pool is smaller."""
@@ -40,19 +41,14 @@ class TrainingPool:
             raise DataError(f"{self.name}: {count} prompts a step asked for; the pool holds {len(self.prompts)}")
         return Random(step_seed).sample(self.prompts, count)
 
-    def summary(self) -> str:
-        """One line for a log."""
-        dropped = Counter(overlap.evaluation_set for overlap in self.overlaps)
-        by_set = ", ".join(f"{count} of {name}" for name, count in sorted(dropped.items())) or "none"
-        unchecked = f"; overlap not checked with {', '.join(self.unchecked)}" if self.unchecked else ""
-        return (
-            f"{self.name}: {len(self.prompts)} training prompts; dropped: overlaps {by_set}, "
-            f"{len(self.ambiguous)} with several boxed answers, {self.below_level} below the level{unchecked}"
-        )
+    def digest(self) -> str:
+        """Of all prompts: ids, texts and golds in order."""
+        parts = [[prompt.id, prompt.text, prompt.gold] for prompt in self.prompts]
+        return hashlib.blake2b(msgspec.json.encode(parts), digest_size=8).hexdigest()
 
 
 def training_pool(name: str, *, min_level: int | None = None, data_dir: Path | None = None) -> TrainingPool:
-    """MATH train (`math`) or GSM8K train (`gsm8k`), checked against every evaluation set at hand.
+    """MATH train (`math`) or GSM8K train (`gsm8k`), less what any evaluation set repeats (`overlaps.json`).
 
     min_level: MATH problems below it, and those without a level, are left out.
 
@@ -77,13 +73,7 @@ def training_pool(name: str, *, min_level: int | None = None, data_dir: Path | N
 @lru_cache(maxsize=4)
 def _checked(name: str, data_dir: Path | None) -> TrainingPool:
     rows = load(SOURCES[name], data_dir)
-    evaluation, unchecked = [], []
-    for other in EVALUATION_SETS:
-        try:
-            evaluation += [(other, row.id, row.problem) for row in load(other, data_dir, fetch=False)]
-        except DataError:
-            unchecked.append(other)
-    overlaps = find_overlaps(((row.id, row.problem) for row in rows), evaluation)
+    overlaps = pinned().overlaps[SOURCES[name]]
     repeated = {overlap.training for overlap in overlaps}
     ambiguous = tuple(row.id for row in rows if row.multi_boxed and row.id not in repeated)
     dropped = repeated | set(ambiguous)
@@ -95,8 +85,19 @@ def _checked(name: str, data_dir: Path | None) -> TrainingPool:
         overlaps=tuple(overlaps),
         ambiguous=ambiguous,
         below_level=0,
-        unchecked=tuple(unchecked),
     )
+
+
+def pool_digest(task: str) -> str:
+    """What identifies a training pool before `min_level`: its set's checksum and what is dropped. Needs no data; empty for micro,
+    whose prompts its code makes. Raises PluginError."""
+    if task == "micro":
+        return ""
+    if task not in SOURCES:
+        raise PluginError(f"unknown training task {task!r}; there are micro, {', '.join(SOURCES)}")
+    source = SOURCES[task]
+    parts = [source, SETS[source].sha256, pinned().overlaps[source]]
+    return hashlib.blake2b(msgspec.json.encode(parts), digest_size=8).hexdigest()
 
 
 def draw(

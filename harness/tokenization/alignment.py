@@ -85,7 +85,8 @@ def spread(
 ) -> Float32[np.ndarray, "R"]:
     """Source log-probabilities (nats) on the receiver's tokens: each chunk's sum, in proportion to bytes or to `weights`.
 
-    weights: (R,) the receiver's own log-probabilities of its tokens; a chunk in which they sum to 0 falls back on bytes.
+    weights: (R,) the receiver's own log-probabilities of its tokens. One above 0 by rounding counts as 0, so that none cancels
+    another, which would make shares of any size; a chunk in which they sum to 0 falls back on bytes.
     The sum over each answer is conserved to 1e-6 after rounding too, unless no token of it is fine enough to take up the
     rounding error (an answer whose every log-probability is below -16).
     """
@@ -93,7 +94,8 @@ def spread(
     sizes = parts.receiver_sizes
     share = _byte_lengths(pair).astype(np.float64)
     if weights is not None:
-        share = np.where(np.repeat(np.add.reduceat(weights, parts.receiver[:-1]) != 0, sizes), weights, share)
+        own = np.minimum(weights, 0.0)
+        share = np.where(np.repeat(np.add.reduceat(own, parts.receiver[:-1]) != 0, sizes), own, share)
     aligned = np.repeat(mass, sizes) * (share / np.repeat(np.add.reduceat(share, parts.receiver[:-1]), sizes))
     return _rounded(aligned, pair.receiver_counts)
 

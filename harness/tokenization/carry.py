@@ -13,8 +13,8 @@ from jaxtyping import Float32, Int32, Int64
 
 from harness.errors import ExchangeError, TokenizationError
 from harness.exchange.codec import check
-from harness.exchange.records import Rollout, Success, TextRollout
-from harness.exchange.refusal import Refusal
+from harness.experience.records import Rollout, Success, TextRollout
+from harness.experience.refusal import Refusal
 from harness.tokenization.alignment import Segmentations, chunks, inexact, spread
 from harness.tokenization.codec import Encoded, TokenCodec
 from harness.tokenization.residuals import Budget, Residuals, text_residual
@@ -30,6 +30,7 @@ class Carried:
     tokens: (T,) including the receiver's EOS iff the answer was finished.
     aligned: (T,) the source's log-probabilities on these tokens, EOS with the source's EOS; None for a record of text.
     source_logprob, source_tokens: sum and number over the source's own tokens, final EOS left out; NaN and 0 for text.
+    letters: reasoning marks that the receiver has no token for (`tokenization.marks`).
     """
 
     tokens: Int32[np.ndarray, "T"]
@@ -38,6 +39,7 @@ class Carried:
     aligned: Float32[np.ndarray, "T"] | None = None
     source_logprob: float = float("nan")
     source_tokens: int = 0
+    letters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ def carry_text(
             continue
         finished = not isinstance(record, TextRollout) or record.finished
         tokens = _with_eos(read.encoded.ids, receiver, finished)
-        results.append(_over(budget, Residuals(text=read.text)) or Carried(tokens, finished, Residuals(text=read.text)))
+        residuals = Residuals(text=read.text)
+        results.append(_over(budget, residuals) or Carried(tokens, finished, residuals, letters=read.encoded.letters))
     return results
 
 
@@ -124,7 +127,8 @@ def _aligned(
         if record.finished:
             values = _ended(values, record.eos_logprob)
         results.append(
-            _over(budget, residuals) or Carried(tokens, record.finished, residuals, values, float(mass[i]), sent)
+            _over(budget, residuals)
+            or Carried(tokens, record.finished, residuals, values, float(mass[i]), sent, read.encoded.letters)
         )
     return results
 

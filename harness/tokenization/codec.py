@@ -18,6 +18,7 @@ from jaxtyping import Int32
 
 from harness.errors import TokenizationError
 from harness.tokenization.isolation import MARKER, control_tokens, isolated, unknown_token
+from harness.tokenization.marks import Marks, Translated
 from harness.tokenization.spans import Texts, by_bytes, by_offsets, by_solid_bytes
 from harness.tokenization.surfaces import SEPARATOR, Batch, Surfaces
 
@@ -39,12 +40,14 @@ class Encoded:
 
     ids: (T,) without special tokens. ends: (T,) byte position in the text where each token ends; not decreasing, the last
     is the text's length. Two tokens end at the same place where the second adds no byte of its own.
-    inverse: the tokens' own bytes, joined, are the text exactly.
+    inverse: the tokens' own bytes, joined, are the text exactly, reasoning marks apart (`tokenization.marks`).
+    letters: reasoning marks of the text that the tokenizer has no token for, and spells.
     """
 
     ids: Int32[np.ndarray, "T"]
     ends: Int32[np.ndarray, "T"]
     inverse: bool
+    letters: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +64,11 @@ class TokenCodec:
     Parameters
     ----------
     tokenizer: any fast tokenizer. It is not changed.
-    eos_id: the end token, where it is not the tokenizer's own `eos_token_id`.
+    stop: ids that end the policy's answers; the first is the one that it would sample itself, and so is taught. By default the
+        tokenizer's own `eos_token_id`.
+
+    No text becomes an id that ends, opens or pads, not even as the token of what the tokenizer does not know: such a text is
+    refused.
 
     Raises
     ------
@@ -70,20 +77,23 @@ class TokenCodec:
         whose decoder has steps in which one token's bytes depend on the others (CTC, regular expressions).
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, eos_id: int | None = None) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, stop: Sequence[int] = ()) -> None:
         if getattr(tokenizer, "backend_tokenizer", None) is None:
             raise TokenizationError("slow", f"{type(tokenizer).__name__} is not a fast tokenizer")
-        eos = tokenizer.eos_token_id if eos_id is None else eos_id
-        if eos is None:
+        if not stop and tokenizer.eos_token_id is None:
             raise TokenizationError("eos", "the tokenizer has no end token")
-        self.eos_id = int(eos)
+        self.eos_id = int(stop[0] if stop else tokenizer.eos_token_id)
         self._own = tokenizer.backend_tokenizer
-        control = control_tokens(tokenizer)
+        reserved = {*stop, tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id} - {None}
+        added = self._own.get_added_tokens_decoder().items()
+        self._marks = Marks(token.content for i, token in added if not token.special and i not in reserved)
+        control = {content: i for content, i in control_tokens(tokenizer).items() if content not in self._marks.own}
         self._reader = isolated(self._own, control)
         unknown = unknown_token(self._own)
         self._surfaces = Surfaces(self._own)
         self._control = np.zeros(self._surfaces.separator + 1, dtype=bool)
         self._control[[i for content, i in control.items() if content != unknown]] = True
+        self._control[[i for i in reserved if i < self._control.size]] = True
         self._inverts, self._easy_bytes = self._probed()
 
     def decode(self, ids: Sequence[int] | Int32[np.ndarray, "T"]) -> str:
@@ -138,7 +148,8 @@ class TokenCodec:
         """
         plain = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in texts]
         refusals = [_refusal(text) for text in plain]
-        tried = iter(self._attempt([text for text, refusal in zip(plain, refusals, strict=True) if refusal is None]))
+        kept = [self._marks.translate(text) for text, refusal in zip(plain, refusals, strict=True) if refusal is None]
+        tried = iter(map(_restored, kept, self._attempt([translated.text for translated in kept])))
         return [next(tried) if refusal is None else refusal for refusal in refusals]
 
     def _attempt(self, texts: list[str]) -> list[Encoded | TokenizationError]:
@@ -210,6 +221,12 @@ def _encoded(
     if controlled:
         return TokenizationError("control", "the text became a control token")
     return Encoded(ids, ends, inverse) if ids.size else TokenizationError("untokenized", "no token came out")
+
+
+def _restored(translated: Translated, result: Encoded | TokenizationError) -> Encoded | TokenizationError:
+    if isinstance(result, TokenizationError) or not (translated.cuts or translated.letters):
+        return result
+    return Encoded(result.ids, translated.restore(result.ends), result.inverse, translated.letters)
 
 
 def _refusal(text: str) -> TokenizationError | None:

@@ -83,7 +83,8 @@ class _Chain:
             )
 
     def _bytelevel(self, step: dict[str, Any]) -> None:
-        self._need_tokens(step)
+        # After the tokens were joined it does the same, unless one of them holds a character that is no stand-in for a byte:
+        # then the core leaves the whole text as it is, and `TokenCodec.read` refuses it.
         table = {ord(character): byte for character, byte in byte_level_alphabet().items()}
 
         def to_bytes(token: bytes) -> bytes:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from harness import phases
 from harness.errors import VerificationError
 from harness.verification.messages import HEADER, MAX_FRAME, Limits, Question, Reply, read_exactly, write
 
@@ -142,6 +143,7 @@ class Pool:
                 busy = [w for w in self._workers if w.question is not None or not w.ready]
                 patience = max(0.0, min((w.deadline for w in busy), default=now) - now)
                 for key, _ in selector.select(patience):
+                    phases.beat()
                     worker = key.data
                     reply = worker.receive()
                     if reply is not None and not worker.ready:

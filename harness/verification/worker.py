@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import signal
 import sys
 
 import msgspec
@@ -20,6 +21,8 @@ from harness.verification.messages import HEADER, MAX_FRAME, Limits, Question, R
 
 def serve(limits: Limits) -> None:
     """Answer questions until stdin closes."""
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # meant for whoever asks, who closes stdin or kills
+        signal.signal(ignored, signal.SIG_IGN)
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a library's print must not end up in the replies
     sys.set_int_max_str_digits(4_300)

@@ -17,10 +17,16 @@ _NUMBERS = """
 - **95 % interval**: Student t over seeds, n − 1 degrees of freedom. It speaks of other seeds on the same questions
   and base checkpoints.
 - **Paired**: a seed fixes prompts and sampling noise for every regime, so differences are taken seed by seed.
-- **Gains, loses, unclear, no effect seen**: paired t tests, corrected by Holm's method for the number of comparisons
-  shown together. *Unclear* means that only the uncorrected interval leaves 0 out. *No effect seen* is no proof of
-  none: the sentence on top says how large an effect these seeds would have shown (80 % power).
-- **Tie group**: regimes that cannot be told from the group's best one share a rank.
+- **Gains, loses**: the paired t test against the baseline is significant at 5 % after Holm's correction over all that
+  one panel compares. **No effect larger than the margin**: the 95 % interval of the gain lies within the margin on
+  either side of 0 (2 points unless you choose another). **Cannot tell**: neither. The sentence on top says how large a
+  gain these seeds would have shown (80 % power, after the same correction).
+- **Tie group**: letters; regimes that share one cannot be told apart, those that share none can. These are the same
+  tests: a regime gains or loses exactly where it shares no letter with its baseline.
+- **A few seeds may agree by chance.** Where they agree more closely than the luck of the answers alone would let them in
+  7 % of cases, the spread is taken to be that large, so three equal seeds do not claim to know everything.
+- **IQM**: the mean of the middle half of all runs on all groups and benchmarks. **Better than baseline**: how often a
+  run beats one of the baseline (ties half). Both describe; whether a difference is real is for the tests to say.
 - **Peer data used**: share of the received peer answers that gave a nonzero gradient. A regime whose window lets
   nothing through is the baseline under another name.
 - **Stability and support**: *support* is what peers add that the policy never samples itself; *stability* is how

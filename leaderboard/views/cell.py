@@ -75,7 +75,7 @@ def _state(store: Store, suite: str, key: str, about: pd.Series[Any]) -> None:
     with st.container(horizontal=True):
         st.metric("State", about["state"], help=visible(about["reason"], 500) or None)
         for row in scores.itertuples():
-            metric = "greedy" if row.metric == "greedy" else f"avg@{row.repeats}"
+            metric = f"avg@{row.repeats}" if row.metric == "sampled" else row.metric
             error = f"± {100 * row.error:.1f} (standard error over questions)" if row.error == row.error else None
             st.metric(
                 f"{escaped(row.policy)}, {escaped(row.task)}, {metric}", f"{100 * row.accuracy:.1f} %", help=error

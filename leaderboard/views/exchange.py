@@ -43,10 +43,17 @@ def draw(store: Store, suite: str, view: View) -> None:
     part = flows[flows["group"] == group]
     chosen = part if regime == "all" else part[part["regime"] == regime]
     total, accepted = chosen["records"].sum(), chosen.loc[chosen["accepted"], "records"].sum()
+    rescues = store.frame(_RESCUES, suite)
+    rescues = rescues[(rescues["group"] == group) & ((regime == "all") | (rescues["regime"] == regime))]
+    received = rescues["received"].sum()
     with st.container(horizontal=True):
         st.metric("Messages", f"{total:,.0f}")
         st.metric("Accepted", f"{accepted / total:.2%}" if total else "–")
-        st.metric("Gave a gradient", f"{chosen['used'].sum() / total:.1%}" if total else "–")
+        st.metric(
+            "Gave a gradient",
+            f"{rescues['used'].sum() / received:.1%}" if received else "–",
+            help="Share of the received peer answers of which a token had a nonzero gradient, as `used` in the ranking.",
+        )
         st.metric("Sent", _bytes(float(chosen["bytes"].sum())))
     chosen = chosen.assign(
         edge=chosen["author"] + " → " + chosen["receiver"],
@@ -73,8 +80,6 @@ def draw(store: Store, suite: str, view: View) -> None:
     _residuals(chosen)
     st.subheader("Rescues")
     st.caption("Hopeless: prompts on which all own answers failed. Rescuable: those of them on which a peer succeeded.")
-    rescues = store.frame(_RESCUES, suite)
-    rescues = rescues[(rescues["group"] == group) & ((regime == "all") | (rescues["regime"] == regime))]
     rescues = rescues.assign(share=rescues["rescuable"] / rescues["hopeless"].where(rescues["hopeless"] > 0))
     st.dataframe(
         rescues.drop(columns=["group"]),

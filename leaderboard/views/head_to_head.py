@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 import streamlit as st
 
-from harness.statistics import holm, paired, paired_by_question
+from harness.statistics import paired_by_question
+from harness.statistics.judgement import GAINS, LOSES, UNTOLD, WITHIN
+from harness.store.ranking import Pairing, pairing
 from harness.store.table import MEAN
+from harness.store.words import explained, points
 from leaderboard import charts
 from leaderboard.data import Store
-from leaderboard.frames import baseline_of
-from leaderboard.parts import choose, downloads, empty, escaped, percent_interval
+from leaderboard.frames import baseline_of, seeds_frame
+from leaderboard.parts import choose, choose_margin, downloads, empty, escaped, percent_interval
 from leaderboard.view import Page, View
-from leaderboard.words import GAINS, LOSES, NOTHING, UNCLEAR, verdict
 
 _QUESTIONS = """
-SELECT c.group_name AS "group", c.regime, c.seed, s.policy, s.task, s.doc_id,
-    avg((s.verdict = 'right')::INT) FILTER (s.verdict <> 'invalid') AS mean, any_value(substr(s.prompt, 1, 160)) AS prompt
-FROM current_cells c JOIN samples s USING (suite, cell)
+SELECT c.group_name AS "group", c.regime, c.seed, s.policy, s.task, s.doc_id, s.value AS mean,
+    substr(s.prompt, 1, 160) AS prompt
+FROM current_cells c JOIN questions s USING (suite, cell)
 WHERE c.suite = ? AND c.kind = 'cell' AND c.state = 'done' AND c.regime IN (?, ?) AND s.metric = ? AND s.task = ?
-GROUP BY ALL
 """
 
 
 def draw(store: Store, suite: str, view: View) -> None:
     """Selectors, differences per group, per seed, per question."""
-    seeds = store.seeds(suite)
+    rows = store.seeds(suite)
+    seeds = seeds_frame(rows)
     regimes = list(dict.fromkeys(seeds["regime"]))
     if len(regimes) < 2:
         empty("Two regimes must have finished before they can be compared.", f"harness status {suite}")
@@ -34,30 +38,27 @@ def draw(store: Store, suite: str, view: View) -> None:
     best = str(means.idxmax()) if len(means) else regimes[-1]
     baseline = baseline_of(seeds, regimes[0])
     with st.container(horizontal=True, gap="small"):
-        ours = choose("Regime", regimes, "a", best if best != baseline else regimes[-1], width=190)
-        theirs = choose("against", regimes, "b", baseline, width=190)
-        metric = choose("Metric", list(dict.fromkeys(seeds["metric"])), "metric", width=130)
-        task = choose("Benchmark", list(dict.fromkeys(seeds["task"])), "task", width=160)
+        ours = choose("Regime", regimes, "a", best if best != baseline else regimes[-1], width=170)
+        theirs = choose("against", regimes, "b", baseline, width=170)
+        metric = choose("Metric", list(dict.fromkeys(seeds["metric"])), "metric", width=120)
+        task = choose("Benchmark", list(dict.fromkeys(seeds["task"])), "task", width=140)
+        margin = choose_margin()
     if ours == theirs:
         empty("A regime against itself: choose another one.")
         return
-    rows = seeds[(seeds["metric"] == metric) & (seeds["task"] == task)]
-    wide = rows[rows["regime"].isin([ours, theirs])].pivot_table(
-        index=["group", "policy", "seed"], columns="regime", values="accuracy", sort=False
-    )
+    rows = [r for r in rows if (r.metric, r.task) == (metric, task)]
+    chosen = seeds[(seeds["metric"] == metric) & (seeds["task"] == task) & seeds["regime"].isin([ours, theirs])]
+    wide = chosen.pivot_table(index=["group", "policy", "seed"], columns="regime", values="accuracy", sort=False)
     if not {ours, theirs} <= set(wide.columns) or wide.dropna().empty:
         empty("These two have no group and seed in common yet.")
         return
     wide = wide.dropna().assign(difference=lambda w: w[ours] - w[theirs]).reset_index()
-    groups = _by_group(wide, ours, theirs)
+    found = pairing(rows, ours, theirs, margin)
     questions = _by_question(store, suite, ours, theirs, metric, task)
-    st.info(_sentence(groups, questions, ours, theirs), icon=":material/balance:")
-    order = list(groups["regime"])
+    st.info(_sentence(found, questions, ours, theirs, margin), icon=":material/balance:")
     title = f"{ours} minus {theirs}: {task}, {metric}"
-    marks = [
-        charts.Mark(r.regime, r.value, r.low, r.high, r.verdict, r.label, f"{r.seeds} seeds")
-        for r in groups.itertuples()
-    ]
+    order = [_name(pair) for pair in found]
+    marks = [_mark(pair, margin) for pair in found]
     by_group = charts.forest(marks, title, "difference, points", order)
     drawn = wide[wide["policy"] == MEAN] if (wide["policy"] == MEAN).any() else wide
     by_seed = charts.dots(
@@ -70,6 +71,7 @@ def draw(store: Store, suite: str, view: View) -> None:
     left, right = st.columns(2)
     left.vega_lite_chart(spec=by_group, key="by-group")
     right.vega_lite_chart(spec=by_seed, key="by-seed")
+    st.caption(f"The verdict on a pair is that of its panel on the ranking page. {escaped(explained(margin), 2000)}")
     st.subheader("Question by question")
     if questions is None:
         empty("No question was answered by both.")
@@ -78,34 +80,32 @@ def draw(store: Store, suite: str, view: View) -> None:
     downloads(f"{ours}-against-{theirs}", wide, [by_group, by_seed])
 
 
-def _by_group(wide: pd.DataFrame, ours: str, theirs: str) -> pd.DataFrame:
-    rows = []
-    for (group, policy), part in wide.groupby(["group", "policy"], sort=False):
-        found = paired(part[ours].to_numpy(), part[theirs].to_numpy())
-        mean, low, high = (100 * float(v) for v in (found.mean, found.low, found.high))
-        known = low == low
-        rows.append(
-            {
-                "regime": f"{group}, mean" if policy == MEAN else f"{group}, {policy}",
-                "value": mean,
-                "low": low if known else mean,
-                "high": high if known else mean,
-                "mean": policy == MEAN,
-                "label": f"{mean:+.1f} {percent_interval(found.low, found.high)}".strip(),
-                "p": float(found.p),
-                "seeds": len(part),
-            }
-        )
-    found_rows = pd.DataFrame(rows)
-    adjusted = holm(found_rows["p"].to_numpy())
-    judged = zip(found_rows["value"], found_rows["low"], found_rows["high"], adjusted, found_rows["seeds"], strict=True)
-    return found_rows.assign(
-        verdict=[verdict(v, low, high, p, True) if n > 1 else NOTHING for v, low, high, p, n in judged]
-    )
+def _name(pair: Pairing) -> str:
+    return f"{pair.group}, {'mean' if pair.policy == MEAN else pair.policy}"
+
+
+def _label(pair: Pairing) -> str:
+    interval = percent_interval(*pair.interval) if pair.interval else ""
+    return f"{100 * pair.difference:+.1f} {interval}".strip()
+
+
+def _mark(pair: Pairing, margin: float) -> charts.Mark:
+    low, high = pair.interval or (pair.difference, pair.difference)
+    values = (100 * pair.difference, 100 * low, 100 * high)
+    words = _WORDS[pair.verdict].format(points(margin))
+    return charts.Mark(_name(pair), *values, pair.verdict, words, _label(pair), f"{pair.seeds} seeds")
+
+
+_WORDS = {
+    GAINS: "is ahead",
+    LOSES: "is behind",
+    WITHIN: "is neither ahead nor behind by more than {}",
+    UNTOLD: "cannot be told from it",
+}
 
 
 def _by_question(store: Store, suite: str, ours: str, theirs: str, metric: str, task: str) -> pd.DataFrame | None:
-    kind = "greedy" if metric == "greedy" else "sampled"
+    kind = "sampled" if metric.startswith("avg@") else metric
     frame = store.frame(_QUESTIONS, suite, ours, theirs, kind, task)
     keys = ["group", "policy", "doc_id"]
     wide = frame.pivot_table(index=[*keys, "seed"], columns="regime", values="mean")
@@ -116,21 +116,20 @@ def _by_question(store: Store, suite: str, ours: str, theirs: str, metric: str, 
     return wide.join(prompts).reset_index() if len(wide) else None
 
 
-def _sentence(groups: pd.DataFrame, questions: pd.DataFrame | None, ours: str, theirs: str) -> str:
-    heads = groups[groups["mean"]] if groups["mean"].any() else groups
-    parts = []
-    for row in heads.itertuples():
-        word = {
-            GAINS: "is ahead",
-            LOSES: "is behind",
-            UNCLEAR: f"may be {'ahead' if row.value > 0 else 'behind'}",
-        }.get(row.verdict, "cannot be told from it")
-        parts.append(f"on {row.regime.removesuffix(', mean')} {ours} {word} ({row.label} points, {row.seeds} seeds)")
+def _sentence(found: Sequence[Pairing], questions: pd.DataFrame | None, ours: str, theirs: str, margin: float) -> str:
+    heads = [pair for pair in found if pair.policy == MEAN] or found
+    parts = [
+        f"on {pair.group if pair.policy == MEAN else _name(pair)} {ours} {_WORDS[pair.verdict].format(points(margin))} "
+        f"({_label(pair)} points, {pair.seeds} seeds)"
+        for pair in heads
+    ]
     text = f"Against {theirs}: {'; '.join(parts)}."
     if questions is not None:
-        found = paired_by_question(questions[ours].to_numpy()[None], questions[theirs].to_numpy()[None])
-        text += f" Of {len(questions):,} questions asked of each policy it does better on {found.wins:,}"
-        text += f" and worse on {found.losses:,}."
+        by_question = paired_by_question(questions[ours].to_numpy()[None], questions[theirs].to_numpy()[None])
+        askers = len(questions[["group", "policy"]].drop_duplicates())
+        each = f", each asked of {askers} policies ({len(questions):,} comparisons)," if askers > 1 else ""
+        text += f" Of {questions['doc_id'].nunique():,} questions{each} it does better on {by_question.wins:,}"
+        text += f" and worse on {by_question.losses:,}."
     return escaped(text, 3000)
 
 
@@ -163,8 +162,7 @@ def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:
     )
     st.caption(
         "Each question's accuracy is its mean over seeds and repeats. This interval takes the trained checkpoints "
-        "as given and speaks of "
-        "other questions; the one above takes the questions as given and speaks of other seeds."
+        "as given and speaks of other questions; the one above takes the questions as given and speaks of other seeds."
     )
     with st.expander("Questions with the largest differences"):
         ranked = questions.assign(difference=questions[ours] - questions[theirs])

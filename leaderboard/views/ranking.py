@@ -5,13 +5,14 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
+from harness.store.ranking import MIN_RUNS, Aggregate, Ranking, aggregates, rank
 from harness.store.table import MEAN
-from leaderboard.charts import Figure
+from harness.store.words import explained, sentence
+from leaderboard.charts import LEGEND, Figure
 from leaderboard.data import Store
-from leaderboard.frames import baseline_of, overall_table, panel, readable
-from leaderboard.parts import choose, choose_some, downloads, empty, escaped
+from leaderboard.frames import panel, ranking_frame, readable
+from leaderboard.parts import choose, choose_margin, choose_some, downloads, empty, escaped, percent_interval
 from leaderboard.view import Page, View
-from leaderboard.words import Overall, overall, sentence
 
 SORTS = ("best first", "suite order", "name", "cheapest first")
 SHOWN = 6
@@ -20,7 +21,7 @@ SHOWN = 6
 
 def draw(store: Store, suite: str, view: View) -> None:
     """Sentence, overall ranking, one panel per group and benchmark, table."""
-    table, seeds = store.show(suite), store.seeds(suite)
+    table = store.show(suite)
     if table.empty:
         empty("No cell of this suite has finished yet.", f"harness status {suite}")
         return
@@ -29,60 +30,93 @@ def draw(store: Store, suite: str, view: View) -> None:
         measure = st.segmented_control(
             "Show", ["gain", "accuracy"], default="gain", required=True, key="show", bind="query-params"
         )
-        metric = choose("Metric", list(dict.fromkeys(table["metric"])), "metric", width=130)
+        metric = choose("Metric", list(dict.fromkeys(table["metric"])), "metric", width=120)
         policy = choose(
             "Policy",
-            [MEAN, *dict.fromkeys(table.loc[table["policy"] != MEAN, "policy"])],
+            sorted(dict.fromkeys(table["policy"]), key=lambda p: p != MEAN),
             "policy",
             format_func=lambda p: "mean of the group" if p == MEAN else p,
-            width=190,
+            width=175,
         )
-        sort = choose("Sort", SORTS, "sort", width=160)
+        sort = choose("Sort", SORTS, "sort", width=150)
+        margin = choose_margin()
     with st.container(horizontal=True, gap="small"):
         groups = choose_some("Groups", list(dict.fromkeys(table["group"])), "group")
         tasks = choose_some("Benchmarks", list(dict.fromkeys(table["task"])), "task")
 
-    def chosen(frame: pd.DataFrame) -> pd.DataFrame:
-        return frame[
-            (frame["metric"] == metric)
-            & (frame["policy"] == policy)
-            & frame["group"].isin(groups)
-            & frame["task"].isin(tasks)
-        ]
-
-    table, seeds = chosen(table), chosen(seeds)
+    table = store.show(suite, margin)
+    table = table[
+        (table["metric"] == metric)
+        & (table["policy"] == policy)
+        & table["group"].isin(groups)
+        & table["task"].isin(tasks)
+    ]
     if table.empty:
         empty("Nothing has finished for this choice.")
         return
+    seeds = [
+        r
+        for r in store.seeds(suite)
+        if (r.metric, r.policy) == (metric, policy) and r.group in groups and r.task in tasks
+    ]
     order = list(dict.fromkeys(table["regime"]))
-    baseline = baseline_of(table, order[0])
-    sizes = store.frame(
-        "SELECT DISTINCT len(policies) AS n FROM current_cells WHERE suite = ? AND kind = 'cell'", suite
-    )["n"]
-    found = overall(seeds, order, list(sizes))
-    top.info(escaped(sentence(found, baseline), 2000), icon=":material/gavel:")
+    found = rank(seeds, store.in_pairs(suite), margin)
+    top.info(escaped(sentence(found), 2000), icon=":material/gavel:")
     order = sorted_regimes(sort, order, found, table)
     figures = [
-        panel(rows, f"{group}: {task}, {metric}", measure, order)
+        panel(rows, f"{group}: {task}, {metric}", measure, order, margin)
         for (group, task), rows in table.groupby(["group", "task"], sort=False)
     ]
     if len(figures) > 1:
-        figures.insert(
-            0, panel(overall_table(found, table), f"Mean of the {len(figures)} panels below, {metric}", measure, order)
-        )
+        title = f"Mean of the {len(figures)} panels below, {metric}"
+        figures.insert(0, panel(ranking_frame(found, table), title, measure, order, margin))
     draw_panels(figures)
-    st.caption(
-        "Marks: mean over seeds with its 95 % interval. ▲ gains, ▼ loses (Holm-corrected within the panel), ◆ unclear, ● no effect "
-        "seen, ■ baseline. Gains are paired by seed with the baseline at the same rollout budget."
-    )
-    full = readable(table, order)
+    st.caption(f"Marks: mean over seeds with its 95 % interval. {LEGEND} {escaped(explained(margin), 2000)}")
+    full = readable(table, order, margin).drop(columns="best")
     st.dataframe(
         full, hide_index=True, column_config=COLUMNS, key="ranking-table", placeholder="–", alt="The ranking as a table"
     )
+    draw_across(aggregates(seeds))
     downloads(f"ranking-{suite}", table, figures)
 
 
-def sorted_regimes(sort: str, order: list[str], found: Overall, table: pd.DataFrame) -> list[str]:
+def draw_across(found: list[Aggregate]) -> None:
+    """IQM and probability of improvement, where there is more than one panel."""
+    if not found:
+        return
+    st.subheader("Across all panels")
+    rows = [
+        {
+            "regime": a.regime,
+            "iqm": 100 * a.iqm,
+            "iqm interval": percent_interval(*(a.iqm_interval or (float("nan"),) * 2)),
+            "better": None if a.better is None else 100 * a.better,
+            "better interval": percent_interval(*(a.better_interval or (float("nan"),) * 2)),
+            "baseline": a.baseline,
+            "seeds": a.seeds,
+        }
+        for a in found
+    ]
+    frame = pd.DataFrame(rows).dropna(axis="columns", how="all")
+    few = not any(a.iqm_interval for a in found)
+    if few:
+        frame = frame.drop(columns=["iqm interval", "better interval"])
+    st.dataframe(
+        frame, hide_index=True, column_config=ACROSS, key="across", placeholder="–", alt="Regimes across all panels"
+    )
+    st.caption(
+        f"All seeds of all {found[0].tasks} panels together. IQM: mean of the middle half of the runs. Better: how often a run "
+        "beats one of the baseline on the same panel, ties half. They describe; whether a difference is real is for the tests "
+        "above to say. "
+        + (
+            f"Bootstrap intervals are shown from {MIN_RUNS} seeds on."
+            if few
+            else "Intervals: 95 % stratified bootstrap over seeds."
+        )
+    )
+
+
+def sorted_regimes(sort: str, order: list[str], found: Ranking, table: pd.DataFrame) -> list[str]:
     """Regimes in the chosen order."""
     if sort == "name":
         return sorted(order)
@@ -97,7 +131,7 @@ def sorted_regimes(sort: str, order: list[str], found: Overall, table: pd.DataFr
             .index
         )
     means = table.groupby("regime")["accuracy"].mean().sort_values(ascending=False, kind="stable")
-    known = list(found.rows["regime"]) if not found.rows.empty else []
+    known = [r.regime for r in found.ranks]
     return [*known, *(r for r in means.index if r not in known)]
 
 
@@ -117,8 +151,9 @@ def draw_panels(figures: list[Figure]) -> None:
 
 
 COLUMNS = {
-    "tie": st.column_config.NumberColumn(
-        "Tie group", help="1: cannot be told from the best (paired tests, Holm-corrected)", width="small"
+    "verdict": st.column_config.TextColumn("Verdict"),
+    "tie": st.column_config.TextColumn(
+        "Tie group", help="regimes that share a letter cannot be told apart", width="small"
     ),
     "regime": st.column_config.TextColumn("Regime"),
     "group": st.column_config.TextColumn("Group"),
@@ -137,6 +172,16 @@ COLUMNS = {
     "gpu": st.column_config.NumberColumn("GPU-s", format="%.0f"),
     "per 1000": st.column_config.NumberColumn("Gain per 1,000 rollouts", format="%.2f"),
     "baseline": st.column_config.TextColumn("Compared with"),
+}
+
+ACROSS = {
+    "regime": st.column_config.TextColumn("Regime"),
+    "iqm": st.column_config.NumberColumn("IQM, %", format="%.1f"),
+    "iqm interval": st.column_config.TextColumn("95 % interval"),
+    "better": st.column_config.NumberColumn("Better than baseline, %", format="%.0f"),
+    "better interval": st.column_config.TextColumn("95 % interval of that"),
+    "baseline": st.column_config.TextColumn("Compared with"),
+    "seeds": st.column_config.NumberColumn("Seeds", width="small"),
 }
 
 

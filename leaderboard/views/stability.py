@@ -29,7 +29,7 @@ MEASURES = {
         Measure(
             "peer-only support",
             "peer_only_support_share",
-            "share of trained tokens that only a peer's samples support",
+            "share of the tokens with a gradient that lie in a peer's answers made likelier where no own answer was right",
             0.0,
         ),
         Measure(
@@ -49,11 +49,22 @@ MEASURES = {
         Measure(
             "second moment of the weights",
             "weight_second_moment",
-            "mean of the squared importance weights on peer data; 1 without peers",
+            "mean of the squared importance weights on peer data, before clipping; 1 without peers, and 1 for imitation (SGT), "
+            "which uses no ratio and pays in bias instead",
             1.0,
         ),
-        Measure("effective sample size", "effective_sample_size", "share of the peer data that its weights leave", 1.0),
-        Measure("clipped peer data", "clipped_share", "share of peer tokens or answers outside the clip bounds", 0.0),
+        Measure(
+            "effective sample size",
+            "effective_sample_size",
+            "share of the peer data that its importance weights leave; 1 without peers and for imitation (SGT)",
+            1.0,
+        ),
+        Measure(
+            "clipped peer data",
+            "clipped_share",
+            "share of the peer tokens with advantage and weight whose gradient a bound of the ratio took away",
+            0.0,
+        ),
         Measure("refused peer data", "refused_share", "share of peer records that the receiver refused", 0.0),
         Measure("gradient norm", "gradient_norm", "before clipping, mean over the step's updates"),
         Measure(
@@ -65,7 +76,14 @@ MEASURES = {
         Measure("cosine of own and peer", "own_peer_cosine", "between the gradients of own and of peer terms"),
         Measure("KL to the step's start", "kl_step", "nats per token"),
         Measure("KL to the base policy", "kl_base", "nats per token"),
-        Measure("entropy", "entropy", "nats per token of the sampling distribution"),
+        Measure("sampler drift", "sampler_drift", "nats per token between the sampler and the trainer, mean"),
+        Measure("sampler drift, 99 %", "sampler_drift_p99", "nats per token that 99 % of the tokens stay below"),
+        Measure(
+            "answers the sampler puts outside the window",
+            "sampler_drift_outside",
+            "share of own answers whose first ratio to the sampler's log-probabilities is outside the regime's own bounds",
+        ),
+        Measure("entropy", "entropy", "nats per token of the sampling distribution, estimated from the sampled tokens"),
     )
 }
 NOISE = "gradient noise"
@@ -113,7 +131,12 @@ def draw(store: Store, suite: str, view: View) -> None:
     absent = [r for r in order if r not in set(known["regime"])]
     st.caption(
         f"Across: {_meaning(across)}. Up: {_meaning(up)}. Small marks: one policy of one cell, mean over its steps. "
-        "Large marks: the regime's mean." + (f" Not measured: {escaped(', '.join(absent))}." if absent else "")
+        "Large marks: the regime's mean."
+        + (
+            f" Without a mark: {escaped(', '.join(absent))} (not measured, or no peer answer took part)."
+            if absent
+            else ""
+        )
     )
     st.subheader("Components over steps")
     chosen = choose_some_measures()

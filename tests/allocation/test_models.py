@@ -1,83 +1,114 @@
-"""Shapes: parameter counts are exactly those of the modules that transformers builds."""
+"""Shapes: what the meta device says of a config is what torch allocates, and what the models' authors publish."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.allocation.models import ModelShape, load_shape, shape_from_config, shipped
+from harness.allocation.models import Attention, load_config, load_shape, micro_shapes, shape_from_config, shipped
+from harness.engines.embedded.families import FAMILIES, build_tokenizer
 from harness.errors import UsageError
 
-SMALL = {
-    "gpt2": {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 64, "vocab_size": 200},
-    "gpt_neox": {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 100, "vocab_size": 200},
-    "mistral": {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-                "intermediate_size": 100, "vocab_size": 200},
-}  # fmt: skip
+PUBLIC = yaml.safe_load(Path(__file__).with_name("public_models.yaml").read_text("utf-8"))
 
 
-def config_of(shape: ModelShape):  # type: ignore[no-untyped-def]
-    return AutoConfig.for_model(
-        shape.family, hidden_size=shape.hidden, num_hidden_layers=shape.layers, num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads, head_dim=shape.head_dim, intermediate_size=shape.intermediate,
-        vocab_size=shape.vocab, tie_word_embeddings=shape.tied, pad_token_id=0, bos_token_id=0, eos_token_id=0,
-    )  # fmt: skip
+@pytest.mark.parametrize("row", PUBLIC, ids=lambda row: row["name"])
+def test_public_models_have_the_published_number_of_parameters(row, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    folder = tmp_path / row["name"].rpartition("/")[2]
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(row["config"]))
+    shape = load_shape(str(folder))
+    assert shape.parameters / 1e9 == pytest.approx(row["published"], rel=0.01)
+    assert shape.active / 1e9 == pytest.approx(row.get("active", row["published"]), rel=0.02)
+    assert shape.attention
+    assert shape.half.layers > shape.half.layer > 0
+    assert 0 < shape.matmul <= shape.parameters
 
 
-def count(config) -> int:  # type: ignore[no-untyped-def]
+def test_sliding_windows_and_large_heads_are_seen() -> None:
+    gemma = next(row for row in PUBLIC if row["name"] == "google/gemma-3-1b-it")
+    shape = shape_from_config("gemma", gemma["config"])
+    assert shape.vocab == 262_144
+    assert set(shape.attention) == {Attention(22, 4, 1, 256, 512), Attention(4, 4, 1, 256, None)}
+    assert shape.kv_bytes(4096) == 2 * 2 * 256 * (22 * 512 + 4 * 4096)
+    assert shape.attention_flops(4096) == 4 * 4 * 256 * (22 * 512 + 4 * 2048)
+
+
+def test_a_token_takes_some_experts_and_many_tokens_read_all() -> None:
+    mixtral = next(row for row in PUBLIC if "Mixtral" in row["name"])
+    shape = shape_from_config("mixtral", mixtral["config"])
+    assert shape.routed == 0.25
+    assert shape.read(1) == pytest.approx(shape.active)
+    assert shape.active < shape.read(4) < shape.read(64) <= shape.parameters
+    assert shape.matmul < shape.active
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_micro_shapes_are_those_of_the_families(family: str) -> None:
+    config = FAMILIES[family].configure(len(build_tokenizer(family)))
+    assert (
+        shape_from_config(family, config.to_dict())
+        == micro_shapes()[f"micro/{family}"]
+        == load_shape(f"micro/{family}")
+    )
+
+
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_shipped_configs(name: str) -> None:
+    config = AutoConfig.for_model(**shipped()[name])
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    return sum(p.numel() for p in model.parameters())
+    assert load_shape(f"somebody/{name}").parameters == sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize(
-    "name", sorted({s: n for n, s in ((n, (s.hidden, s.layers, s.family)) for n, s in shipped().items())}.values())
-)
-def test_parameters_of_the_papers_models(name: str) -> None:
-    shape = shipped()[name]
-    config = config_of(shape)
-    assert shape.parameters == count(config)
-    assert shape_from_config(name, config.to_dict()) == shape
-
-
-@pytest.mark.parametrize("family", SMALL)
-@pytest.mark.parametrize("tied", [True, False])
-def test_parameters_of_other_families(family: str, tied: bool) -> None:
-    config = AutoConfig.for_model(family, tie_word_embeddings=tied, **SMALL[family])
-    assert shape_from_config("x", config.to_dict()).parameters == count(config)
-
-
-@pytest.mark.parametrize(
-    ("name", "published"),
-    [("Qwen3-0.6B", 0.60), ("Qwen3-1.7B", 1.72), ("Qwen3-4B", 4.02), ("Qwen3-8B", 8.19), ("Qwen2.5-Math-1.5B", 1.54),
-     ("Llama-3.2-1B", 1.24), ("Llama-3.2-3B", 3.21), ("SmolLM3-3B", 3.08)],
-)  # fmt: skip
-def test_parameters_as_their_authors_state_them(name: str, published: float) -> None:
-    assert load_shape(f"somebody/{name}").parameters / 1e9 == pytest.approx(published, abs=0.006)
-
-
-def test_folder_is_read_before_the_table(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    folder = tmp_path / "Qwen3-4B"
-    folder.mkdir()
-    config = config_of(shipped()["Qwen3-0.6B"])
-    (folder / "config.json").write_text(json.dumps(config.to_diff_dict()))
-    assert load_shape(str(folder)).parameters == shipped()["Qwen3-0.6B"].parameters
+def test_folder_and_hub_cache_come_before_the_table(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    small = shipped()["Qwen3-0.6B"]
+    (tmp_path / "Qwen3-4B").mkdir()
+    (tmp_path / "Qwen3-4B" / "config.json").write_text(json.dumps(small))
+    assert load_config(str(tmp_path / "Qwen3-4B")) == small
+    snapshot = tmp_path / "hub" / "models--Qwen--Qwen3-4B" / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text(json.dumps(small))
+    refs = tmp_path / "hub" / "models--Qwen--Qwen3-4B" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text("0" * 40)
+    monkeypatch.setattr("huggingface_hub.file_download.HF_HUB_CACHE", str(tmp_path / "hub"), raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert load_config("Qwen/Qwen3-4B") == small
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("{", "cannot be read"), ("[]", "JSON object"), ('{"model_type": "mamba"}', "no memory formula"),
-     ('{"model_type": "llama", "hidden_size": 8}', "num_attention_heads")],
+    [("{", "cannot be read"), ("[]", "JSON object"), ('{"model_type": "nosuch"}', "knows no model_type 'nosuch'"),
+     ('{"model_type": "mamba", "hidden_size": 8, "num_hidden_layers": 1, "vocab_size": 8}', "no attention"),
+     ('{"model_type": "t5"}', "no causal language model"),
+     ('{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 3}', "no causal language model")],
 )  # fmt: skip
 def test_bad_configuration(tmp_path, text: str, words: str) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=words) as caught:
         load_shape(str(tmp_path))
+    assert "\n" not in str(caught.value)
 
 
-def test_unknown_name() -> None:
-    with pytest.raises(UsageError, match="not in the table"):
+def test_unknown_names(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UsageError, match="neither a folder nor to be had"):
         load_shape("nobody/Nothing-1B")
+    with pytest.raises(UsageError, match="neither a folder on this machine nor a name on the hub"):
+        load_shape("./no/such/folder")
+    with pytest.raises(UsageError, match="unknown micro family"):
+        load_shape("micro/nothing")
+
+
+def test_micro_policies_need_no_torch() -> None:
+    code = "import sys; from harness.allocation.models import load_shape; load_shape('micro/llama'); print('torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert out.strip() == "False"

@@ -13,9 +13,10 @@ from harness.allocation.demand import CellDemand, PolicyDemand, Workload
 from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import parse
 from harness.allocation.layout import USABLE, Gpu, least_gpus, policy_layout
-from harness.allocation.models import load_shape
+from harness.allocation.models import load_shape, shape_from_config
 from harness.allocation.planner import Plan, WorkerDemand, plan_cells, plan_workers
 from harness.allocation.report import describe
+from harness.allocation.size import CONTEXT_BYTES
 
 WORK = Workload(
     steps=57, prompts=128, prompt_tokens=1024, answer_tokens=4096, mean_answer_tokens=2048, evaluated=20_000
@@ -37,6 +38,7 @@ def check_memory(plan: Plan) -> None:
         for policy in kind.layout.policies:
             assert policy.peak <= USABLE * policy.capacity
             assert policy.split or policy.sleeps or policy.peak == sum(msgspec.to_builtins(policy.memory).values())
+            assert policy.memory.train <= USABLE * policy.capacity
             assert policy.peak >= max(policy.memory.train, policy.memory.rollout)
             assert policy.memory.kv_cache > 0
         assert sum(b.gpus for b in kind.layout.bundles(H100)) == kind.layout.gpus
@@ -106,13 +108,61 @@ def test_ram_can_be_what_is_short() -> None:
     assert "of RAM on one node where the largest has 32.0 GB" in str(plan.shortfall)
 
 
-def test_offloading_makes_room() -> None:
-    one = cell("Qwen3-4B")
-    assert not plan_cells([one], parse("1xH100-80G+16cpu-512G")).feasible
-    plan = plan_cells([one], parse("1xH100-80G+16cpu-512G"), offloads=True)
-    assert plan.feasible
-    assert plan.kinds[0].layout is not None
-    assert plan.kinds[0].layout.policies[0].offload
+HALF = shape_from_config(
+    "Qwen2.5-0.5B",
+    {
+        "model_type": "qwen2", "num_hidden_layers": 24, "hidden_size": 896, "num_attention_heads": 14, "num_key_value_heads": 2,
+        "intermediate_size": 4864, "vocab_size": 151_936, "tie_word_embeddings": True,
+    },
+)  # fmt: skip
+
+
+def half_pair(**more: object) -> CellDemand:
+    work = replace(WORK, prompts=32, answer_tokens=2048, mean_answer_tokens=1024)
+    return CellDemand("c", "halves", tuple(PolicyDemand(name, HALF, 8) for name in "ab"), work, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("inventory", ["1xA100-40G", "1xRTX4090-24G"])
+def test_two_half_billions_take_turns_on_one_small_gpu(inventory: str) -> None:
+    """Beside the one that works, both processes of the other keep their contexts; what sleeps is in the host's RAM."""
+    plan = plan_cells([half_pair()], parse(inventory), sleeps=True, stacks=True)
+    assert plan.feasible, plan.shortfall
+    layout = plan.kinds[0].layout
+    assert layout is not None
+    assert (layout.arrangement, layout.gpus, plan.resources.gpus_used) == ("stacked", 1, 1)
+    for policy in layout.policies:
+        working = max if policy.sleeps else sum
+        parts = working([policy.memory.train, policy.memory.rollout])
+        assert policy.peak >= parts + CONTEXT_BYTES * (2 + policy.sleeps)
+        assert policy.peak <= USABLE * policy.capacity
+        assert policy.host > 12 * HALF.parameters
+    assert "its policies need 2 GPUs" in str(plan_cells([half_pair()], parse(inventory)).shortfall)
+
+
+def test_turns_are_taken_where_nothing_else_fits_or_the_suite_wants_them() -> None:
+    def arrangement(inventory: str, shared: bool | None) -> str | None:
+        plan = plan_cells([half_pair(shared=shared)], parse(inventory), sleeps=True, stacks=True)
+        return plan.kinds[0].layout.arrangement if plan.kinds and plan.kinds[0].layout else None
+
+    assert arrangement("2xA100-40G", None) == "colocated"
+    assert arrangement("8xH100-80G", None) == "colocated"
+    assert arrangement("2xA100-40G", True) == "stacked"
+    assert arrangement("1xA100-40G", None) == "stacked"
+    assert arrangement("1xA100-40G", False) is None
+
+
+def test_a_layout_of_the_suites_own_keeps_its_devices_when_policies_share_them() -> None:
+    own = half_pair(shared=True)
+    own = replace(own, policies=tuple(replace(p, devices=3) for p in own.policies))
+    layout = cell_layout(own, 8, replace(H100, sleeps=True, stacks=True))
+    assert layout is not None
+    assert (layout.arrangement, layout.gpus) == ("stacked", 3)
+
+
+def test_a_policy_alone_has_nobody_to_take_turns_with() -> None:
+    alone = replace(half_pair(shared=True), policies=half_pair().policies[:1])
+    plan = plan_cells([alone], parse("1xA100-40G"), sleeps=True, stacks=True)
+    assert plan.feasible, plan.shortfall
 
 
 def test_split_only_pays_when_experience_may_be_stale() -> None:
@@ -126,10 +176,18 @@ def test_split_only_pays_when_experience_may_be_stale() -> None:
         assert all(p.split and p.rollout_gpus for p in stale.policies)
 
 
-def test_a_kl_reference_takes_its_memory() -> None:
-    with_reference = policy_layout(cell("Qwen3-1.7B", reference=True).policies[0], WORK, 2, H100)
-    assert with_reference is not None
-    assert with_reference.memory.reference > 0
+def test_the_base_takes_the_hosts_memory_and_measuring_a_share_of_the_gradients() -> None:
+    plain, both = (
+        policy_layout(cell("Qwen3-1.7B", reference=on, measured=on).policies[0], WORK, 4, H100) for on in (False, True)
+    )
+    assert plain is not None
+    assert both is not None
+    assert both.memory.reference == 0
+    assert both.host - plain.host >= both.gpus * both.memory.weights // (4 if both.zero == 3 else 1)
+    assert (
+        4 * load_shape("Qwen3-1.7B").parameters // 4 < both.memory.measuring < 4 * load_shape("Qwen3-1.7B").parameters
+    )
+    assert plain.memory.measuring == 0
 
 
 def test_a_large_suite_is_always_planned_alike() -> None:
@@ -192,6 +250,21 @@ def test_workers_on_cores() -> None:
     assert plan.predicted.memory_bytes == 4 * 9 * 10**8
     assert plan_workers(15, jobs, parse("4cpu-24G"), workers=2).predicted.wall_seconds == 150
     assert plan_workers(15, jobs, parse("4cpu-2G")).resources.workers == 2
+
+
+def test_workers_share_gpus_by_memory_and_by_time() -> None:
+    def jobs(size: int, busy: float) -> list[WorkerDemand]:
+        return [WorkerDemand(f"c{i}", "g/independent", 30.0, 10**9, size, busy) for i in range(12)]
+
+    by_memory = plan_workers(12, jobs(25 * 10**9, 0.1), parse("2xH100-80G"))
+    assert (by_memory.resources.workers, by_memory.resources.gpus_used, by_memory.resources.shared) == (6, 2, 3)
+    assert by_memory.predicted.wall_seconds == 60
+    by_time = plan_workers(12, jobs(10**9, 0.4), parse("2xH100-80G"))
+    assert (by_time.resources.workers, by_time.resources.shared) == (4, 2)
+    alone = plan_workers(12, jobs(60 * 10**9, 0.1), parse("1xH100-80G"))
+    assert (alone.resources.workers, alone.predicted.gpu_seconds) == (1, 360)
+    small = plan_workers(12, jobs(60 * 10**9, 0.1), parse("1xRTX4090-24G"))
+    assert "60.0 GB per GPU where the largest has 22.8 GB: 37.2 GB short" in str(small.shortfall)
 
 
 def test_a_worker_that_does_not_fit() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.allocation.inventory import Node, parse
+from harness.allocation.inventory import parse
 from harness.allocation.packing import Bundle
 from harness.allocation.scheduler import Refuse, Request, Scheduler, Start, Stop
 
@@ -81,31 +81,6 @@ def test_a_cell_past_its_limit_is_stopped_and_keeps_its_resources_until_it_is_go
     assert len(keys(scheduler.failed(running, 151.0))) == 1
 
 
-def test_a_lost_node_stops_its_cells_and_what_no_longer_fits_is_refused() -> None:
-    scheduler = Scheduler(parse("2x2xH100-80G"), 100.0)
-    scheduler.submit([request("a", 2), request("b", 2)], 0.0)
-    (stop,) = scheduler.node_lost("node0", 1.0)
-    assert isinstance(stop, Stop)
-    assert "node0 was lost" in stop.reason
-    scheduler.failed(stop.key, 2.0)
-    (refused,) = scheduler.submit([request("c", 4)], 3.0)
-    assert isinstance(refused, Refuse)
-    assert "2 short" in refused.reason
-
-
-def test_with_grace_a_stranded_cell_waits_for_the_node_to_return() -> None:
-    scheduler = Scheduler(parse("2x2xH100-80G"), 100.0, grace=50.0)
-    scheduler.node_lost("node0", 1.0)
-    assert scheduler.submit([request("c", 4)], 3.0) == []
-    assert scheduler.wake == 53.0
-    assert keys(scheduler.node_back(Node("node0", 32, 10**12, 2, 80 * 10**9, "H100"), 20.0)) == ["c"]
-    other = Scheduler(parse("2x2xH100-80G"), 100.0, grace=50.0)
-    other.node_lost("node0", 1.0)
-    other.submit([request("c", 4)], 3.0)
-    (refused,) = other.tick(53.0)
-    assert isinstance(refused, Refuse)
-
-
 def test_durations_are_learnt() -> None:
     scheduler = Scheduler(parse("4xH100-80G"), 1000.0)
     scheduler.submit([request("a", 2, 1000.0, "slow")], 0.0)
@@ -120,27 +95,6 @@ def test_of_equal_width_the_one_that_takes_longest_starts_first() -> None:
     assert keys(scheduler.submit([request("q", 1, kind="quick"), request("s", 1, kind="slow")], 0.0)) == ["s"]
 
 
-def test_phases_take_turns_on_the_cells_own_reservation() -> None:
-    """Two policies stacked on two GPUs: one's phase starts at the instant the other's ends, and never beyond the reservation."""
-    cluster = Scheduler(parse("8xH100-80G"), 1000.0)
-    cluster.submit([request("cell", 2)], 0.0)
-    phases = cluster.within("cell", 100.0)
-    assert keys(phases.submit([request("a/rollout", 2), request("b/rollout", 2)], 0.0)) == ["a/rollout"]
-    assert phases.submit([request("a/train", 2)], 1.0) == []
-    assert keys(phases.finished("a/rollout", 7.0)) in (["b/rollout"], ["a/train"])
-    (refused,) = phases.submit([request("c", 3)], 8.0)
-    assert isinstance(refused, Refuse)
-
-
-def test_withdrawal() -> None:
-    scheduler = Scheduler(parse("1xH100-80G"), 100.0)
-    scheduler.submit([request("a", 1), request("b", 1)], 0.0)
-    running, waiting = next(iter(scheduler.running)), scheduler.waiting[0]
-    assert scheduler.withdraw(waiting, 1.0) == []
-    assert scheduler.waiting == ()
-    assert scheduler.withdraw(running, 2.0) == [Stop(running, "withdrawn")]
-
-
 def test_misuse() -> None:
     scheduler = Scheduler(parse("1xH100-80G"), 100.0)
     scheduler.submit([request("a", 1)], 5.0)
@@ -150,5 +104,3 @@ def test_misuse() -> None:
         scheduler.submit([request("b", 1, limit=101.0)], 6.0)
     with pytest.raises(ValueError, match="backwards"):
         scheduler.tick(1.0)
-    with pytest.raises(ValueError, match="not away"):
-        scheduler.node_back(Node("node0", 1, 1), 7.0)

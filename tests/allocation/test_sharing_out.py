@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import parse
 from harness.allocation.packing import Bundle, Free, capacity, give, missing, place, take
-from harness.allocation.shares import apportion, rebalance
+from harness.allocation.shares import apportion
 
 GB = 10**9
 
@@ -49,12 +49,6 @@ def test_steps_to_the_next_useful_size_are_jumped() -> None:
         return {"a": 8.0, "b": 1.0}[name] / (4 if n >= 4 else 1)
 
     assert apportion({"a": 1, "b": 1}, 8, seconds) == {"a": 4, "b": 1}
-
-
-def test_rebalancing_follows_measured_seconds_but_not_noise() -> None:
-    least = {"a": 1, "b": 1}
-    assert rebalance({"a": 4, "b": 4}, {"a": 30.0, "b": 10.0}, least) == {"a": 6, "b": 2}
-    assert rebalance({"a": 4, "b": 4}, {"a": 10.4, "b": 10.0}, least) == {"a": 4, "b": 4}
 
 
 bundles = st.lists(

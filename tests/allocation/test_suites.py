@@ -8,10 +8,13 @@ import sys
 import pytest
 
 from harness.allocation.inventory import parse
-from harness.allocation.suites import RegimeLoad, demand, plan_suite, regime_load
+from harness.allocation.layout import HOST_BYTES, USABLE
+from harness.allocation.suites import Asked, RegimeLoad, demand, plan_suite, regime_load
 from harness.learning import registry
-from harness.suite.cells import Cell, expand
+from harness.suite.cells import Cell, Identity, expand
 from harness.suite.load import load, shipped
+
+ASKED = Asked(9000, 4096)
 
 
 def cells_and_loads(name: str, *overrides: str) -> tuple[list[Cell], dict[str, RegimeLoad]]:
@@ -20,7 +23,7 @@ def cells_and_loads(name: str, *overrides: str) -> tuple[list[Cell], dict[str, R
     for variant in suite.regimes:
         regime = registry.build(variant.regime, variant.options)
         loads[variant.name] = regime_load({r.__name__ for r in regime.shares}, {str(n) for n in regime.needs})
-    return expand(suite, {v.regime: "" for v in suite.regimes}), loads
+    return expand(suite, lambda group, variant: Identity()), loads
 
 
 def test_what_declarations_imply() -> None:
@@ -33,7 +36,7 @@ def test_what_declarations_imply() -> None:
 
 def test_a_cell_as_the_planner_sees_it() -> None:
     cells, loads = cells_and_loads("cross_family", "training.kl=0.001", "evaluation.limit=10")
-    by_label = {c.label: demand(c, loads[c.variant.name], 9000) for c in cells}
+    by_label = {c.label: demand(c, loads[c.variant.name], ASKED) for c in cells}
     naive, single = by_label["qwen4b-llama3b/naive/11"], by_label["qwen4b-llama3b/gspo/11"]
     double = by_label["qwen4b-llama3b/gspo-2x/11"]
     assert [p.model.parameters for p in naive.policies] == [4022468096, 3212749824]
@@ -42,35 +45,48 @@ def test_a_cell_as_the_planner_sees_it() -> None:
     assert (single.workload.trained, single.workload.scored) == (1.0, 0.0)
     assert double.policies[0].rollouts == 2 * single.policies[0].rollouts
     assert naive.workload.sequence == 5120
-    assert naive.workload.evaluated == 7 * 10 * 5
+    assert naive.workload.evaluated == ASKED.answers
+    assert naive.workload.measured == 5
+    assert all(p.measured for p in (*naive.policies, *single.policies))
 
 
 def test_without_direction_nobody_trains_on_peers() -> None:
     cells, loads = cells_and_loads("cross_family", "sharing.direction=none")
-    assert all(demand(c, loads[c.variant.name], 10).workload.trained == 1 for c in cells)
+    assert all(demand(c, loads[c.variant.name], ASKED).workload.trained == 1 for c in cells)
 
 
 GPU_SUITES = sorted(n for n in shipped() if n != "bandit" and load(n).engine == "openrlhf")
 
 
 @pytest.mark.parametrize("name", GPU_SUITES)
-def test_shipped_suites_fit_on_sixteen_gpus(name: str) -> None:
+@pytest.mark.parametrize("gpus", [8, 16])
+def test_every_place_of_a_shipped_suite_holds_reference_and_measuring(name: str, gpus: int) -> None:
     cells, loads = cells_and_loads(name)
-    plan = plan_suite(cells, parse("16xH100-80G"), loads=loads, questions=9000)
+    plan = plan_suite(cells, parse(f"{gpus}xH100-80G"), loads=loads, asked=ASKED)
+    measured = cells[0].training.measure_every > 0
     assert plan.feasible, plan.shortfall
     assert plan.cells == len(cells)
+    for kind in plan.kinds:
+        assert kind.layout is not None
+        for place in kind.layout.policies:
+            memory = place.memory
+            assert memory.train <= USABLE * place.capacity
+            assert place.peak <= USABLE * place.capacity
+            assert bool(memory.measuring) == measured
+            assert memory.reference == 0  # the base borrows the trainer's memory; its own weights wait in the host
+            assert place.host >= place.gpus * (HOST_BYTES + 4 * measured * memory.weights // (8 * place.gpus))
 
 
 def test_finished_cells_cost_nothing() -> None:
     cells, loads = cells_and_loads("cross_family")
-    plan = plan_suite(cells, parse("8xH100-80G"), loads=loads, questions=9000, pending=[cells[0].key])
+    plan = plan_suite(cells, parse("8xH100-80G"), loads=loads, asked=ASKED, pending=[cells[0].key])
     assert plan.pending == 1
     assert len(plan.kinds) == 1
 
 
 def test_allocation_imports_no_torch() -> None:
     code = (
-        "import sys, harness.allocation.suites, harness.allocation.simulate, harness.allocation.report;"
+        "import sys, harness.allocation.suites, harness.allocation.report;"
         "print([m for m in ('torch', 'transformers', 'ray', 'deepspeed', 'vllm') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout

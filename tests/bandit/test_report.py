@@ -34,9 +34,10 @@ def test_points_facts_and_file(suite, tmp_path):
     assert points["prp"].fires == pytest.approx(1)
     assert 0 < points["sgt"].fires < 1
     assert points["sgt"].support == pytest.approx(points["sgt"].fires)
-    # Only terms with a ratio have a weight: imitation has none, and GRAFT takes nothing over on a single prompt.
+    # Imitation weighs every answer alike, and GRAFT takes nothing over on a single prompt.
     with_weight = {name for name, p in points.items() if p.weight_second_moment is not None}
-    assert with_weight == {"prp", "hacpo"}
+    assert with_weight == {"prp", "sgt", "hacpo"}
+    assert points["sgt"].weight_second_moment == pytest.approx(1)
     stored = msgspec.json.decode(report.folder.read_bytes())
     assert [p["regime"] for p in stored["points"]] == list(points)
     assert report.folder == tmp_path / "tiny" / "bandit.json"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.engines.embedded.families import FAMILIES, build_model, build_tokenizer
-from harness.learning.experience import Prompt
+from harness.experience.answers import Prompt
 from harness.tasks.micro import LEVELS, SKILLS
 
 # Several OpenMP threads on a busy machine spin against each other: minutes instead of seconds.

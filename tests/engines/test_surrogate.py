@@ -129,6 +129,20 @@ def test_loss_and_gradient_follow_the_formula(form, ratio, aggregation):
     assert loss.item() != 0
 
 
+@pytest.mark.parametrize(("form", "ratio", "aggregation"), CASES)
+def test_each_token_has_a_gradient_or_is_clipped_or_is_not_pushed(form, ratio, aggregation):
+    """Whatever is asked, answers of zero advantage or weight included: by autograd, and by whether a bound is to blame."""
+    batch, logps = make_batch(form, ratio, aggregation)
+    everything = [(i, a) for i, term in enumerate(batch.terms) for a in term.answers]
+    _, statistics = surrogate(flat(everything, logps), pack(batch, everything))
+    _, gradients = by_the_book(batch, logps)
+    moved = [int((gradients[id(a)] != 0).sum()) for _, a in everything]
+    pushed = [bool(a.weight) * (form in ("nll", "kl") or a.advantage != 0) * a.counted for _, a in everything]
+    assert statistics.active_tokens.tolist() == moved
+    bounded = form in ("ppo", "hard")
+    assert statistics.clipped_tokens.tolist() == [(p - m) * bounded for p, m in zip(pushed, moved, strict=True)]
+
+
 @pytest.mark.parametrize("form", ["ppo", "hard"])
 def test_some_tokens_are_clipped_and_ratios_are_counted_per_answer_or_token(form):
     for ratio in RATIOS:
@@ -184,13 +198,14 @@ def test_bounds_tighten_with_further_updates():
     assert active[0] > active[1] > active[2]
 
 
-@pytest.mark.parametrize("form", ["nll", "kl"])
-def test_forms_without_a_ratio_report_none(form):
+@pytest.mark.parametrize(("form", "weighs"), [("nll", 1), ("kl", 0)])
+def test_imitation_weighs_one_an_answer_and_a_divergence_nothing(form, weighs):
     batch, logps = make_batch(form, "sequence", "answer")
     live = list(batch.live())
     _, statistics = surrogate(flat(live, logps), pack(batch, live))
-    assert not statistics.ratio_count.any()
-    assert not statistics.ratio_sum.any()
+    assert (statistics.ratio_count == weighs).all()
+    assert statistics.ratio_sum == pytest.approx(statistics.ratio_count, rel=1e-12)
+    assert statistics.ratio_square == pytest.approx(statistics.ratio_count, rel=1e-12)
     assert not statistics.clipped_tokens.any()
 
 
@@ -208,7 +223,7 @@ def test_score_function_when_there_is_no_denominator():
 def test_refuses_what_does_not_fit():
     short = TermAnswer("p", np.arange(3, dtype=np.int32), 1.0, denominator=np.zeros(2, np.float32))
     batch = MiniBatch(0, (Term("own", "own", Objective(), (short,)),), MAX_TOKENS)
-    with pytest.raises(ValueError, match="2 denominators for 3 tokens"):
+    with pytest.raises(ValueError, match="2 log-probabilities for 3 tokens"):
         pack(batch, [(0, short)])
     bare = replace(short, denominator=None)
     batch = MiniBatch(0, (Term("peer", "peer", Objective("cross", "hard"), (bare,)),), MAX_TOKENS)

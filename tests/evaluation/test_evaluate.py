@@ -19,7 +19,7 @@ from harness.evaluation.backends import open_lm
 from harness.evaluation.engine_lm import EngineLM
 from harness.evaluation.run import evaluate
 from harness.evaluation.samples import EvaluationSample
-from harness.learning.experience import Prompt
+from harness.experience.answers import Prompt
 from harness.tasks.registry import EVALUATION_SETS, get_task
 from harness.verification.verifier import Verifier
 

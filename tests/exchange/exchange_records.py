@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.exchange.records import GroupValue, Rollout, Success
+from harness.experience.records import GroupValue, Rollout, Success
 
 PROMPTS = ("p2", "p0", "p1")
 """In an order that is not alphabetical."""

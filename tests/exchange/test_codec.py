@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from harness.errors import ExchangeError
 from harness.exchange.codec import MAX_MESSAGE_BYTES, StepDecoder, check, decode, encode
-from harness.exchange.records import MAX_TEXT_BYTES, MAX_TOKENS, Record, Rollout, TextRollout
-from harness.exchange.refusal import Refusal
+from harness.experience.records import MAX_TEXT_BYTES, MAX_TOKENS, Record, Rollout, TextRollout
+from harness.experience.refusal import Refusal
 
 pack = msgspec.msgpack.encode
 NESTED = b"\x91" * 200_000

@@ -14,9 +14,9 @@ from harness.exchange.codec import MAX_MESSAGE_BYTES
 from harness.exchange.conditions import Condition, Lying, Noisy, Sender, Silent, Spamming, Stale, condition_of
 from harness.exchange.exchange import Collected, Exchange, edges_of
 from harness.exchange.gate import Defences, Quotas
-from harness.exchange.records import GroupValue, Record, Rollout, Success, TextRollout
-from harness.exchange.refusal import Refusal
-from harness.learning.experience import Answer, Group, Prompt
+from harness.experience.answers import Answer, Group, Prompt
+from harness.experience.records import GroupValue, Record, Rollout, Success, TextRollout
+from harness.experience.refusal import Refusal
 from harness.learning.publish import records_of
 from harness.verification.verdict import Verdict
 

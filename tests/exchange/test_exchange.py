@@ -20,9 +20,9 @@ from harness.exchange.codec import MAX_MESSAGE_BYTES, encode
 from harness.exchange.exchange import Collected, Exchange, edges_of
 from harness.exchange.gate import Defences, Quotas
 from harness.exchange.ledger import Entry
-from harness.exchange.records import Record, Success
-from harness.exchange.refusal import Refusal
 from harness.exchange.transport import InProcess
+from harness.experience.records import Record, Success
+from harness.experience.refusal import Refusal
 from harness.store.rows import ExchangeRow
 
 POLICIES = ("b", "a", "c")

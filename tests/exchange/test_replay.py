@@ -13,9 +13,9 @@ from exchange_records import PROMPTS, rollout, step_records
 from harness.errors import DiskFullError, StoreError
 from harness.exchange.codec import encode
 from harness.exchange.exchange import Collected, Exchange, edges_of
-from harness.exchange.records import AnyRecord
-from harness.exchange.refusal import Refusal
 from harness.exchange.replay import Frame, ReplaySource, ReplayWriter
+from harness.experience.records import AnyRecord
+from harness.experience.refusal import Refusal
 
 POLICIES = ("a", "b", "c")
 STEPS = range(1, 6)

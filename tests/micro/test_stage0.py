@@ -14,12 +14,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from harness.engines.embedded import mixture
+from harness import versions
+from harness.cache import cache_folder
 from harness.engines.embedded.families import FAMILIES, build_model, build_tokenizer
 from harness.engines.embedded.mixture import draw_examples
 from harness.engines.embedded.presets import PRESETS, Mixture
 from harness.engines.embedded.pretraining import Pretrainer, Schedule
-from harness.engines.embedded.stage0 import Accuracy, MicroSpec, base_checkpoint, cache_folder, read_report
+from harness.engines.embedded.stage0 import Accuracy, MicroSpec, base_checkpoint, read_report
 from harness.errors import CellError, UsageError
 
 TINY = MicroSpec("qwen", "mul", steps=3, rounds=0, gate=0.0, probes=1)
@@ -74,11 +75,11 @@ def test_key_covers_what_determines_the_weights(monkeypatch: pytest.MonkeyPatch)
     assert TINY.key != before
 
 
-def test_key_covers_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    before = TINY.key
-    changed = tmp_path / "mixture.py"
-    changed.write_text(Path(str(mixture.__file__)).read_text() + "\n")
-    monkeypatch.setattr(mixture, "__file__", str(changed))
+@pytest.mark.parametrize("package", ["stage0", "tasks"])
+def test_key_covers_results_versions(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    before, table = TINY.key, versions.recorded()
+    raised = {**table, package: table[package]._replace(version=table[package].version + 1)}
+    monkeypatch.setattr(versions, "recorded", lambda: raised)
     assert TINY.key != before
 
 
@@ -89,8 +90,8 @@ def test_a_second_process_waits_and_reuses(cache: Path) -> None:
         "seen = []\n"
         "spec = MicroSpec('qwen', 'mul', steps=3, rounds=0, gate=0.0, probes=1)\n"
         "print('asking', flush=True)\n"
-        "folder = base_checkpoint(spec, lambda share, words: seen.append(share))\n"
-        "print(folder, len(seen))"
+        "folder = base_checkpoint(spec, lambda share, words: seen.append(words))\n"
+        "print(folder, len(set(seen) - {'another process is training it'}))"
     )
     children: list[subprocess.Popen[str]] = []
 

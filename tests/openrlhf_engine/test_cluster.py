@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 import ray
+from ray._common.utils import reset_ray_address
+from ray._private.utils import read_ray_address
 
 from harness.engines.openrlhf import reserve
 from harness.engines.openrlhf.cluster import Reservation
@@ -78,3 +86,63 @@ def test_bad_options_name_their_place():
         settings_of({"zero_stage": 1}, "x.yaml")
     with pytest.raises(SuiteError, match="unknown field `zero`"):
         settings_of({"zero": 1})
+
+
+def test_policies_that_share_devices_reserve_them_once():
+    wishes = {name: Settings(trainers=2, share_devices=True) for name in "abc"}
+    with Reservation(wishes, deadline=30.0) as reservation:
+        assert reservation.group.bundle_count == 2
+        assert {slot.trainers for slot in reservation.slots.values()} == {(0, 1)}
+        assert len({id(slot.turns) for slot in reservation.slots.values()}) == 1
+        assert sum(slot.part(0.4) + slot.part(0.2) for slot in reservation.slots.values()) <= 1
+    with pytest.raises(EngineError, match="share_devices: all policies of a cell share their devices, or none does"):
+        Reservation({"a": Settings(share_devices=True), "b": Settings()}, deadline=30.0)
+
+
+@contextmanager
+def strangers_cluster():
+    """A Ray that somebody else has started on this machine: its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = ["start", "--head", "--block", f"--port={port}", "--num-cpus=1", "--include-dashboard=false"]
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ray.scripts.scripts", *command], start_new_session=True, env=environment,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        address, end = f"{ray.util.get_node_ip_address()}:{port}", time.monotonic() + 100
+        while time.monotonic() < end and process.poll() is None and read_ray_address() != address:
+            time.sleep(0.5)
+        yield address
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        reset_ray_address()  # a killed cluster leaves its address behind
+
+
+@pytest.mark.timeout(300)
+def test_a_strangers_cluster_is_joined_only_where_it_is_named():
+    """As `harness run` keeps a cluster for its workers: by a process that prints the address."""
+
+    def joined(how, **environment):
+        clean = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+        code = f"import ray; {how}; print('at', ray.get_runtime_context().gcs_address)"
+        run = subprocess.run(
+            [sys.executable, "-c", code], env={**clean, **environment}, capture_output=True, text=True, timeout=100
+        )
+        return run.stdout.rpartition("at ")[2].strip() or run.stderr
+
+    ours = "from harness.engines.openrlhf.cluster import connect; connect(1"
+    with strangers_cluster() as address:
+        assert joined("ray.init()") == address, "the stranger's cluster is not there to be joined"
+        own = joined(f"{ours})")
+        assert own.count(":") == 1, own
+        assert own != address
+        assert joined(f"{ours}, address='{address}')") == address
+        assert joined(f"{ours})", RAY_ADDRESS=address) == address

@@ -207,7 +207,8 @@ def hacpo_loss(
     for row in rows:
         answer, lp = world.answers[row.key], logp[row.key]
         if row.own:
-            s = torch.exp(lp.mean() - denominator(row.key).mean())
+            old = denominator(row.key)
+            s = torch.exp(lp.mean() - (lp.detach() if old is None else old).mean())
             total = total + ppo(s, row.advantage, 1 - 3e-4, 1 + 4e-4)
             continue
         lp = lp[:-1] if answer.finished else lp

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from harness.exchange.records import Rollout, Success
+from harness.experience.answers import Answer
+from harness.experience.records import Rollout, Success
 from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_answer
 from harness.learning.conformance import check_regime
-from harness.learning.experience import Answer
 from harness.learning.regime import Need, Regime
 from harness.learning.registry import installed
 from harness.learning.terms import Term
@@ -115,7 +115,29 @@ class ShortDenominator(Good):
 
     def learn(self, own, inbox, context):
         term = own_term(own, grpo_advantages, GRPO)
-        return [replace(term, answers=tuple(replace(a, denominator=a.denominator[:-1]) for a in term.answers))]
+        return [replace(term, answers=tuple(replace(a, sampled=a.sampled[:-1]) for a in term.answers))]
+
+
+class TakesTheSamplers(Good):
+    """Bad."""
+
+    def learn(self, own, inbox, context):
+        term = own_term(own, grpo_advantages, GRPO)
+        return [replace(term, answers=tuple(replace(a, denominator=a.sampled) for a in term.answers))]
+
+
+class ForgetsWhatItSampled(Good):
+    """Bad."""
+
+    def learn(self, own, inbox, context):
+        term = own_term(own, grpo_advantages, GRPO)
+        return [replace(term, answers=tuple(replace(a, sampled=None) for a in term.answers))]
+
+
+class BelievesNobody(Good):
+    """Bad."""
+
+    old_logprobs = "nobody"
 
 
 class NegativeWeight(Good):
@@ -207,7 +229,10 @@ class InventsTokens(Good):
         (PublishesInvalid, "publishes an answer that is invalid"),
         (LearnsInvalid, "invalid verdict"),
         (NaNAdvantage, "advantage is nan"),
-        (ShortDenominator, "denominators for"),
+        (ShortDenominator, "log-probabilities for"),
+        (TakesTheSamplers, "denominator is OLD"),
+        (ForgetsWhatItSampled, "no `sampled`"),
+        (BelievesNobody, "one of sampler, trainer"),
         (NegativeWeight, "negative weight"),
         (GlobalRandom, "context.rng"),
         (WritesIntoItsInputs, "writes into the arrays"),

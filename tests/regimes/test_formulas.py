@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from worlds import make_world
 
-from harness.exchange.records import GroupValue, Rollout, Success, TextRollout
-from harness.learning.experience import Inbox
+from harness.experience.answers import Inbox
+from harness.experience.records import GroupValue, Rollout, Success, TextRollout
 from harness.learning.regime import Need
 from harness.learning.registry import build
-from harness.learning.terms import Objective
+from harness.learning.terms import OLD, Objective
 
 WORLDS = {
     "pair": {"policies": 2},
@@ -57,6 +57,11 @@ def check(world, terms, rows, denominator):
         assert answer.origin == (None if row.own else (row.key[0], row.key[2]))
         assert term.weight == 1.0
         expected = denominator(row.key)
+        if row.own:
+            assert answer.denominator is OLD
+            assert answer.sampled is expected
+            continue
+        assert answer.sampled is None
         assert answer.denominator is expected or (
             np.ndim(expected) == 0 and answer.denominator == pytest.approx(expected)
         )

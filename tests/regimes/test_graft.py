@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from harness.learning.experience import Answer, Group, Inbox, PeerAnswer, Prompt
+from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
 from harness.learning.regime import Context
 from harness.learning.registry import build
 from harness.verification.verdict import Verdict

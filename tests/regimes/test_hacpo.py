@@ -13,7 +13,7 @@ import torch
 from worlds import MAX_TOKENS, make_world
 
 from harness.errors import PluginError
-from harness.learning.experience import Inbox
+from harness.experience.answers import Inbox
 from harness.learning.minibatches import minibatches
 from harness.learning.packing import pack
 from harness.learning.registry import build

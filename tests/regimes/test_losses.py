@@ -10,6 +10,7 @@ import pytest
 import torch
 from worlds import MAX_TOKENS, World, make_world
 
+from harness.learning.denominators import settle
 from harness.learning.minibatches import minibatches
 from harness.learning.packing import pack
 from harness.learning.registry import build
@@ -29,11 +30,18 @@ def current(world: World, seed: int) -> formulas.LogProbs:
     return found
 
 
-def harness_step(world, regime, logp, updates):
+def harness_step(world, regime, logp, updates, old_logprobs):
     """Loss of each mini-batch and the gradient by (answer's key, update)."""
     terms = regime.learn(world.own, world.inbox, world.context(updates=updates))
     losses, gradients = [], {}
-    for batch in minibatches(terms, updates, MAX_TOKENS):
+    batches = minibatches(terms, updates, MAX_TOKENS)
+    prompts = [g.prompt for g in world.own]
+
+    def score(asked, answers):
+        assert [p.id for p in asked] == [world.key_of(a)[1] for a in answers]
+        return [at_start(world, world.key_of(a)) for a in answers]
+
+    for batch in settle(batches, prompts, score, old_logprobs):
         live = list(batch.live())
         if not live:
             losses.append(0.0)
@@ -62,8 +70,8 @@ def cut(rows, updates):
     return [[ordered[i] for i in batch] for batch in batches]
 
 
-def compare(world, regime, logp, updates, batches, loss_of):
-    losses, gradients = harness_step(world, regime, logp, updates)
+def compare(world, regime, logp, updates, old_logprobs, batches, loss_of):
+    losses, gradients = harness_step(world, regime, logp, updates, old_logprobs)
     expected = [loss_of(rows, m) for m, rows in enumerate(batches)]
     sum(expected).backward()
     assert losses == pytest.approx([e.item() for e in expected], rel=1e-9, abs=1e-12)
@@ -77,121 +85,143 @@ def compare(world, regime, logp, updates, batches, loss_of):
     assert moved >= 2
 
 
-def denominators(world, peers="receiver_old"):
-    def of(key):
-        a = world.answers[key]
-        values = a.logprobs if key[0] == "p0" else (getattr(a, peers) if peers else None)
-        return None if values is None else torch.tensor(values.astype(np.float64))
-
-    return of
+def at_start(world, key):
+    """What the trainer says of an own answer before the step's first update; the sampler said something else."""
+    a = world.answers[key]
+    return (a.logprobs * np.linspace(0.9, 1.05, a.tokens.size)).astype(np.float32)
 
 
-STEPS = [(policies, updates, seed) for policies, updates in ((2, 1), (3, 2), (2, 4)) for seed in (0, 1)]
+def denominators(world, old_logprobs, peers="receiver_old"):
+    """By update and answer. None: the current log-probability without gradient, which is the trainer's in the first update."""
+
+    def old(update):
+        def of(key):
+            a = world.answers[key]
+            if key[0] != "p0":
+                values = getattr(a, peers) if peers else None
+            elif old_logprobs == "sampler":
+                values = a.logprobs
+            else:
+                values = at_start(world, key) if update else None
+            return None if values is None else torch.tensor(values.astype(np.float64))
+
+        return of
+
+    return old
+
+
+STEPS = [
+    (policies, updates, seed, old)
+    for policies, updates in ((2, 1), (3, 2), (2, 4))
+    for seed, old in ((0, "sampler"), (1, "sampler"), (0, "trainer"), (1, "trainer"))
+]
 
 
 @pytest.fixture(params=STEPS, ids=str)
 def step(request):
-    policies, updates, seed = request.param
+    policies, updates, seed, old_logprobs = request.param
     world = make_world(seed, policies=policies, prompts=PROMPTS)
-    return world, current(world, seed), updates
+    return world, current(world, seed), updates, old_logprobs
 
 
 def test_independent(step):
-    world, logp, updates = step
+    world, logp, updates, old_logprobs = step
     rows = formulas.independent(world)
-    old = denominators(world)
-    compare(world, build("independent", {}), logp, updates, cut(rows, updates),
-            lambda r, m: formulas.token_loss(r, logp, old))  # fmt: skip
+    old = denominators(world, old_logprobs)
+    compare(world, build("independent", {}), logp, updates, old_logprobs, cut(rows, updates),
+            lambda r, m: formulas.token_loss(r, logp, old(m)))  # fmt: skip
 
 
 def test_dr_grpo(step):
-    world, logp, updates = step
-    rows, old = formulas.independent(world, dr=True), denominators(world)
-    compare(world, build("independent", {"objective": "dr_grpo"}), logp, updates, cut(rows, updates),
-            lambda r, m: formulas.token_loss(r, logp, old, len(r) * MAX_TOKENS))  # fmt: skip
+    world, logp, updates, old_logprobs = step
+    rows, old = formulas.independent(world, dr=True), denominators(world, old_logprobs)
+    compare(world, build("independent", {"objective": "dr_grpo"}), logp, updates, old_logprobs, cut(rows, updates),
+            lambda r, m: formulas.token_loss(r, logp, old(m), len(r) * MAX_TOKENS))  # fmt: skip
 
 
 def test_gspo(step):
-    world, logp, updates = step
-    rows, old = formulas.independent(world), denominators(world)
-    compare(world, build("independent", {"objective": "gspo"}), logp, updates, cut(rows, updates),
-            lambda r, m: formulas.hacpo_loss(world, r, logp, old, 0.0, 0.0, False))  # fmt: skip
+    world, logp, updates, old_logprobs = step
+    rows, old = formulas.independent(world), denominators(world, old_logprobs)
+    compare(world, build("independent", {"objective": "gspo"}), logp, updates, old_logprobs, cut(rows, updates),
+            lambda r, m: formulas.hacpo_loss(world, r, logp, old(m), 0.0, 0.0, False))  # fmt: skip
 
 
 @pytest.mark.parametrize("ratio", ["behaviour", "receiver_old", "none"])
 @pytest.mark.parametrize("groups", ["union", "per_source"])
 def test_prp(step, ratio, groups):
-    world, logp, updates = step
+    world, logp, updates, old_logprobs = step
     rows = formulas.pooled(world, groups == "union")
-    old = denominators(world, {"behaviour": "aligned", "receiver_old": "receiver_old", "none": None}[ratio])
-    compare(world, build("prp", {"ratio": ratio, "groups": groups}), logp, updates, cut(rows, updates),
-            lambda r, m: formulas.token_loss(r, logp, old))  # fmt: skip
+    old = denominators(
+        world, old_logprobs, {"behaviour": "aligned", "receiver_old": "receiver_old", "none": None}[ratio]
+    )
+    compare(world, build("prp", {"ratio": ratio, "groups": groups}), logp, updates, old_logprobs, cut(rows, updates),
+            lambda r, m: formulas.token_loss(r, logp, old(m)))  # fmt: skip
 
 
 def test_naive(step):
-    world, logp, updates = step
-    old = denominators(world)
-    compare(world, build("naive", {}), logp, updates, cut(formulas.pooled(world), updates),
-            lambda r, m: formulas.token_loss(r, logp, old))  # fmt: skip
+    world, logp, updates, old_logprobs = step
+    old = denominators(world, old_logprobs)
+    compare(world, build("naive", {}), logp, updates, old_logprobs, cut(formulas.pooled(world), updates),
+            lambda r, m: formulas.token_loss(r, logp, old(m)))  # fmt: skip
 
 
 @pytest.mark.parametrize(("baseline", "normalise"), [("pooled", "std"), ("mixed", "none")])
 def test_xgrpo(step, baseline, normalise):
-    world, logp, updates = step
-    rows, old = formulas.xgrpo(world, baseline, 0.5, normalise == "std"), denominators(world)
-    compare(world, build("xgrpo", {"baseline": baseline, "normalise": normalise}), logp, updates, cut(rows, updates),
-            lambda r, m: formulas.token_loss(r, logp, old))  # fmt: skip
+    world, logp, updates, old_logprobs = step
+    rows, old = formulas.xgrpo(world, baseline, 0.5, normalise == "std"), denominators(world, old_logprobs)
+    compare(world, build("xgrpo", {"baseline": baseline, "normalise": normalise}), logp, updates, old_logprobs, cut(rows, updates),
+            lambda r, m: formulas.token_loss(r, logp, old(m)))  # fmt: skip
 
 
 def test_graft(step):
-    world, logp, _ = step
-    rows, old = formulas.graft(world), denominators(world)
+    world, logp, _, old_logprobs = step
+    rows, old = formulas.graft(world), denominators(world, old_logprobs)
     for updates in (1, 2, 4):
         for leaf in logp.values():
             leaf.grad = None
-        compare(world, build("graft", {}), logp, updates, cut(rows, updates),
-                lambda r, m: formulas.token_loss(r, logp, old))  # fmt: skip
+        compare(world, build("graft", {}), logp, updates, old_logprobs, cut(rows, updates),
+                lambda r, m: formulas.token_loss(r, logp, old(m)))  # fmt: skip
 
 
 def test_sapo(step):
-    world, logp, _ = step
-    regime, old = build("sapo", {}), denominators(world)
+    world, logp, _, old_logprobs = step
+    regime, old = build("sapo", {}), denominators(world, old_logprobs)
     drawn = {world.key_of(a.tokens)[:2] for a in regime.learn(world.own, world.inbox, world.context())[1].answers}
     rows = formulas.independent(world)
     rows += [r for p, x in sorted(drawn) for r in formulas.grpo(world, world.group(p, x))]
-    compare(world, regime, logp, 1, [rows], lambda r, m: formulas.token_loss(r, logp, old))
+    compare(world, regime, logp, 1, old_logprobs, [rows], lambda r, m: formulas.token_loss(r, logp, old(m)))
 
 
 def test_sgt(step):
     """L_GRPO + lambda NLL, the NLL averaged over all prompts of the mini-batch."""
-    world, logp, updates = step
+    world, logp, updates, old_logprobs = step
     updates = min(updates, 2)
-    regime, old = build("sgt", {"lambda": 0.3}), denominators(world)
+    regime, old = build("sgt", {"lambda": 0.3}), denominators(world, old_logprobs)
     imitated = [world.key_of(a.tokens) for a in regime.learn(world.own, world.inbox, world.context())[1].answers]
 
     def loss(rows, m):
         here = {r.key[1] for r in rows}
         nll = sum((-logp[k].mean() for k in imitated if k[1] in here), torch.zeros((), dtype=torch.float64))
-        return formulas.token_loss(rows, logp, old) + 0.3 * nll / len(here)
+        return formulas.token_loss(rows, logp, old(m)) + 0.3 * nll / len(here)
 
-    compare(world, regime, logp, updates, cut(formulas.independent(world), updates), loss)
+    compare(world, regime, logp, updates, old_logprobs, cut(formulas.independent(world), updates), loss)
 
 
 @pytest.mark.parametrize("length", ["own_tokens", "bytes"])
 @pytest.mark.parametrize(("stepwise", "alpha"), [(True, 1.0), (False, 1.0), (True, 3.0), (True, 0.0)])
 def test_hacpo(step, length, stepwise, alpha):
     """Own before peers, so that with several updates the peers' lower bound has risen by m delta_step."""
-    world, logp, updates = step
+    world, logp, updates, old_logprobs = step
     regime = build(
         "hacpo", {"length_normalisation": length, "stepwise_clip": stepwise, "alpha": alpha, "delta_step": 0.07}
     )
-    rows, old = formulas.hacpo([world]), denominators(world)
+    rows, old = formulas.hacpo([world]), denominators(world, old_logprobs)
 
     def loss(rows, m):
         low = min(1.0, 1 - 0.2 + m * 0.07) if stepwise else 0.8
-        return formulas.hacpo_loss(world, rows, logp, old, low, alpha, length == "bytes")
+        return formulas.hacpo_loss(world, rows, logp, old(m), low, alpha, length == "bytes")
 
-    compare(world, regime, logp, updates, cut(rows, updates), loss)
+    compare(world, regime, logp, updates, old_logprobs, cut(rows, updates), loss)
 
 
 def test_hacpo_peers_share_the_only_mini_batch_and_its_bound():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.exchange.records import GroupValue, Rollout, Success, TextRollout
-from harness.learning.experience import Answer, Group, Prompt
+from harness.experience.answers import Answer, Group, Prompt
+from harness.experience.records import GroupValue, Rollout, Success, TextRollout
 from harness.learning.registry import build, installed
 from harness.verification.verdict import Verdict
 

@@ -7,11 +7,13 @@ import pytest
 import torch
 from worlds import MAX_TOKENS, make_world
 
-from harness.learning.experience import Inbox
+from harness.experience.answers import Inbox
+from harness.learning.denominators import settle
 from harness.learning.minibatches import minibatches
 from harness.learning.packing import pack
 from harness.learning.registry import build, installed
 from harness.learning.surrogate import surrogate
+from harness.learning.terms import OLD
 
 VARIANTS = [
     ("naive", {}),
@@ -31,17 +33,22 @@ VARIANTS = [
 ]
 
 
-def bits(world, terms, updates):
+def bits(world, terms, updates, old_logprobs):
     """Loss and gradient of every mini-batch in float32, as bytes."""
     rng = np.random.default_rng(5)
     drift = {k: rng.normal(0, 0.2, a.tokens.size) for k, a in world.answers.items()}
     found = []
-    for batch in minibatches(terms, updates, MAX_TOKENS):
+
+    def score(prompts, answers):
+        return [world.answers[k].logprobs + np.float32(0.01) for k in map(world.key_of, answers)]
+
+    prompts = [g.prompt for g in world.own]
+    for batch in settle(minibatches(terms, updates, MAX_TOKENS), prompts, score, old_logprobs, correction=2.0):
         live = list(batch.live())
         if not live:
             found.append(None)
             continue
-        now = [a.denominator + drift[world.key_of(a.tokens)] for _, a in live]
+        now = [a.sampled + drift[world.key_of(a.tokens)] for _, a in live]
         logp = torch.tensor(np.concatenate(now), dtype=torch.float32, requires_grad=True)
         loss, _ = surrogate(logp, pack(batch, live))
         loss.backward()
@@ -66,11 +73,12 @@ def test_bit_for_bit(world, name, options):
     assert len(found[0].answers) == len(expected[0].answers)
     for mine, theirs in zip(found[0].answers, expected[0].answers, strict=True):
         assert mine.tokens is theirs.tokens
-        assert mine.denominator is theirs.denominator
+        assert mine.denominator is theirs.denominator is OLD
+        assert mine.sampled is theirs.sampled
         assert (mine.advantage, mine.weight, mine.mask, mine.scale) == (theirs.advantage, 1.0, None, 1.0)
     assert not [a for t in found[1:] for a in t.answers]
-    for updates in (1, 3):
-        assert bits(world, found, updates) == bits(world, expected, updates)
+    for updates, old in ((1, "sampler"), (3, "sampler"), (1, "trainer"), (3, "trainer")):
+        assert bits(world, found, updates, old) == bits(world, expected, updates, old)
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)

@@ -7,7 +7,7 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from harness.learning.experience import Answer, Group, Inbox, PeerAnswer, PeerValue, Prompt
+from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerValue, Prompt
 from harness.learning.regime import Context
 from harness.verification.verdict import Verdict
 

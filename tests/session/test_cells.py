@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ from safetensors.numpy import load_file
 
 from harness.session.loop import Interrupted
 from harness.session.manifests import state_of
+from harness.store.ingest import ingest
+from harness.store.read import Snapshot
+from harness.tasks.micro import SKILLS
 
 from .running import cell, rows, run
 
@@ -42,6 +46,44 @@ def test_every_regime_trains_and_is_evaluated(finished):
         assert sum(r["right"] for r in steps) > 0
         assert len(rows(finished, c, "samples")) == 2 * 6 * 3
         assert {r["step"] for r in rows(finished, c, "curves")} == {0, 2, 4}
+        asked = {r["doc_id"] for r in rows(finished, c, "samples")}
+        assert {name.partition(":")[0] for name in asked} == set(SKILLS), "a limit of six asks of every skill"
+
+
+def test_drift_of_the_sampler_is_kept_per_step_and_added_up(finished):
+    """On one engine only rounding; steps in which nothing of one's own was learnt have none."""
+    found = {c.key: rows(finished, c, "steps") for c in finished.cells}
+    names = ("sampler_drift", "sampler_drift_p99", "sampler_drift_outside")
+    for row in (r for steps in found.values() for r in steps):
+        mean, high, outside = (row[name] for name in names)
+        assert (mean is None) == (high is None) == (outside is None)
+        assert mean is None or (0 < mean < high < 1e-4 and outside == 0)
+    results = finished.folder.parent
+    ingest(results)
+    with Snapshot(results) as store:
+        totals = store.query("SELECT * FROM totals JOIN cells USING (suite, cell) WHERE kind = 'cell'").to_pylist()
+    assert len(totals) == 2 * len(found)
+    for row in totals:
+        for name in names:
+            known = [r[name] for r in found[row["cell"]] if r["policy"] == row["policy"] and r[name] is not None]
+            assert row[name] == pytest.approx(sum(known) / len(known))
+
+
+def test_a_variant_chooses_its_old_log_probabilities_and_their_correction(suite_file, tmp_path):
+    """By rounding alone: the trainer's ratios are exactly 1, the sampler's are not, and a correction moves the loss."""
+    suite_file.write_text(
+        suite_file.read_text()
+        .replace("[independent, prp, xgrpo, sgt, hacpo, naive, graft, sapo]", "\n".join(
+            ["", "  - independent", "  - {regime: independent, name: theirs, old_logprobs: sampler}",
+             "  - {regime: independent, name: corrected, sampler_correction: 2}"]))
+        .replace("steps: 4", "steps: 1").replace("curve_every: 2", "curve_every: 0")
+    )  # fmt: skip
+    prepared = run(suite_file, tmp_path / "results")
+    plain, theirs, corrected = ([r for r in rows(prepared, c, "terms") if r["active"]] for c in prepared.cells)
+    assert plain
+    assert {(r["ratio_mean"], r["ratio_second"]) for r in plain + corrected} == {(1.0, 1.0)}
+    assert all(r["ratio_second"] != 1.0 for r in theirs)
+    assert all(0 < abs(a["loss"] - b["loss"]) < 1e-3 for a, b in zip(plain, corrected, strict=True))
 
 
 def test_regimes_of_a_seed_share_their_first_samples(finished):
@@ -65,6 +107,23 @@ def test_what_travels_is_what_the_regime_shares(finished):
     assert kinds["naive"] == kinds["sapo"] == {"text"}
     assert kinds["xgrpo"] == {"value"}
     assert kinds["sgt"] <= {"success"}
+
+
+def test_ledger_steps_and_terms_agree_on_what_was_used(finished):
+    for c in finished.cells:
+        exchanged, terms = rows(finished, c, "exchanges"), rows(finished, c, "terms")
+        for step in rows(finished, c, "steps"):
+            at = step["step"], step["policy"]
+            used = sum(r["used"] for r in exchanged if (r["step"], r["receiver"]) == at)
+            active = sum(r["active"] for r in terms if (r["step"], r["policy"], r["source"]) == (*at, "peer"))
+            assert step["peer_used"] == used == active <= step["peer_received"], c.variant.name
+    used = {r["used"] for r in rows(finished, cell(finished, "hacpo"), "exchanges")}
+    assert used == {True, False}, "HACPO's window lets some in and some not"
+    imitating = [s for s in rows(finished, cell(finished, "sgt"), "steps") if s["peer_used"]]
+    assert imitating
+    assert all(
+        (s["weight_second_moment"], s["effective_sample_size"], s["clipped_share"]) == (1, 1, 0) for s in imitating
+    )
 
 
 def test_a_run_repeats_itself(finished, suite_file, tmp_path):
@@ -123,6 +182,36 @@ def test_eval_of_a_checkpoint_reproduces_the_stored_greedy_answers(finished, tmp
     assert [(r["doc_id"], r["text"], r["verdict"]) for r in again] == [
         (r["doc_id"], r["text"], r["verdict"]) for r in stored
     ]
+
+
+def test_eval_stores_the_back_end_that_ran(finished, tmp_path):
+    from harness.session.standalone import evaluate_checkpoint
+    from harness.store.manifest import read_manifest
+
+    checkpoint = finished.folder / cell(finished, "sgt").key / "checkpoint" / "a"
+    stored = {
+        backend: read_manifest(
+            Path(evaluate_checkpoint(checkpoint, ["micro"], limit=2, k=0, backend=backend, results=tmp_path).folder)
+        )
+        for backend in ("embedded", "hf")
+    }
+    assert {backend: manifest.engine for backend, manifest in stored.items()} == {"embedded": "embedded", "hf": "hf"}
+    assert stored["hf"].key != stored["embedded"].key
+    assert stored["hf"].identity.models["a"].startswith("content ")
+    assert "engines/embedded" not in stored["hf"].identity.versions
+
+
+def test_a_stored_cell_runs_again_to_its_rows(finished, tmp_path):
+    spec = importlib.util.spec_from_file_location("rerun", Path(__file__).parents[2] / "tools/rerun.py")
+    rerun = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(rerun)
+    stored, other = (finished.folder / cell(finished, name).key for name in ("prp", "xgrpo"))
+    rerun.run_again(stored, tmp_path / stored.name)
+    assert list(rerun.differences(stored, tmp_path / stored.name)) == []
+    assert {line.partition(":")[0] for line in rerun.differences(other, tmp_path / stored.name)} >= {
+        "steps",
+        "exchanges",
+    }
 
 
 def test_rescoring_changes_nothing_while_the_verifier_is_the_same(finished):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from harness.engines.openrlhf.settings import settings_of
 from harness.session.matrix import _Driver
@@ -18,19 +18,10 @@ from harness.session.planning import place_of_base, place_of_cell, plan_for
 from harness.session.prepare import prepare
 from harness.session.progress import Plain
 
+from .command import harness, start
+
 SHORT = ["--set", "regimes=[independent, hacpo]", "--set", "seeds=[3, 4]"]
 TIMES = ("cpu_seconds", "gpu_seconds", "gain_per_gpu_second")
-
-
-def start(*arguments: object, **options: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from harness.cli import main; main()", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload]
-
-
-def harness(*arguments: object) -> tuple[int, str, str]:
-    process = start(*arguments)
-    out, err = process.communicate(timeout=240)
-    return process.returncode, out, err
 
 
 def table(suite: str, results: Path) -> list[dict[str, object]]:
@@ -67,9 +58,10 @@ def test_killed_and_started_again_gives_the_same_table(suite_file, tmp_path):
 @pytest.mark.timeout(200)
 def test_a_cell_that_fails_leaves_the_others_alone(suite_file, tmp_path, folders):
     text = suite_file.read_text()
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "config.json").write_text("{}")
+    broken = Path(shutil.copytree(folders["llama"], tmp_path / "broken"))
+    weights = load_file(broken / "model.safetensors")
+    weights.pop(min(weights))  # only opening it finds that
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
     broken_one = f"      - {{name: c, model: {broken}}}\n"
     whole_one = f"      - {{name: d, model: {folders['qwen']}}}\n"
     group = "  - name: broken\n    policies:\n" + broken_one + whole_one
@@ -106,16 +98,14 @@ def test_results_that_cannot_be_written(suite_file, tmp_path, place):
 
 
 def test_no_room_for_the_predicted_results(suite_file, tmp_path, monkeypatch):
-    import shutil
-
     from harness.errors import UsageError
-    from harness.session.prepare import check_room
+    from harness.session.room import check_room, disk_of
 
     prepared = prepare(str(suite_file), tmp_path / "results")
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
     with pytest.raises(UsageError, match="GiB are free"):
-        check_room(prepared)
+        check_room(prepared, disk_of(prepared, 1))
     assert not (tmp_path / "results").exists()
 
 
@@ -147,10 +137,11 @@ def test_no_more_is_granted_than_the_plan_holds(suite_file, tmp_path):
 
 
 def test_what_a_stated_cluster_cannot_hold_is_refused_with_what_is_short(suite_file, tmp_path):
-    prepared = prepare(str(suite_file), tmp_path, engine="openrlhf")
-    plan = plan_for(prepared, "1cpu-24G")
+    apart = prepare(str(suite_file), tmp_path, engine="openrlhf", overrides=["engine_options.share_devices=false"])
+    plan = plan_for(apart, "1cpu-24G")
     assert not plan.feasible
     assert "1 short" in plan.shortfall
+    assert plan_for(prepare(str(suite_file), tmp_path, engine="openrlhf"), "1cpu-24G").feasible, "in turns"
 
 
 def test_a_planned_layout_reaches_the_policies_unless_the_suite_has_its_own(suite_file, tmp_path):
@@ -164,6 +155,65 @@ def test_a_planned_layout_reaches_the_policies_unless_the_suite_has_its_own(suit
     prepared = prepare(str(suite_file), tmp_path, engine="openrlhf", overrides=["engine_options.trainers=2"])
     plan = plan_for(prepared, "8xH100-80G")
     assert all(p.gpus == 2 for kind in plan.kinds for p in kind.layout.policies)
-    assert place_of_cell(plan, prepared.cells[0]).layout == {}
+    assert place_of_cell(plan, prepared.cells[0]).layout == {name: {"share_devices": False} for name in own}
     base = place_of_base(plan, prepared.bases[0])
     assert sum(b.gpus for b in base.bundles) == 2
+
+
+HUB = """
+name: hub
+groups:
+  - name: pair
+    policies: [{name: a, model: Qwen/Qwen3-0.6B}, {name: b, model: meta-llama/Llama-3.2-1B}]
+regimes: [independent, hacpo]
+seeds: [1]
+training: {task: math, steps: 50, max_new_tokens: 1024, learning_rate: 1.0e-6}
+evaluation: {tasks: [math500], curve_every: 0}
+"""
+
+
+def test_the_embedded_engine_is_planned_on_the_gpus_there_are(tmp_path):
+    file = tmp_path / "hub.yaml"
+    file.write_text(HUB)
+    prepared = prepare(str(file), tmp_path / "results")
+    gpu, cores = (plan_for(prepared, inventory) for inventory in ("1xH100-80G", "16cpu-512G"))
+    assert gpu.feasible, gpu.shortfall
+    assert gpu.resources.gpus_used == 1
+    assert gpu.predicted.wall_seconds < cores.predicted.wall_seconds / 5
+    (options,) = {tuple(place_of_cell(gpu, c).layout["a"].items()) for c in prepared.cells}
+    assert options == (("micro_tokens", 4096),)  # 8192 tokens of the larger vocabulary do not fit
+    assert place_of_cell(cores, prepared.cells[0]).layout == {}
+    on_cpu = plan_for(
+        prepare(str(file), tmp_path / "results", overrides=["engine_options.device=cpu"]), "1xH100-80G+16cpu-512G"
+    )
+    assert on_cpu.resources.gpus_used == 0
+    own = prepare(str(file), tmp_path / "results", overrides=["engine_options.micro_tokens=1024"])
+    assert place_of_cell(plan_for(own, "1xH100-80G"), own.cells[0]).layout == {}
+
+
+def test_workers_go_to_the_gpu_with_the_fewest_of_them(suite_file, tmp_path, monkeypatch):
+    from types import SimpleNamespace
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    prepared = prepare(str(suite_file), tmp_path)
+    driver = _Driver(prepared, plan_for(prepared, "2xH100-80G"), Plain(), lambda: None, {})
+    for expected in ("0", "1", "0"):
+        assert driver._gpu() == {"CUDA_VISIBLE_DEVICES": expected}
+        driver.workers.append(SimpleNamespace(gpu=expected))
+    assert driver_of(suite_file, tmp_path, 2)._gpu() == {}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert _Driver(prepared, plan_for(prepared, "1xH100-80G"), Plain(), lambda: None, {})._gpu() == {
+        "CUDA_VISIBLE_DEVICES": "3"
+    }
+
+
+def test_a_long_evaluation_has_a_deadline_that_knows_it(tmp_path):
+    prepared = prepare("mutual_rl", tmp_path)
+    plan = plan_for(prepared, "8xH100-80G")
+    kind = plan.kinds[0]
+    place = place_of_cell(plan, next(c for c in prepared.cells if f"{c.group.name}/{c.variant.name}" == kind.kind))
+    assert kind.layout.phases.evaluate > 450
+    for options in place.layout.values():
+        assert settings_of(options).call_seconds >= 4 * kind.layout.phases.evaluate
+    assert kind.seconds == pytest.approx(kind.layout.phases.total)
+    assert min(kind.layout.phases.measure, kind.layout.phases.curve, kind.layout.phases.save) > 0

@@ -58,6 +58,12 @@ BAD = {
     "engine option": (GOOD + "engine_options: {foo: 1}\n", "engine_options", "unknown field `foo`"),
     "engine option out of range": (GOOD + "engine: openrlhf\nengine_options: {trainers: 0}\n",
                                    "engine_options.trainers", ">= 1"),
+    "old log-probabilities": (GOOD.replace("sgt", "{regime: sgt, old_logprobs: peer}"), "regimes[1].old_logprobs",
+                              "'sampler' or 'trainer'"),
+    "correction below 1": (GOOD.replace("sgt", "{regime: sgt, sampler_correction: 0.5}"), "regimes[1].sampler_correction",
+                           "at least 1"),
+    "correction of nothing": (GOOD.replace("sgt", "{regime: sgt, sampler_correction: 2, old_logprobs: sampler}"),
+                              "regimes[1].sampler_correction", "use one of the two"),
     "path as name": (GOOD.replace("name: x", "name: ../../x"), "name", "pattern"),
 }  # fmt: skip
 
@@ -122,6 +128,18 @@ def test_keys_follow_content_only(tmp_path: Path) -> None:
     assert {label for label in first if first[label] != changed[label]} == {"pair/sgt/1", "pair/sgt/2"}
     steps = prepare(str(file), tmp_path, overrides=["training.steps=3"]).cells
     assert not {c.key for c in steps} & set(first.values())
+
+
+def test_old_logprobs_are_in_the_key_as_the_regime_declares_them(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    keys = {}
+    for what in ("", ", old_logprobs: trainer", ", old_logprobs: sampler", ", sampler_correction: 2"):
+        file.write_text(GOOD.replace("sgt", f"{{regime: sgt{what}}}"))
+        cell = prepare(str(file), tmp_path).cells[1]
+        keys[what] = cell.key
+        assert cell.variant.old_logprobs == ("sampler" if "sampler" in what and "corr" not in what else "trainer")
+    assert keys[""] == keys[", old_logprobs: trainer"]
+    assert len(set(keys.values())) == 3
 
 
 def test_only_selects_by_label(tmp_path: Path) -> None:

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
 import pytest
 from benchmark_data import data_folder
 
 from harness.errors import DataError, PluginError
-from harness.tasks.overlap import find_overlaps
-from harness.tasks.training import draw, training_pool
+from harness.tasks.overlap import INDEX, find_overlaps, pinned
+from harness.tasks.registry import EVALUATION_SETS
+from harness.tasks.rows import Row
+from harness.tasks.sets import SETS
+from harness.tasks.training import SOURCES, _checked, draw, pool_digest, training_pool
 
 FOLDER = data_folder()
 needs_data = pytest.mark.skipif(FOLDER is None, reason="no benchmark folder (HARNESS_DATA)")
+
+
+def overlap_index() -> ModuleType:
+    """tools/overlap_index.py."""
+    spec = importlib.util.spec_from_file_location("overlap_index", Path(__file__).parents[2] / "tools/overlap_index.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_overlaps_exact_near_and_none() -> None:
@@ -44,8 +62,54 @@ def test_math_drops_what_the_evaluation_sets_repeat() -> None:
     assert "train/intermediate_algebra/1486.json" in pool.ambiguous
     assert not dropped & {prompt.id for prompt in pool.prompts}
     assert len(pool.prompts) + len(dropped) + len(pool.ambiguous) == 7_498
-    assert not pool.unchecked
     assert all("\\boxed{}" in prompt.text for prompt in pool.prompts)
+
+
+@needs_data
+def test_the_pinned_overlaps_are_those_of_all_sets() -> None:
+    found = overlap_index().index(FOLDER)
+    assert found == pinned()
+    assert overlap_index().text(found) == INDEX.read_text("utf-8")
+
+
+def test_the_pinned_overlaps_are_of_the_pinned_sets() -> None:
+    names = (*EVALUATION_SETS, *SOURCES.values())
+    assert pinned().sets == {name: SETS[name].sha256 for name in names}, "run tools/overlap_index.py"
+    assert pinned().overlaps.keys() == set(SOURCES.values())
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["math", "gsm8k"])
+def test_no_prompt_depends_on_which_evaluation_sets_are_at_hand(name: str, tmp_path: Path) -> None:
+    assert FOLDER is not None
+    (tmp_path / f"{name}_train.jsonl").symlink_to(FOLDER / f"{name}_train.jsonl")
+    alone, beside = (training_pool(name, data_dir=folder) for folder in (tmp_path, FOLDER))
+    assert alone == beside
+    assert alone.digest() == beside.digest()
+
+
+def test_only_the_training_set_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    rows = [
+        Row(id="train/algebra/268.json", problem="Repeated.", answer="1"),
+        Row(id="train/algebra/1.json", problem="New.", answer="2"),
+    ]
+    monkeypatch.setattr("harness.tasks.training.load", lambda name, data_dir: read.append(name) or rows)
+    pool = _checked.__wrapped__("math", None)
+    assert read == ["math_train"]
+    assert [prompt.id for prompt in pool.prompts] == ["train/algebra/1.json"]
+
+
+def test_a_pools_digest_needs_no_data_and_knows_what_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_DATA", "/nowhere")
+    assert pool_digest("micro") == ""
+    assert pool_digest("math") != pool_digest("gsm8k")
+    fewer = msgspec.structs.replace(
+        pinned(), overlaps={**pinned().overlaps, "math_train": pinned().overlaps["math_train"][1:]}
+    )
+    before = pool_digest("math")
+    monkeypatch.setattr("harness.tasks.training.pinned", lambda: fewer)
+    assert pool_digest("math") != before
 
 
 @needs_data

@@ -289,7 +289,7 @@ def test_what_is_no_tokenizer_is_refused(tokenizers):
     endless.eos_token = None
     with pytest.raises(TokenizationError, match="no end token"):
         TokenCodec(endless)
-    assert TokenCodec(endless, eos_id=7).eos_id == 7
+    assert TokenCodec(endless, stop=(7, 9)).eos_id == 7
     for decoder in (decoders.CTC(), decoders.Replace(Regex("a+"), "b"), decoders.Strip(" ", 2, 0)):
         core = Tokenizer(models.BPE({"a": 0, "</s>": 1}, []))
         core.decoder = decoder

@@ -1,7 +1,7 @@
 """Checkpoints of the embedded engine: a Hugging Face folder, the optimiser's state beside it, and a seal over all files.
 
     config.json, model.safetensors, tokenizer.json, ...   what `from_pretrained` opens
-    optimiser.safetensors                                 AdamW's moments and step, by parameter name
+    optimiser.safetensors                                 AdamW's moments and step, by parameter name; not in a finished cell's
     engine.json                                           written last: policy, version, digest and size of every other file
 
 A folder is written under a temporary name and then renamed, so a folder of the right name is whole or was tampered with.
@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from harness.errors import CheckpointError
+from harness.store.files import TEMPORARY, write_atomic
 
 SEAL = "engine.json"
 OPTIMISER = "optimiser.safetensors"
@@ -44,7 +45,7 @@ def write(folder: Path, policy: str, version: int, fill: Callable[[Path], None])
     try:
         fill(new)
         seal = Seal(1, policy, version, {path.name: _digest(path) for path in sorted(new.iterdir())})
-        (new / SEAL).write_bytes(msgspec.json.format(msgspec.json.encode(seal)))
+        (new / SEAL).write_bytes(_sealed(seal))
         for path in new.iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -56,6 +57,20 @@ def write(folder: Path, policy: str, version: int, fill: Callable[[Path], None])
         shutil.rmtree(old, ignore_errors=True)
 
 
+def drop_optimiser(folder: Path) -> None:
+    """Seal the folder anew without the optimiser's state, then remove that. Cut off in between, it may be called again.
+
+    Raises CheckpointError where there is no seal.
+    """
+    for cut_off in folder.glob(f"*{TEMPORARY}"):
+        cut_off.unlink()
+    seal = _seal(folder)
+    if OPTIMISER in seal.files:
+        files = {name: digest for name, digest in seal.files.items() if name != OPTIMISER}
+        write_atomic(folder / SEAL, _sealed(msgspec.structs.replace(seal, files=files)))
+    (folder / OPTIMISER).unlink(missing_ok=True)
+
+
 def check(folder: Path, policy: str) -> Seal:
     """The seal of a whole, unaltered checkpoint of `policy`.
 
@@ -64,17 +79,14 @@ def check(folder: Path, policy: str) -> Seal:
     CheckpointError
         One line that names the folder or file and what is wrong with it.
     """
-    try:
-        seal = msgspec.json.decode((folder / SEAL).read_bytes(), type=Seal)
-    except OSError as error:
-        raise CheckpointError(f"{folder}: not a checkpoint: {SEAL}: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{folder / SEAL}: unreadable: {error}") from error
+    seal = _seal(folder)
     if seal.format != 1:
         raise CheckpointError(f"{folder / SEAL}: format {seal.format}, this version reads format 1")
     if seal.policy != policy:
         raise CheckpointError(f"{folder}: checkpoint of policy {seal.policy!r}, not of {policy!r}")
-    present = {path.name for path in folder.iterdir()} - {SEAL}
+    # An optimiser's state that is not sealed is one that could not be removed: nobody reads it.
+    unread = {OPTIMISER} - seal.files.keys()
+    present = {path.name for path in folder.iterdir()} - {SEAL} - unread
     for name in sorted(seal.files.keys() | present):
         if name not in seal.files:
             raise CheckpointError(f"{folder / name}: not part of the checkpoint")
@@ -104,6 +116,19 @@ def load_moments(path: Path, optimiser: torch.optim.Optimizer, model: PreTrained
         if parameter is None or value.shape not in (parameter.shape, torch.Size()):
             raise CheckpointError(f"{path}: {entry} does not belong to this model")
         optimiser.state[parameter][key] = value.to(parameter.device)
+
+
+def _seal(folder: Path) -> Seal:
+    try:
+        return msgspec.json.decode((folder / SEAL).read_bytes(), type=Seal)
+    except OSError as error:
+        raise CheckpointError(f"{folder}: not a checkpoint: {SEAL}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{folder / SEAL}: unreadable: {error}") from error
+
+
+def _sealed(seal: Seal) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(seal))
 
 
 def _digest(path: Path) -> str:

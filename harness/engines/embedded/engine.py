@@ -25,7 +25,8 @@ from harness.engines.embedded.scoring import Request, answer_logprobs, microbatc
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
 from harness.engines.tally import Tally
 from harness.errors import CheckpointError, EngineError
-from harness.learning.experience import Prompt
+from harness.experience.answers import Prompt
+from harness.learning.denominators import settle
 from harness.learning.minibatches import MiniBatch, minibatches
 from harness.learning.packing import pack
 from harness.learning.surrogate import surrogate
@@ -74,7 +75,7 @@ class EmbeddedEngine:
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._temperature, self._chat, self._micro_tokens = temperature, chat, micro_tokens
         self._version = 0
-        self._policy = open_policy(folder, self._device, chat)
+        self._policy = open_policy(folder, self._device, chat, name)
         self._optimiser = _optimiser(self._policy.model)
 
     @property
@@ -88,6 +89,10 @@ class EmbeddedEngine:
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast:
         return self._policy.vocabulary.tokenizer
+
+    @property
+    def stop(self) -> tuple[int, ...]:
+        return self._policy.vocabulary.stop
 
     @property
     def model(self) -> PreTrainedModel:
@@ -118,8 +123,7 @@ class EmbeddedEngine:
             )
             for row, (tokens, text) in enumerate(zip(rows, texts, strict=True)):
                 logprobs, finished = drawn.logprobs[row, : len(tokens)], bool(drawn.finished[row])
-                sample = Sample(tokens, logprobs, text, finished, entropy=float(drawn.entropy[row]))
-                samples[chunk[row // seeds.shape[1]]].append(sample)
+                samples[chunk[row // seeds.shape[1]]].append(Sample(tokens, logprobs, text, finished))
         return samples
 
     @torch.inference_mode()
@@ -144,7 +148,9 @@ class EmbeddedEngine:
             group["weight_decay"] = optimisation.weight_decay
         tally, trained = Tally(terms, optimisation.updates), 0
         gradients = Gradients(list(self.model.parameters()), optimisation.measure)
-        for batch in minibatches(terms, optimisation.updates, optimisation.max_tokens):
+        batches = minibatches(terms, optimisation.updates, optimisation.max_tokens)
+        batches = settle(batches, prompts, self.score, optimisation.old_logprobs, optimisation.sampler_correction)
+        for batch in batches:
             gradients.reset()
             trained += self._backward(batch, ids, place, tally, gradients)
             if not math.isfinite(gradients.clip(optimisation.clip_norm)):
@@ -160,6 +166,7 @@ class EmbeddedEngine:
             own_gradient_norm=gradients.own_norm,
             peer_gradient_norm=gradients.peer_norm,
             own_peer_cosine=gradients.cosine,
+            drift=tally.drift,
         )
 
     def save(self, folder: Path) -> None:
@@ -173,16 +180,20 @@ class EmbeddedEngine:
         checkpoint.write(folder, self.name, self._version, fill)
 
     def restore(self, folder: Path) -> None:
-        """Continue from a folder of `save`. Raises CheckpointError, and then leaves the engine as it was."""
+        """Continue from a folder of `save`; from a finished cell's, which has no optimiser's state, with a fresh one.
+
+        Raises CheckpointError, and then leaves the engine as it was.
+        """
         seal = checkpoint.check(folder, self.name)
-        policy = open_policy(folder, self._device, self._chat)
+        policy = open_policy(folder, self._device, self._chat, self.name)
         if (
             _shapes(policy.model) != _shapes(self.model)
             or policy.vocabulary.tokenizer.get_vocab() != self.tokenizer.get_vocab()
         ):
             raise CheckpointError(f"{folder}: another model or tokenizer than that of policy {self.name!r}")
         optimiser = _optimiser(policy.model)
-        checkpoint.load_moments(folder / checkpoint.OPTIMISER, optimiser, policy.model)
+        if checkpoint.OPTIMISER in seal.files:
+            checkpoint.load_moments(folder / checkpoint.OPTIMISER, optimiser, policy.model)
         self._policy, self._optimiser, self._version = policy, optimiser, seal.version
 
     def close(self) -> None:
@@ -213,11 +224,11 @@ class EmbeddedEngine:
             for piece in microbatches(ids, requests, self._micro_tokens):
                 chosen = [answers[index] for index in piece]
                 logps = self._logprobs(ids, [requests[index] for index in piece])
-                packed = pack(batch, chosen)
                 taking = [_taking_part(logp, answer) for logp, (_, answer) in zip(logps, chosen, strict=True)]
+                packed = pack(batch, chosen)
                 loss, statistics = surrogate(torch.cat(taking), packed)
                 torch.autograd.backward(loss)
-                tally.add(packed, statistics)
+                tally.add(chosen, packed, statistics)
                 trained += sum(len(requests[index].tokens) for index in piece)
                 trained += sum(len(ids[prompt]) for prompt in {requests[index].prompt for index in piece})
             if answers:

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import nan
+from math import nan, sqrt
 from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 
 class Gradients:
     """The gradients of a step's updates, and what was measured of them. Measuring reads only.
 
-    measure: also keep the norms of own and of peer terms alone and their cosine, at the cost of two copies of the gradient.
+    measure: also keep the norms of own and of peer terms alone and their cosine, at the cost of a copy of the gradient. Compared
+    in float64, one matrix at a time.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], measure: bool) -> None:
         self._parameters, self._measure = parameters, measure
-        self._before: Float[Tensor, "N"] | None = None
+        self._own: list[Tensor] = []
         self._totals: list[float] = []
         self._norms: dict[str, list[float]] = {"own": [], "peer": []}
         self._cosines: list[float] = []
 
     def reset(self) -> None:
         """Zeros, never None: an update without gradient must be the same AdamW step in a fresh and in a resumed engine."""
-        self._before = None
+        self._own = []
         for parameter in self._parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -38,12 +38,22 @@ class Gradients:
         """Call after the backward passes of all own terms, then after those of all peer terms."""
         if not self._measure:
             return
-        now = torch.cat([p.grad.flatten() for p in self._parameters if p.grad is not None])
-        alone = now if self._before is None else now - self._before
-        self._norms[source].append(float(alone.norm()))
-        if self._before is not None:
-            self._cosines.append(float(nn.functional.cosine_similarity(self._before, alone, dim=0)))
-        self._before = now
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        if source == "own":
+            self._own = [gradient.clone() for gradient in gradients]
+        squares = own_squares = product = 0.0
+        for index, gradient in enumerate(gradients):
+            alone = gradient.double()
+            if source == "peer" and self._own:
+                own = self._own[index].double()
+                alone -= own
+                own_squares += float(torch.dot(own.flatten(), own.flatten()))
+                product += float(torch.dot(own.flatten(), alone.flatten()))
+            squares += float(torch.dot(alone.flatten(), alone.flatten()))
+        self._norms[source].append(sqrt(squares))
+        if source == "peer" and self._own:
+            scale = sqrt(own_squares * squares)
+            self._cosines.append(product / scale if scale else 0.0)
 
     def clip(self, norm: float) -> float:
         """Clip to `norm` and return the norm before clipping."""

@@ -11,7 +11,7 @@ import transformers
 from jaxtyping import Float32, Int64
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from harness.engines.vocabulary import Vocabulary, open_vocabulary
 from harness.errors import EngineError
@@ -40,7 +40,7 @@ class Policy:
         return int(2 * config.num_hidden_layers * heads * width * self.model.dtype.itemsize)
 
 
-def open_policy(folder: Path, device: torch.device, chat: bool) -> Policy:
+def open_policy(folder: Path, device: torch.device, chat: bool, name: str) -> Policy:
     """Load model (float32, dropout off) and tokenizer from a folder; nothing is downloaded, no code of it is run.
 
     Raises
@@ -48,7 +48,8 @@ def open_policy(folder: Path, device: torch.device, chat: bool) -> Policy:
     EngineError
         One line: the folder does not open, a layer has other than full attention, or the tokenizer lacks what is needed.
     """
-    vocabulary = open_vocabulary(folder, chat)
+    vocabulary = open_vocabulary(folder, chat, name)
+    where = f"{name}: {folder}"
     try:
         opened: Any = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -59,16 +60,21 @@ def open_policy(folder: Path, device: torch.device, chat: bool) -> Policy:
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
-        raise EngineError(f"{folder}: does not open: {str(error).splitlines()[0]}") from error
+        raise EngineError(f"{where}: does not open: {str(error).splitlines()[0]}") from error
     model, loaded = opened
     if loaded["missing_keys"]:
-        raise EngineError(f"{folder}: does not open: the weights lack {min(loaded['missing_keys'])}")
-    kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
-        raise EngineError(
-            f"{folder}: {', '.join(sorted(kinds))} layers; the engine needs full attention in every layer"
-        )
+        raise EngineError(f"{where}: does not open: the weights lack {min(loaded['missing_keys'])}")
+    check_layers(folder, model.config)
     torch.nn.Module.to(model, device).train(False)
     forbidden = torch.zeros(vocabulary.size, device=device)
     forbidden[list(vocabulary.forbidden)] = NEVER
     return Policy(model, vocabulary, torch.tensor(vocabulary.stop, device=device), forbidden)
+
+
+def check_layers(folder: Path, config: PretrainedConfig) -> None:
+    """Raises EngineError for a model with layers that this engine cannot run."""
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"}:
+        raise EngineError(
+            f"{folder}: {', '.join(sorted(kinds))} layers; the engine needs full attention in every layer"
+        )

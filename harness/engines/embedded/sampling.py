@@ -22,13 +22,12 @@ COMPACTION = 0.25
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """N answers. tokens, logprobs: valid up to each answer's `lengths`, EOS included. entropy: mean over its tokens, nats."""
+    """N answers. tokens, logprobs: valid up to each answer's `lengths`, EOS included."""
 
     tokens: Int64[np.ndarray, "N T"]
     logprobs: Float32[np.ndarray, "N T"]
     lengths: Int64[np.ndarray, "N"]
     finished: Bool[np.ndarray, "N"]
-    entropy: Float32[np.ndarray, "N"]
 
 
 class KeyValues:
@@ -156,12 +155,12 @@ def draw(
     position, logits = where[prompt_of, -1:], logits[prompt_of]
     chance = torch.from_numpy(uniforms(seeds.reshape(-1), max_new_tokens)).to(device)
     tokens = torch.zeros(answers, max_new_tokens, dtype=torch.int64, device=device)
-    logprobs, entropies = torch.zeros(2, answers, max_new_tokens, device=device)
+    logprobs = torch.zeros(answers, max_new_tokens, device=device)
     done = torch.zeros(answers, dtype=torch.bool, device=device)
 
     for step in range(max_new_tokens):
-        token, logprob, entropy = _choose(logits, chance[rows, step], temperature, forbidden)
-        tokens[rows, step], logprobs[rows, step], entropies[rows, step] = token, logprob, entropy
+        token, logprob = _choose(logits, chance[rows, step], temperature, forbidden)
+        tokens[rows, step], logprobs[rows, step] = token, logprob
         done |= torch.isin(token, stop)
         finished = int(done.sum())
         if finished == len(rows) or step == max_new_tokens - 1:
@@ -179,31 +178,26 @@ def draw(
             use_cache=True,
         ).logits[:, -1]
         cache.length += 1
-    return _gather(tokens, logprobs, entropies, stop)
+    return _gather(tokens, logprobs, stop)
 
 
 def _choose(
     logits: Float[Tensor, "B V"], chance: Float64[Tensor, "B"], temperature: float, forbidden: Float32[Tensor, "V"]
-) -> tuple[Int64[Tensor, "B"], Float32[Tensor, "B"], Float32[Tensor, "B"]]:
-    """A token per row with its log-probability and the entropy of the distribution it came from."""
+) -> tuple[Int64[Tensor, "B"], Float32[Tensor, "B"]]:
+    """A token per row with its log-probability."""
     scaled = logits.float() if temperature in (0.0, 1.0) else logits.float() / temperature
     logp = torch.log_softmax(scaled + forbidden, dim=-1)
-    probability = logp.exp()
     if temperature == 0:
         token = logp.argmax(dim=-1)
     else:
         # The first id whose cumulative probability reaches the threshold has a positive probability itself.
-        cumulative = probability.cumsum(dim=-1, dtype=torch.float64)
+        cumulative = logp.exp().cumsum(dim=-1, dtype=torch.float64)
         token = torch.searchsorted(cumulative, (chance * cumulative[:, -1])[:, None]).squeeze(1)
-    return token, logp.gather(1, token[:, None]).squeeze(1), -(probability * logp).sum(dim=-1)
+    return token, logp.gather(1, token[:, None]).squeeze(1)
 
 
-def _gather(
-    tokens: Int64[Tensor, "N T"], logprobs: Float[Tensor, "N T"], entropies: Float[Tensor, "N T"], stop: Tensor
-) -> Drawn:
+def _gather(tokens: Int64[Tensor, "N T"], logprobs: Float[Tensor, "N T"], stop: Tensor) -> Drawn:
     ends = torch.isin(tokens, stop).cpu().numpy()
     finished = np.any(ends, axis=1)
     lengths = np.where(finished, ends.argmax(axis=1) + 1, tokens.shape[1])
-    taken = np.arange(tokens.shape[1]) < lengths[:, None]
-    entropy = (entropies.cpu().numpy() * taken).sum(axis=1) / lengths
-    return Drawn(tokens.cpu().numpy(), logprobs.cpu().numpy(), lengths, finished, entropy)
+    return Drawn(tokens.cpu().numpy(), logprobs.cpu().numpy(), lengths, finished)

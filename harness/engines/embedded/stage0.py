@@ -5,18 +5,18 @@ held-out prompts that ask for steps, sampled at temperature 1, in each skill gro
 gate holds, up to a bound.
 
 The cache lies in the user's cache folder, or in `HARNESS_CACHE`. An entry's key hashes everything that determines the
-weights: the spec, the schedule, the sources of task, families and training, and the versions of the libraries.
+weights: the spec, the schedule, the results versions of task and stage 0, and the versions of the libraries.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,21 +25,22 @@ from types import MappingProxyType
 
 import msgspec
 import numpy as np
-import platformdirs
 import tokenizers
 import torch
 import transformers
 from filelock import FileLock, Timeout
 
-from harness.engines.embedded import checkpoint, families, mixture, pretraining
+from harness.cache import cache_folder
+from harness.engines.embedded import checkpoint, families
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.mixture import draw_examples
 from harness.engines.embedded.presets import PRESETS, Mixture
 from harness.engines.embedded.pretraining import Pretrainer, Schedule, one_thread
 from harness.engines.protocol import Sample, Sampling
 from harness.errors import CellError, CheckpointError, DiskFullError, UsageError
-from harness.learning.experience import Prompt
-from harness.tasks.micro import GROUPS, evaluation_prompts, problems, prompts
+from harness.experience.answers import Prompt
+from harness.tasks.micro import GROUPS, evaluation_prompts
+from harness.versions import versions
 
 Progress = Callable[[float, str], None]
 """(share done, a few words)"""
@@ -47,7 +48,6 @@ Progress = Callable[[float, str], None]
 STEPS: Mapping[str, int] = MappingProxyType({"llama": 2000, "qwen": 2000, "neox": 2000, "gpt2": 2000})
 """Optimiser steps that bring a family through the gate (measured, docs/micro.md)."""
 REPORT = "stage0.json"
-_SOURCES = (problems, prompts, families, mixture, pretraining)
 _BOXED = re.compile(r"\\boxed\{(-?\d+)\}")
 
 
@@ -91,7 +91,7 @@ class MicroSpec:
         """Content hash of everything that determines the weights."""
         parts = {
             "spec": asdict(self) | {"steps": self.budget, "mixture": asdict(self.mixture)},
-            "sources": [hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest() for module in _SOURCES],
+            "code": versions(("stage0", "tasks")),
             "versions": [str(library.__version__) for library in (torch, transformers, tokenizers)],
         }
         digest = hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
@@ -123,13 +123,6 @@ class Report(msgspec.Struct, frozen=True):
     cpu_seconds: float
 
 
-def cache_folder() -> Path:
-    """`HARNESS_CACHE`, or the user's cache folder."""
-    return Path(
-        os.environ.get("HARNESS_CACHE") or platformdirs.user_cache_dir("experience-sharing-harness")
-    ).expanduser()
-
-
 def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadline: float = 3600.0) -> Path:
     """The Hugging Face folder of a base checkpoint: from the cache, or trained now.
 
@@ -149,7 +142,7 @@ def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadli
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.parent / f"{key}.lock", timeout=deadline):
+        with _alone(FileLock(folder.parent / f"{key}.lock"), deadline, progress or _silent):
             if not _whole(folder, key):
                 for leftover in folder.parent.glob(f".{key}.*"):
                     shutil.rmtree(leftover, ignore_errors=True)
@@ -161,6 +154,24 @@ def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadli
             raise DiskFullError(f"no room for the base checkpoint {folder}") from error
         raise CellError(f"cannot write the base checkpoint {folder}: {error.strerror}") from error
     return folder
+
+
+@contextmanager
+def _alone(lock: FileLock, deadline: float, progress: Progress) -> Iterator[None]:
+    """The lock, for which at most `deadline` seconds are waited; raises Timeout."""
+    end = time.monotonic() + deadline
+    while True:
+        try:
+            lock.acquire(timeout=max(0.0, min(2.0, end - time.monotonic())))
+            break
+        except Timeout:
+            if time.monotonic() >= end:
+                raise
+            progress(0.0, "another process is training it")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _silent(share: float, words: str) -> None:

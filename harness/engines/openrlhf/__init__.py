@@ -9,16 +9,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.errors import EngineError
+
 if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
     from harness.engines.openrlhf.cluster import Reservation
     from harness.engines.openrlhf.engine import OpenRLHFEngine
-    from harness.engines.openrlhf.reference import OpenRLHFReference
+    from harness.engines.openrlhf.reference import Base, OpenRLHFReference
+
+
+def check_length(folder: Path, config: PretrainedConfig, options: Mapping[str, Any]) -> None:
+    """Raises EngineError where vLLM would refuse `max_length`: it is more than the model has positions."""
+    from harness.engines.openrlhf.settings import settings_of
+
+    asked, limit = settings_of(options).max_length, getattr(config, "max_position_embeddings", None)
+    if asked and limit and asked > limit:
+        raise EngineError(f"{folder}: the model has {limit} positions; engine_options.max_length is {asked}")
 
 
 def reserve(policies: Mapping[str, Mapping[str, Any]]) -> Reservation:
     """All of a cell's resources at once. `policies` maps each policy's name to its engine options.
 
-    A policy's frozen base (`open_reference`) takes a share of the policy's own devices and needs no more.
+    Policies with `share_devices` take turns on the same devices.
 
     Raises
     ------
@@ -51,6 +64,13 @@ def open_engine(
     return OpenRLHFEngine(name, folder, settings=settings, temperature=temperature, chat=chat, reservation=reservation)
 
 
+def open_base(engine: OpenRLHFEngine) -> Base:
+    """The frozen weights that an engine was opened with, scored in the engine's own memory."""
+    from harness.engines.openrlhf.reference import Base
+
+    return Base(engine)
+
+
 def open_reference(
     name: str,
     folder: Path,
@@ -60,7 +80,7 @@ def open_reference(
     reservation: Reservation | None = None,
     **options: Any,
 ) -> OpenRLHFReference:
-    """A policy's frozen base, for KL terms and measurements."""
+    """A folder that is only sampled. The base of an open engine, for KL terms and measurements, is `open_base`."""
     from harness.engines.openrlhf.reference import OpenRLHFReference
     from harness.engines.openrlhf.settings import settings_of
 

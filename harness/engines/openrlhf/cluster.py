@@ -7,9 +7,10 @@ they need cannot happen.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -18,16 +19,21 @@ from types import TracebackType
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
+from harness import phases
 from harness.allocation.inventory import Inventory, from_ray
 from harness.engines.openrlhf import cpu
 from harness.engines.openrlhf.settings import Settings
+from harness.engines.openrlhf.turns import Turns
 from harness.errors import EngineError, InfeasibleError
 
 _connecting = threading.Lock()
+OWN = "local"
+"""Ray's word for a new cluster; without an address it joins whichever was started on the machine last."""
 
 
-def connect(devices: int | None = None) -> None:
-    """Join the cluster that `RAY_ADDRESS` names, or start Ray on this machine. Idempotent.
+def connect(devices: int | None = None, address: str | None = None) -> None:
+    """Join the cluster at `address`, by default that of `RAY_ADDRESS`, or start a Ray of our own on this machine, whatever else
+    runs there. Idempotent.
 
     Parameters
     ----------
@@ -40,8 +46,10 @@ def connect(devices: int | None = None) -> None:
         # Workers must be able to import this package from wherever it was imported here.
         roots = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(roots)}}
-        if os.environ.get("RAY_ADDRESS"):
-            ray.init(runtime_env=environment, log_to_driver=False)
+        address = address or os.environ.get("RAY_ADDRESS") or OWN
+        if address != OWN:
+            # What its actors say on stderr is heard here: in the cell's log.
+            ray.init(address=address, runtime_env=environment)
             return
         count = devices or len(os.sched_getaffinity(0))
         logical = {"num_gpus": count, "num_cpus": count} if cpu.needed() else {}
@@ -49,6 +57,7 @@ def connect(devices: int | None = None) -> None:
         # An actor killed while it starts leaves vLLM's process behind; Ray then ends it.
         os.environ.setdefault("RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper", "true")
         ray.init(
+            address=OWN,
             runtime_env=environment,
             include_dashboard=False,
             log_to_driver=False,
@@ -57,19 +66,26 @@ def connect(devices: int | None = None) -> None:
         )
 
 
-def inventory() -> Inventory:
+def inventory(address: str | None = None) -> Inventory:
     """Of the cluster that `connect` joins."""
-    connect()
+    connect(address=address)
     return from_ray(ray.nodes())
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One policy's part of a reservation: bundle of each trainer rank and of each rollout engine's first device."""
+    """One policy's part of a reservation: bundle of each trainer rank and of each rollout engine's first device, and the turns
+    that it takes on them with `policies - 1` others."""
 
     group: PlacementGroup
     trainers: tuple[int, ...]
     rollouts: tuple[int, ...]
+    turns: Turns
+    policies: int = 1
+
+    def part(self, share: float) -> float:
+        """What a process may book of its bundle, whose policies divide it among themselves; Ray knows four decimals."""
+        return int(share / self.policies * 10_000) / 10_000
 
 
 class Reservation:
@@ -86,10 +102,12 @@ class Reservation:
             Others did not free enough within `deadline` seconds.
         """
         connect()
-        count = sum(settings.devices for settings in policies.values())
+        self.shared = shared(policies.values())
+        devices = [settings.devices for settings in policies.values()]
+        count = max(devices) if self.shared else sum(devices)
         _check_capacity(count)
         self.group = placement_group([{"GPU": 1, "CPU": 1}] * count, strategy="PACK")
-        if not self.group.wait(timeout_seconds=deadline):
+        if not _granted(self.group, deadline):
             remove_placement_group(self.group)
             free = ray.available_resources()
             raise EngineError(
@@ -133,6 +151,15 @@ class Reservation:
         self.release()
 
 
+def _granted(group: PlacementGroup, deadline: float) -> bool:
+    end = monotonic() + deadline
+    while not group.wait(timeout_seconds=max(0.1, min(2.0, end - monotonic()))):
+        phases.beat()  # it is the others' turn; the deadline is what ends this wait
+        if monotonic() >= end:
+            return False
+    return True
+
+
 def _check_capacity(count: int) -> None:
     total = ray.cluster_resources()
     for resource in ("GPU", "CPU"):
@@ -145,18 +172,29 @@ def _check_capacity(count: int) -> None:
 
 def _assign(group: PlacementGroup, policies: Mapping[str, Settings]) -> dict[str, Slot]:
     slots: dict[str, Slot] = {}
-    first = 0
+    first, together, turns = 0, shared(policies.values()), Turns()
     for name, settings in policies.items():
         trainers = tuple(range(first, first + settings.trainers))
         shift = first if settings.colocate else first + settings.trainers
         rollouts = tuple(shift + engine * settings.tensor_parallel for engine in range(settings.rollout_engines))
-        slots[name] = Slot(group, trainers, rollouts)
-        first += settings.devices
+        many = len(policies) if together else 1
+        slots[name] = Slot(group, trainers, rollouts, turns if together else Turns(), many)
+        first += 0 if together else settings.devices
     return slots
+
+
+def shared(policies: Iterable[Settings]) -> bool:
+    """Whether the policies have the same devices. Raises EngineError where only some would."""
+    wishes = {bool(settings.share_devices) for settings in policies}
+    if len(wishes) > 1:
+        raise EngineError("share_devices: all policies of a cell share their devices, or none does")
+    return wishes == {True}
 
 
 def main() -> None:
     """Hold a cluster on this machine for other processes: print its address, and end it when stdin closes."""
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # the run decides what they mean, and closes stdin
+        signal.signal(ignored, signal.SIG_IGN)
     out = os.dup(1)
     os.dup2(2, 1)  # what Ray prints is not for the reader of the address
     connect()

@@ -13,6 +13,8 @@ In vLLM's engine process (`SyncWorker`, handed in as `worker_extension_cls`):
 5. Received weights are CPU tensors and come over Gloo.
 6. Linear layers keep their weights as they are. vLLM packs them for the CPU and drops the originals, after which
    `load_weights` fails, and a tied output head would keep a stale copy of its own.
+7. Sleep mode, which vLLM ignores on CPUs, really gives memory back: the weights go to a file, the KV cache's pages to the
+   system.
 
 For both (`environment`): DeepSpeed takes its CPU accelerator; one OpenMP thread per process, as spinning threads made
 DeepSpeed 30 to 70 times slower; no torch.compile, whose warm-up costs more than it gives on a CPU; a small KV
@@ -27,6 +29,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from harness.engines.openrlhf.away import Away, discard
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -122,15 +126,30 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def _sleep(worker: Any, level: int = 1) -> None:
+    """Change 7: vLLM's level 1, which keeps the weights."""
+    runner = worker.model_runner
+    worker.away = Away([*runner.model.parameters(), *runner.model.buffers()])
+    discard(runner.kv_caches)
+
+
+def _wake_up(worker: Any, tags: list[str] | None = None) -> None:
+    """The KV cache needs no waking up: its first use brings the pages back."""
+    if tags is None or "weights" in tags:
+        worker.away.back()
+
+
 @functools.cache
 def _sync_worker() -> type:
     import vllm.model_executor.layers.utils as layers
     from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
+    from vllm.v1.worker.cpu_worker import CPUWorker
 
     def plain(layer: torch.nn.Module, remove_weight: bool) -> None:
         layer.cpu_linear = torch.nn.functional.linear  # type: ignore[assignment]
 
     layers.dispatch_cpu_unquantized_gemm = plain
+    CPUWorker.sleep, CPUWorker.wake_up = _sleep, _wake_up
 
     class SyncWorker(WorkerWrap):  # type: ignore[misc]
         """OpenRLHF's worker extension without its two uses of CUDA."""

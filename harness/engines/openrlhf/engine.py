@@ -1,7 +1,8 @@
 """The OpenRLHF engine: one policy on a Ray cluster, trained by DeepSpeed actors and sampled by vLLM.
 
 What is learnt is decided where the embedded engine decides it: mini-batches and surrogate are the same code, run inside
-OpenRLHF's actors. Calls of different policies may run at the same time in different threads.
+OpenRLHF's actors. Calls of different policies may run at the same time in different threads; where the policies share their
+devices the calls take turns, and each says how much memory trainer and rollout engines need for it.
 """
 
 from __future__ import annotations
@@ -27,19 +28,21 @@ from harness.engines.openrlhf.rollout import open_rollouts
 from harness.engines.openrlhf.settings import Settings
 from harness.engines.openrlhf.strategy import Strategy
 from harness.engines.openrlhf.trainer import Learnt, PolicyWorker, WorkerGroup, worker_type
+from harness.engines.openrlhf.turns import Held, Residence
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
 from harness.engines.tally import Tally
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import CheckpointError, EngineError
-from harness.learning.experience import Prompt
+from harness.experience.answers import Prompt
+from harness.learning.denominators import settle
 from harness.learning.minibatches import minibatches
 from harness.learning.packing import pack
 from harness.learning.terms import Term
 
 PROBES = 4
 """Answers on which trainer and rollout engine are compared after a weight sync."""
-TRAINER_SHARE, REFERENCE_SHARE = 0.4, 0.2
-"""Of a bundle's device, in Ray's books; OpenRLHF's rollout engines, the policy's and the reference's, book 0.2 each."""
+TRAINER_SHARE = 0.4
+"""Of a bundle's device, in Ray's books."""
 METER_SECONDS = 5.0
 """Deadline of asking for CPU times."""
 STEPS = 1 << 30
@@ -76,7 +79,7 @@ class OpenRLHFEngine:
     ) -> None:
         self.name = name
         self._settings = settings
-        self._vocabulary = open_vocabulary(folder, chat)
+        self._vocabulary = open_vocabulary(folder, chat, name)
         self._version = 0
         self._closed = False
         self._used = 0.0
@@ -84,10 +87,17 @@ class OpenRLHFEngine:
         self._trainers: list[Member] = []
         self._rollouts: list[Member] = []
         self._strategy = Strategy(settings, temperature)
+        if self.gpus and settings.colocate and settings.devices > settings.trainers:
+            raise EngineError(
+                f"policy {name!r}: with colocate each device of a rollout engine must be a trainer's too, as weights pass within it"
+            )
         self._own = None if reservation else Reservation({name: settings}, settings.start_seconds)
-        slot = (reservation or self._own).slots[name]  # type: ignore[union-attr]
+        self._folder = str(folder.resolve())
+        self._slot: Slot = (reservation or self._own).slots[name]  # type: ignore[union-attr]
+        self._place = Residence(name, self._slot.turns, settings, self._hold_trainers, self._hold_rollouts)
         try:
-            self._start(str(folder.resolve()), slot)
+            with self._place.whole_turn():
+                self._start()
         except BaseException:
             self.close()
             raise
@@ -99,6 +109,10 @@ class OpenRLHFEngine:
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast:
         return self._vocabulary.tokenizer
+
+    @property
+    def stop(self) -> tuple[int, ...]:
+        return self._vocabulary.stop
 
     @property
     def gpus(self) -> int:
@@ -119,15 +133,16 @@ class OpenRLHFEngine:
         vLLM draws its own random numbers from it."""
         ids = [self._vocabulary.encode(prompt) for prompt in prompts]
         asked = [(row, int(seed)) for row, group in enumerate(seeds) for seed in group]
-        calls, places = [], []
-        for index, member in enumerate(self._rollouts):
-            mine = list(range(index, len(asked), len(self._rollouts)))
-            if not mine:
-                continue
-            requests = [self._request(asked[i][1], sampling) for i in mine]
-            places.append(mine)
-            calls.append(Call(member, member.handle.sample.remote([ids[asked[i][0]] for i in mine], requests)))
-        answers = self._gather(calls, "sampling", watch=self._rollout_cores())
+        with self._place.turn(Held.NOTHING, Held.ALL):
+            calls, places = [], []
+            for index, member in enumerate(self._rollouts):
+                mine = list(range(index, len(asked), len(self._rollouts)))
+                if not mine:
+                    continue
+                requests = [self._request(asked[i][1], sampling) for i in mine]
+                places.append(mine)
+                calls.append(Call(member, member.handle.sample.remote([ids[asked[i][0]] for i in mine], requests)))
+            answers = self._gather(calls, "sampling", watch=self._rollout_cores())
         samples: list[Sample | None] = [None] * len(asked)
         for mine, generated in zip(places, answers, strict=True):
             for i, one in zip(mine, generated, strict=True):
@@ -140,35 +155,46 @@ class OpenRLHFEngine:
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
     ) -> list[Float32[np.ndarray, "T"]]:
         """Log-probabilities of `answers[i]` after `prompts[i]`, by the trainer, at the engine's temperature."""
-        ids = {prompt.id: self._vocabulary.encode(prompt) for prompt in prompts}
-        rows = [self._row(ids[p.id], tokens) for p, tokens in zip(prompts, answers, strict=True) if len(tokens)]
-        scores = iter(self._scores(rows, raw=False) if rows else [])
-        return [next(scores) if len(tokens) else np.zeros(0, np.float32) for tokens in answers]
+        return self._answer_scores(prompts, answers, "logprobs")
+
+    def score_base(
+        self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
+    ) -> list[Float32[np.ndarray, "T"]]:
+        """The same under the weights of the folder that the engine was opened from, whatever it has learnt since."""
+        return self._answer_scores(prompts, answers, "base_logprobs", self._folder)
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
         """`optimisation.updates` AdamW steps, then the rollout engines take the new weights and are checked to have them."""
+        with self._place.whole_turn():
+            return self._update(prompts, terms, optimisation)
+
+    def _update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
         ids = {prompt.id: self._vocabulary.encode(prompt) for prompt in prompts}
         batches = minibatches(terms, optimisation.updates, optimisation.max_tokens)
+        batches = settle(batches, prompts, self.score, optimisation.old_logprobs, optimisation.sampler_correction)
         rows = [[self._row(ids[a.prompt_id], a.tokens, a.mask) for _, a in batch.live()] for batch in batches]
         ranks, budget = len(self._trainers), self._settings.micro_batch_tokens
         splits = [learning_splits(batch, own, ranks, budget) for batch, own in zip(batches, rows, strict=True)]
-        learnt: list[list[Learnt]] = self._gather(
-            [
-                Call(member, member.handle.learn.remote([plan(split, rank) for split in splits], optimisation))
-                for rank, member in enumerate(self._trainers)
-            ],
-            "updating",
-        )
+        with self._place.turn(Held.ALL, Held.NOTHING):
+            learnt: list[list[Learnt]] = self._gather(
+                [
+                    Call(member, member.handle.learn.remote([plan(split, rank) for split in splits], optimisation))
+                    for rank, member in enumerate(self._trainers)
+                ],
+                "updating",
+            )
         self._version += optimisation.updates
+        probes = self._probes([row for own in rows for row in own])
         self.sync()
-        self.check_sync([row for own in rows for row in own])
+        self._compare(probes)
         tally = Tally(terms, optimisation.updates)
         for index, (batch, split) in enumerate(zip(batches, splits, strict=True)):
             live = list(batch.live())
             for rank in range(ranks):
                 groups = [group for part in split for group in part.places[rank]]
                 for group, statistics in zip(groups, learnt[rank][index].statistics, strict=True):
-                    tally.add(pack(batch, [live[i] for i in group]), statistics)
+                    chosen = [live[i] for i in group]
+                    tally.add(chosen, pack(batch, chosen), statistics)
         own_norm, peer_norm, cosine = (
             _mean([getattr(one.apart, name) for one in learnt[0]]) for name in ("own", "peer", "cosine")
         )
@@ -181,13 +207,15 @@ class OpenRLHFEngine:
             own_gradient_norm=own_norm,
             peer_gradient_norm=peer_norm,
             own_peer_cosine=cosine,
+            drift=tally.drift,
         )
 
     def sync(self) -> None:
         """Send the trainer's weights to the rollout engines."""
         suspects = [*self._trainers, *self._rollout_cores()]
-        calls = self._on_trainers("broadcast_to_vllm")
-        self._gather(calls, "syncing weights", self._settings.sync_seconds, suspects=suspects)
+        with self._place.turn(Held.WEIGHTS, Held.WEIGHTS):
+            calls = self._on_trainers("broadcast_to_vllm")
+            self._gather(calls, "syncing weights", self._settings.sync_seconds, suspects=suspects)
 
     def check_sync(self, rows: Sequence[Row]) -> float:
         """Largest mean difference per token (nats) between rollout engines and trainer on a few of the rows.
@@ -197,17 +225,26 @@ class OpenRLHFEngine:
         EngineError
             It is over `settings.tolerance`.
         """
+        return self._compare(self._probes(rows))
+
+    def _probes(self, rows: Sequence[Row]) -> list[tuple[list[int], Float32[np.ndarray, "T-1"]]]:
+        """A few of the rows as whole sequences, so that one call of the rollout engine gives all there is to compare, with
+        the trainer's log-probabilities."""
         probes = [row for row in rows if row.length > 1][: PROBES * len(self._rollouts) : len(self._rollouts)]
+        sequences = [[*row.prompt, *row.answer.tolist()] for row in probes]
+        asked = [Row(ids[:1], np.array(ids[1:], np.int32)) for ids in sequences]
+        return list(zip(sequences, self._scores(asked, "logprobs", True) if asked else [], strict=True))
+
+    def _compare(self, probes: Sequence[tuple[list[int], Float32[np.ndarray, "T-1"]]]) -> float:
         if not probes:
             return 0.0
-        # The whole sequence, so that one call of the rollout engine gives all there is to compare.
-        sequences = [[*row.prompt, *row.answer.tolist()] for row in probes]
-        mine = self._scores([Row(ids[:1], np.array(ids[1:], np.int32)) for ids in sequences], raw=True)
-        theirs = self._gather(
-            [Call(member, member.handle.prompt_logprobs.remote(sequences)) for member in self._rollouts],
-            "checking the weight sync",
-            watch=self._rollout_cores(),
-        )
+        sequences, mine = [sequence for sequence, _ in probes], [scores for _, scores in probes]
+        with self._place.turn(Held.NOTHING, Held.ALL):
+            theirs = self._gather(
+                [Call(member, member.handle.prompt_logprobs.remote(sequences)) for member in self._rollouts],
+                "checking the weight sync",
+                watch=self._rollout_cores(),
+            )
         for member, scores in zip(self._rollouts, theirs, strict=True):
             worst = max(float(np.abs(a - b).mean()) for a, b in zip(mine, scores, strict=True))
             if not worst <= self._settings.tolerance:
@@ -222,19 +259,28 @@ class OpenRLHFEngine:
 
         def fill(new: Path) -> None:
             target = str(new.resolve())
-            self._gather(self._on_trainers("save", target, checkpoint.OPTIMISER), "saving")
+            with self._place.turn(Held.ALL, Held.NOTHING):
+                self._gather(self._on_trainers("save", target, checkpoint.OPTIMISER), "saving")
             self.tokenizer.save_pretrained(new)
 
         checkpoint.write(folder, self.name, self._version, fill)
 
     def restore(self, folder: Path) -> None:
-        """Continue from a folder of `save`, by whichever engine. Raises CheckpointError."""
+        """Continue from a folder of `save`, by whichever engine; without an optimiser's state (a finished cell's) with a fresh one.
+
+        Raises CheckpointError.
+        """
         seal = checkpoint.check(folder, self.name)
-        if open_vocabulary(folder, self._vocabulary.chat).tokenizer.get_vocab() != self.tokenizer.get_vocab():
+        if (
+            open_vocabulary(folder, self._vocabulary.chat, self.name).tokenizer.get_vocab()
+            != self.tokenizer.get_vocab()
+        ):
             raise CheckpointError(f"{folder}: another tokenizer than that of policy {self.name!r}")
         path = str(folder.resolve())
-        self._load(path)
-        self._gather(self._on_trainers("load_moments", f"{path}/{checkpoint.OPTIMISER}"), "restoring")
+        with self._place.turn(Held.ALL, Held.NOTHING):
+            self._load(path)
+            if checkpoint.OPTIMISER in seal.files:
+                self._gather(self._on_trainers("load_moments", f"{path}/{checkpoint.OPTIMISER}"), "restoring")
         self._version = seal.version
         self.sync()
 
@@ -244,20 +290,36 @@ class OpenRLHFEngine:
             return
         self._closed = True
         end([*self._trainers, *self._rollouts], self._processes)
+        self._place.leave()
         if self._own:
             self._own.release()
 
-    def _start(self, folder: str, slot: Slot) -> None:
-        settings = self._settings
+    def _start(self) -> None:
+        settings, slot = self._settings, self._slot
         environment = cpu.environment(settings.sync_seconds)
         worker = worker_type(PolicyWorker, environment)
-        self._group = WorkerGroup(worker, slot.group, slot.trainers, TRAINER_SHARE, settings.start_seconds)
+        share = slot.part(TRAINER_SHARE)
+        self._group = WorkerGroup(worker, slot.group, slot.trainers, share, settings.start_seconds)
         self._trainers = self._members("trainer rank", self._group.handles)
-        self._rollouts = self._members("rollout engine", open_rollouts(folder, settings, slot, environment))
-        everyone = [*self._trainers, *self._rollouts]
-        up = [Call(member, member.handle.processes.remote()) for member in everyone]
-        self._processes = [p for found in self._gather(up, "starting", settings.start_seconds, watch=[]) for p in found]
-        self._load(folder)
+        self._open_rollouts()
+        self._place.opened()
+        self._load(self._folder)
+
+    def _open_rollouts(self) -> None:
+        """Start them and wait until everyone is up."""
+        handles = open_rollouts(self._folder, self._settings, self._slot, cpu.environment(self._settings.sync_seconds))
+        self._rollouts = self._members("rollout engine", handles)
+        up = [Call(member, member.handle.processes.remote()) for member in (*self._trainers, *self._rollouts)]
+        found = self._gather(up, "starting", self._settings.start_seconds, watch=[])
+        self._processes = [process for processes in found for process in processes]
+
+    def _hold_trainers(self, held: Held) -> None:
+        if self._trainers:
+            self._gather(self._on_trainers("hold", held), "falling asleep or waking up")
+
+    def _hold_rollouts(self, held: Held) -> None:
+        calls = [Call(member, member.handle.hold.remote(held)) for member in self._rollouts]
+        self._gather(calls, "falling asleep or waking up", watch=self._trainers)
 
     def _load(self, folder: str) -> None:
         refs = self._group.async_init_model_from_pretrained(self._strategy, folder, STEPS, None)
@@ -284,15 +346,23 @@ class OpenRLHFEngine:
             raise EngineError(f"policy {self.name}: an answer holds ids that are no content of its vocabulary")
         return Row(prompt, tokens, mask)
 
-    def _scores(self, rows: Sequence[Row], raw: bool) -> list[Float32[np.ndarray, "T"]]:
+    def _answer_scores(
+        self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]], method: str, *arguments: Any
+    ) -> list[Float32[np.ndarray, "T"]]:
+        ids = {prompt.id: self._vocabulary.encode(prompt) for prompt in prompts}
+        rows = [self._row(ids[p.id], tokens) for p, tokens in zip(prompts, answers, strict=True) if len(tokens)]
+        scores = iter(self._scores(rows, method, *arguments) if rows else [])
+        return [next(scores) if len(tokens) else np.zeros(0, np.float32) for tokens in answers]
+
+    def _scores(self, rows: Sequence[Row], method: str, *arguments: Any) -> list[Float32[np.ndarray, "T"]]:
+        """By a method of the trainers that takes micro-batches."""
         split = scoring_split(rows, len(self._trainers), self._settings.micro_batch_tokens)
-        found = self._gather(
-            [
-                Call(member, member.handle.logprobs.remote(split.batches[rank], raw))
+        with self._place.turn(Held.WEIGHTS, Held.NOTHING):
+            calls = [
+                Call(member, getattr(member.handle, method).remote(split.batches[rank], *arguments))
                 for rank, member in enumerate(self._trainers)
-            ],
-            "scoring",
-        )
+            ]
+            found = self._gather(calls, "scoring")
         scores: list[Float32[np.ndarray, "T"]] = [np.zeros(0, np.float32)] * len(rows)
         for groups, flats in zip(split.places, found, strict=True):
             for group, flat in zip(groups, flats, strict=False):

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from math import nan
+from math import nan, sqrt
 
 import torch
 from torch import Tensor, distributed
+
+from harness.engines.openrlhf.away import Away
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,41 +27,57 @@ UNMEASURED = Apart()
 
 
 class Sums:
-    """Gradients of the loss, added up as they come out of the backward passes, before DeepSpeed shards them.
+    """Gradients of own and of peer answers, added up as they come out of the backward passes, before DeepSpeed shards them.
 
-    Costs two copies of the gradients on every rank while it lives.
+    Each rank keeps its share of every weight's sum, reduced over all ranks, in fp32: on the device 4 bytes per parameter over
+    the number of ranks, and as much away while peers' answers add up, when those of own answers have left the device.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._ranks, self._rank = distributed.get_world_size(), distributed.get_rank()
         self._sums: dict[str, dict[int, Tensor]] = {"own": {}, "peer": {}}
+        self._away = Away([])
 
     @contextmanager
     def collect(self, source: str) -> Iterator[None]:
-        """Backward passes inside count for `source`."""
+        """Backward passes inside count for `source`, "own" before "peer"; every rank runs equally many."""
         handles = [p.register_hook(partial(self._add, source, i)) for i, p in enumerate(self._parameters)]  # type: ignore[no-untyped-call]
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
+        if source == "own":
+            self._away = Away(self._sums["own"].values(), least=1)
 
     def apart(self) -> Apart:
-        """Over all ranks; a collective operation."""
-        squares = {"own": 0.0, "peer": 0.0}
-        product = 0.0
-        for index in range(len(self._parameters)):
-            found = {source: sums[index] for source, sums in self._sums.items() if index in sums}
-            for source, gradient in found.items():
-                distributed.all_reduce(gradient)
-                gradient /= distributed.get_world_size()
-                squares[source] += float(gradient.double().square().sum())
-            if len(found) == 2:
-                product += float((found["own"].double() * found["peer"].double()).sum())
-        norms = {source: squares[source] ** 0.5 if self._sums[source] else nan for source in squares}
-        scale = norms["own"] * norms["peer"]
-        return Apart(norms["own"], norms["peer"], product / scale if scale > 0 else nan)
+        """Over all ranks; a collective operation, once."""
+        own, peer = self._sums["own"], self._sums["peer"]
+        measured = [bool(own), bool(peer)]
+        found = torch.zeros(3, dtype=torch.float64)
+        for index, _ in zip(list(own), self._away.one_by_one(), strict=True):
+            mine = own.pop(index).double()
+            found[0] += mine.square().sum().cpu()
+            if index in peer:
+                found[2] += (mine * peer[index].double()).sum().cpu()
+        found[1] = sum(share.double().square().sum().cpu() for share in peer.values())
+        if self._ranks > 1:
+            found = found.to(self._parameters[0].device)
+            distributed.all_reduce(found)
+        norms = [sqrt(square) if there else nan for square, there in zip(found.tolist(), measured, strict=False)]
+        scale = norms[0] * norms[1]
+        return Apart(norms[0], norms[1], float(found[2]) / scale if scale > 0 else nan)
 
     def _add(self, source: str, index: int, gradient: Tensor) -> None:
-        sums, new = self._sums[source], gradient.detach().float()
-        sums[index] = sums[index] + new if index in sums else new.clone()
+        flat = gradient.detach().float().flatten()
+        if self._ranks > 1:
+            flat = flat.clone()
+            distributed.all_reduce(flat)
+        size = -(-flat.numel() // self._ranks)
+        share = flat[self._rank * size : (self._rank + 1) * size] / self._ranks
+        sums = self._sums[source]
+        if index in sums:
+            sums[index] += share
+        elif share.numel():
+            sums[index] = share

@@ -1,4 +1,4 @@
-"""A policy's frozen base on the cluster: OpenRLHF's reference actor, as far as a session uses a PolicyEngine that never learns."""
+"""A policy's frozen base, as far as a session uses a PolicyEngine that never learns: it is scored, and sampled before it moves."""
 
 from __future__ import annotations
 
@@ -7,37 +7,20 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
-from jaxtyping import UInt64
+from jaxtyping import Float32, Int32, UInt64
+from transformers import PreTrainedTokenizerFast
 
-from harness.engines.openrlhf import cpu
-from harness.engines.openrlhf.cluster import Slot
-from harness.engines.openrlhf.engine import REFERENCE_SHARE, OpenRLHFEngine
-from harness.engines.openrlhf.remote import Call
-from harness.engines.openrlhf.rollout import open_rollouts
-from harness.engines.openrlhf.trainer import ReferenceWorker, WorkerGroup, worker_type
+from harness.engines.openrlhf.engine import OpenRLHFEngine
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
 from harness.errors import EngineError
-from harness.learning.experience import Prompt
+from harness.experience.answers import Prompt
 from harness.learning.terms import Term
 
 
-class OpenRLHFReference(OpenRLHFEngine):
-    """Scores, and samples by a rollout engine that starts at the first sample; parameters as for the engine itself."""
+class Frozen:
+    """What a model that never learns refuses."""
 
-    def sample(
-        self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
-    ) -> list[list[Sample]]:
-        """See `OpenRLHFEngine.sample`; the first call takes as long as a start."""
-        if not self._rollouts:
-            handles = open_rollouts(
-                self._folder, self._settings, self._slot, cpu.environment(self._settings.sync_seconds)
-            )
-            self._rollouts = self._members("reference rollout engine", handles)
-            up = [Call(member, member.handle.processes.remote()) for member in self._rollouts]
-            self._processes += [
-                p for found in self._gather(up, "starting", self._settings.start_seconds, watch=[]) for p in found
-            ]
-        return super().sample(prompts, seeds, sampling)
+    name: str
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
         """Refused: a reference does not learn."""
@@ -54,16 +37,53 @@ class OpenRLHFReference(OpenRLHFEngine):
     def _refuse(self) -> NoReturn:
         raise EngineError(f"policy {self.name!r}: a reference neither learns nor is stored")
 
-    def _start(self, folder: str, slot: Slot) -> None:
-        settings = self._settings
-        self._folder, self._slot = folder, slot
-        worker = worker_type(ReferenceWorker, cpu.environment(settings.sync_seconds))
-        self._group = WorkerGroup(worker, slot.group, slot.trainers, REFERENCE_SHARE, settings.start_seconds)
-        self._trainers = self._members("reference rank", self._group.handles)
-        up = [Call(member, member.handle.processes.remote()) for member in self._trainers]
-        self._processes = [
-            p for found in self._gather(up, "starting", self._settings.start_seconds, watch=[]) for p in found
-        ]
-        refs = self._group.async_init_model_from_pretrained(self._strategy, folder, self._vocabulary.forbidden)
-        calls = [Call(m, ref) for m, ref in zip(self._trainers, refs, strict=True)]
-        self._gather(calls, "loading weights", settings.start_seconds)
+
+class Base(Frozen):
+    """The base of an open engine, in the engine's own processes and memory (`base.base_weights`)."""
+
+    version = 0
+
+    def __init__(self, engine: OpenRLHFEngine) -> None:
+        self._engine, self.name = engine, engine.name
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        return self._engine.tokenizer
+
+    @property
+    def stop(self) -> tuple[int, ...]:
+        return self._engine.stop
+
+    @property
+    def gpus(self) -> int:
+        return self._engine.gpus
+
+    def sample(
+        self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
+    ) -> list[list[Sample]]:
+        """See `PolicyEngine.sample`; while the engine still is its base. Raises EngineError afterwards."""
+        if self._engine.version:
+            raise EngineError(f"policy {self.name!r}: its base can be sampled only before the first update")
+        return self._engine.sample(prompts, seeds, sampling)
+
+    def score(
+        self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
+    ) -> list[Float32[np.ndarray, "T"]]:
+        """See `PolicyEngine.score`; the engine's own weights are away meanwhile."""
+        return self._engine.score_base(prompts, answers)
+
+    def close(self) -> None:
+        """Nothing to free that is not the engine's."""
+
+
+class OpenRLHFReference(Frozen, OpenRLHFEngine):
+    """A frozen folder by itself, to be sampled: rollout engines without a trainer. Parameters as for the engine."""
+
+    def score(
+        self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
+    ) -> list[Float32[np.ndarray, "T"]]:
+        """Refused: what is scored is the base of an open engine."""
+        raise EngineError(f"policy {self.name!r}: a reference without a trainer is only sampled")
+
+    def _start(self) -> None:
+        self._open_rollouts()

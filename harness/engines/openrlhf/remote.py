@@ -17,6 +17,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from harness import phases
 from harness.errors import EngineError, HarnessError
 
 PATIENCE_AFTER_FAILURE = 5.0
@@ -95,6 +96,7 @@ def gather(
                 member = pending.pop(ref)
                 results[ref] = _result(ref, member, doing, max(left, 1.0), suspects)
         pulses.check(doing)
+        phases.beat()  # whoever works is looked after here, by its own signs of life and by the deadline
     return [results[call.ref] for call in calls]
 
 

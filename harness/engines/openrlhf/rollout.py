@@ -21,8 +21,11 @@ from harness.engines.openrlhf import cpu
 from harness.engines.openrlhf.cluster import Slot
 from harness.engines.openrlhf.remote import Process, cpu_seconds, processes
 from harness.engines.openrlhf.settings import Settings
+from harness.engines.openrlhf.turns import Held
 
 _creating = threading.Lock()
+ROLLOUT_SHARE = 0.2
+"""Of a bundle's device, in Ray's books."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,6 +41,7 @@ class RolloutWorker(vllm_engine.RolloutRayActor.__ray_metadata__.modified_class)
     """One vLLM engine."""
 
     _stored: Mapping[str, str] = {}
+    _held = Held.ALL
 
     async def name_weights(self, stored: Mapping[str, str]) -> None:
         """From now on take the trainer's weights of these names under those that a checkpoint has."""
@@ -75,6 +79,20 @@ class RolloutWorker(vllm_engine.RolloutRayActor.__ray_metadata__.modified_class)
                 for sequence, output in zip(sequences, outputs, strict=True)
             )
         ]
+
+    async def hold(self, wanted: Held) -> None:
+        """Have so much on the device: vLLM's sleep of level 1, and the two stages of its waking up."""
+        if wanted < self._held:
+            if self._held < Held.ALL:
+                await self.wake_up(["kv_cache"])  # vLLM does not fall asleep again from half way
+            await self.sleep(1)
+            self._held = Held.NOTHING
+        if wanted > self._held == Held.NOTHING:
+            await self.wake_up(["weights"])
+            self._held = Held.WEIGHTS
+        if wanted > self._held:
+            await self.wake_up(["kv_cache"])
+            self._held = Held.ALL
 
     async def pulse(self) -> int:
         """A sign of life of this process."""
@@ -119,7 +137,7 @@ def open_rollouts(folder: str, settings: Settings, slot: Slot, environment: dict
             seed=0,
             full_determinism=False,
             enable_prefix_caching=True,
-            enforce_eager=True,
+            enforce_eager=cpu.needed() if settings.enforce_eager is None else settings.enforce_eager,
             max_model_len=settings.max_length,
             shared_pg=slot.group,
             gpu_memory_utilization=settings.rollout_memory,
@@ -139,6 +157,8 @@ class _Placed:
     def options(self, **kwargs: Any) -> _Placed:
         """Called before each `remote`; the bundle is the slot's, not the one asked for."""
         first = self._slot.rollouts[self._made]
+        if self._settings.tensor_parallel == 1:
+            kwargs["num_cpus"] = kwargs["num_gpus"] = self._slot.part(ROLLOUT_SHARE)
         self._made += 1
         self._bundles = list(range(first, first + self._settings.tensor_parallel))
         strategy = PlacementGroupSchedulingStrategy(
@@ -149,10 +169,14 @@ class _Placed:
 
     def remote(self, **kwargs: Any) -> Any:
         """Start the actor."""
+        sleeps = self._settings.sleep or bool(self._settings.share_devices)
         kwargs.update(
             dtype="float32" if self._settings.dtype == "fp32" else "bfloat16",
             max_num_seqs=self._settings.rollout_sequences,
             trust_remote_code=False,
+            num_gpus=self._slot.part(ROLLOUT_SHARE),
+            enable_sleep_mode=sleeps
+            and not cpu.needed(),  # vLLM refuses it on CPUs; `cpu` makes them sleep all the same
             worker_extension_cls=cpu.worker_extension() or kwargs["worker_extension_cls"],
         )
         if kwargs["bundle_indices"] is not None:

@@ -20,6 +20,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dtype: of weights and activations; `fp32` also keeps fp32 gradients (parity, micro models), `bf16` has fp32 masters.
     trainers: DeepSpeed ranks. rollout_engines: vLLM engines, each on `tensor_parallel` devices.
     colocate: rollout engines share the trainers' devices; otherwise they have their own.
+    sleep: trainers and rollout engines that share devices take turns in their memory instead of standing side by side in it.
+    share_devices: all policies of a cell have the same devices and take turns on them; None leaves that to the plan.
+    enforce_eager: no CUDA graphs in vLLM; None says so only where there is no CUDA.
     micro_batch_tokens: padded tokens of one forward and backward pass per rank.
     rollout_memory: share of a device's memory that a vLLM engine may take. rollout_sequences: answers it decodes at once.
     max_length: longest prompt and answer together, in tokens; None takes the model's own limit.
@@ -35,6 +38,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     rollout_engines: Count = 1
     tensor_parallel: Count = 1
     colocate: bool = True
+    sleep: bool = False
+    share_devices: bool | None = None
+    enforce_eager: bool | None = None
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     gradient_checkpointing: bool = False
     micro_batch_tokens: Annotated[int, Meta(ge=1)] = 8192

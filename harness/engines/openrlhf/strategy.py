@@ -131,7 +131,8 @@ def arguments(settings: Settings, temperature: float) -> SimpleNamespace:
             dynamic_batch_enable=False,
             enable_ema=False,
             ema_beta=0.0,
-            colocate_all=False,
+            # On CUDA weights then pass within a device by IPC, as NCCL refuses two ranks on one.
+            colocate_all=settings.colocate,
             async_enable=False,
         ),
         vllm=name(

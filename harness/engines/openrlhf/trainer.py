@@ -18,20 +18,22 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
-from transformers.core_model_loading import revert_weight_conversion
 
 from harness.engines.openrlhf import cpu, flash
 
 flash.stand_in()
 
-from openrlhf.trainer.ray.launcher import RayActorGroup, ReferenceModelActor  # noqa: E402
+from openrlhf.trainer.ray.launcher import RayActorGroup  # noqa: E402
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer, PolicyModelActor  # noqa: E402
 
 from harness.engines.openrlhf import moments  # noqa: E402
+from harness.engines.openrlhf.away import Away, all_tensors  # noqa: E402
+from harness.engines.openrlhf.base import base_weights, forget_gathered, stored_names, weights  # noqa: E402
 from harness.engines.openrlhf.batches import MicroBatch  # noqa: E402
 from harness.engines.openrlhf.measuring import UNMEASURED, Apart, Sums  # noqa: E402
 from harness.engines.openrlhf.remote import Process, cpu_seconds, processes  # noqa: E402
 from harness.engines.openrlhf.strategy import Strategy  # noqa: E402
+from harness.engines.openrlhf.turns import Held  # noqa: E402
 from harness.engines.protocol import Optimisation  # noqa: E402
 from harness.errors import EngineError  # noqa: E402
 from harness.learning.surrogate import AnswerStatistics, surrogate  # noqa: E402
@@ -111,6 +113,7 @@ class PolicyWorker(PolicyModelActor.__ray_metadata__.modified_class):  # type: i
     actor: Any
     actor_optim: Any
     actor_scheduler: Any
+    _away: dict[Held, Away]
 
     def init_model_from_pretrained(
         self, strategy: Strategy, pretrain: str, max_steps: int, vllm_engines: None = None
@@ -118,6 +121,7 @@ class PolicyWorker(PolicyModelActor.__ray_metadata__.modified_class):  # type: i
         """Load the weights, or load them again: everything of an earlier call is dropped."""
         cpu.adapt_trainer(strategy.deadline)
         self.trainer = self.actor = self.actor_optim = self.actor_scheduler = None
+        self._away = {}
         super().init_model_from_pretrained(strategy, pretrain, max_steps, None)
         _without_dropout(self.actor, training=strategy.args.actor.gradient_checkpointing_enable)
 
@@ -136,7 +140,7 @@ class PolicyWorker(PolicyModelActor.__ray_metadata__.modified_class):  # type: i
             vllm_engines=engines or None,
         )
         self.forbidden = _penalty(self.actor, forbidden)
-        if torch.distributed.get_rank() == 0:
+        if engines and torch.distributed.get_rank() == 0:  # even an empty ray.get would join whatever cluster is about
             names = stored_names(self.actor.model.module)
             ray.get([engine.name_weights.remote(names) for engine in engines], timeout=strategy.deadline)
 
@@ -148,6 +152,29 @@ class PolicyWorker(PolicyModelActor.__ray_metadata__.modified_class):  # type: i
         """Log-probabilities of the tokens asked for, per micro-batch. raw: of the model alone, at temperature 1 and
         with no id ruled out."""
         return _scores(self.actor, batches, None if raw else self.forbidden)
+
+    def base_logprobs(self, batches: Sequence[MicroBatch], folder: str) -> list[Float32[np.ndarray, "N"]]:
+        """The same under the weights of `folder`, from which the policy once started."""
+        with base_weights(self.actor.model, Path(folder)):
+            return _scores(self.actor, batches, self.forbidden)
+
+    def hold(self, wanted: Held) -> None:
+        """Have so much on the device from now on; the rest of this process's tensors is put away (`Away`)."""
+        model = self.actor.model
+        scoring = [*weights(model.module), *model.module.buffers(), self.forbidden]
+        if wanted < Held.ALL and Held.ALL not in self._away:
+            forget_gathered(model)
+            kept = {tensor.untyped_storage().data_ptr() for tensor in scoring}
+            everything = all_tensors(scoring[0].device.type)
+            self._away[Held.ALL] = Away(t for t in everything if t.untyped_storage().data_ptr() not in kept)
+        if wanted < Held.WEIGHTS and Held.WEIGHTS not in self._away:
+            for tensor in scoring:
+                if not tensor.untyped_storage().resizable():  # still mapped from the checkpoint's file
+                    tensor.data = tensor.data.clone()
+            self._away[Held.WEIGHTS] = Away(scoring)
+        for held in (Held.WEIGHTS, Held.ALL):
+            if wanted >= held and held in self._away:
+                self._away.pop(held).back()
 
     def save(self, folder: str, moments_file: str) -> None:
         """Weights as a Hugging Face folder and the optimiser's state; rank 0 writes, all take part."""
@@ -175,54 +202,6 @@ class PolicyWorker(PolicyModelActor.__ray_metadata__.modified_class):  # type: i
     def cpu_seconds(self) -> float:
         """CPU time of these processes so far."""
         return cpu_seconds()
-
-
-class ReferenceWorker(ReferenceModelActor.__ray_metadata__.modified_class):  # type: ignore[misc]
-    """One rank of a frozen model."""
-
-    forbidden: Tensor
-
-    def init_model_from_pretrained(self, strategy: Strategy, pretrain: str, forbidden: Sequence[int]) -> None:
-        """Load the weights."""
-        cpu.adapt_trainer(strategy.deadline)
-        super().init_model_from_pretrained(strategy, pretrain)
-        self.forbidden = _penalty(self.model, forbidden)
-
-    def logprobs(self, batches: Sequence[MicroBatch], raw: bool = False) -> list[Float32[np.ndarray, "N"]]:
-        """See `PolicyWorker.logprobs`."""
-        return _scores(self.model, batches, None if raw else self.forbidden)
-
-    @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
-    def pulse(self) -> int:
-        """A sign of life, given while other methods run."""
-        return os.getpid()
-
-    @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
-    def processes(self) -> list[Process]:
-        """This process and all it started."""
-        return processes()
-
-    @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
-    def cpu_seconds(self) -> float:
-        """CPU time of these processes so far."""
-        return cpu_seconds()
-
-
-def stored_names(model: Any) -> dict[str, str]:
-    """The names that parameters have in a checkpoint, where transformers has others: a rollout engine loads by the former.
-
-    Raises EngineError where a parameter is more than renamed.
-    """
-    names = {}
-    for name, _ in model.named_parameters():
-        stored = list(revert_weight_conversion(model, {name: torch.empty(0, device="meta")}))
-        if len(stored) != 1:
-            raise EngineError(
-                f"{type(model).__name__}: {name} is stored as {', '.join(stored) or 'nothing'}, not one weight"
-            )
-        if stored[0] != name:
-            names[name] = stored[0]
-    return names
 
 
 def worker_type(worker: type, environment: dict[str, str]) -> Any:

@@ -15,8 +15,8 @@ import ray
 from harness.engines.openrlhf import cluster
 from harness.engines.openrlhf.remote import Call, Member, Process, end, gather, processes
 from harness.errors import ExchangeError
-from harness.exchange.refusal import Refusal
 from harness.exchange.transport import MAILBOX_BYTES, MAILBOX_MESSAGES, Delivery, InProcess
+from harness.experience.refusal import Refusal
 
 NAME = "the SEE actor"
 

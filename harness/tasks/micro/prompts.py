@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 
 from harness.errors import DataError
-from harness.learning.experience import Prompt
+from harness.experience.answers import Prompt
 from harness.tasks.micro.problems import LEVELS, SKILLS, Problem
 
 _EVALUATION_SEED = 20_260

@@ -1,6 +1,6 @@
 """Regimes whose declarations contradict themselves."""
 
-from harness.exchange.records import Success
+from harness.experience.records import Success
 from harness.learning.regime import Need, Regime
 
 

@@ -1,19 +1,29 @@
-"""The memory formulas against bytes that torch really allocates, on a small model; benchmarks/allocation.py has large ones."""
+"""The account of bytes against what torch really allocates, on small models; benchmarks/allocation.py has large ones."""
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.allocation.demand import (
-    Workload,
+from harness.allocation.demand import Workload
+from harness.allocation.embedded import process_memory
+from harness.allocation.models import ModelShape, shape_from_config
+from harness.allocation.size import (
+    LOGITS_BYTES,
     activation_bytes,
+    checkpoint_bytes,
     kv_cache_bytes,
+    measuring_bytes,
     trainer_states,
     weight_bytes,
 )
-from harness.allocation.models import ModelShape, shape_from_config
+
+sys.path.insert(0, str(Path(__file__).parent))
+import measuring
 
 FAMILIES = {
     "llama": {"tie_word_embeddings": True},
@@ -82,7 +92,7 @@ def test_kv_cache_comes_in_whole_blocks_and_is_divided_by_heads() -> None:
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_activations_kept_for_the_backward_pass(family: str, dtype: torch.dtype) -> None:
-    """What autograd keeps, within a tenth; the formula's head also counts two copies of the logits that autograd does not."""
+    """What autograd keeps, within a tenth; the account also counts two copies of the logits that autograd does not keep."""
     model, shape = build(family, dtype)
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
@@ -99,8 +109,9 @@ def test_activations_kept_for_the_backward_pass(family: str, dtype: torch.dtype)
         logits = model(ids, use_cache=False).logits.float()
         loss = torch.log_softmax(logits, -1).mean()
     precision = "bf16" if dtype == torch.bfloat16 else "fp32"
-    size = 2 if precision == "bf16" else 4
-    formula = activation_bytes(shape, answers, tokens, False, precision) - answers * tokens * shape.vocab * (4 + size)
+    formula = activation_bytes(shape, answers * tokens, False, precision) - answers * tokens * shape.vocab * (
+        LOGITS_BYTES - 4
+    )
     assert loss.requires_grad
     assert formula == pytest.approx(sum(kept.values()), rel=0.1)
 
@@ -112,14 +123,41 @@ def test_zero_divides_what_its_stage_says() -> None:
     two, three = trainer_states(shape, "bf16", 2, 4), trainer_states(shape, "bf16", 3, 4)
     assert (two.weights, two.gradients, two.optimiser) == (whole.weights, whole.gradients // 4, whole.optimiser // 4)
     assert three.weights == whole.weights // 4
-    assert trainer_states(shape, "bf16", 2, 4, offload=True).optimiser == 0
 
 
 def test_checkpointing_keeps_less() -> None:
     _, shape = build("llama", torch.float32)
-    assert activation_bytes(shape, 2, 64, True) < activation_bytes(shape, 2, 64, False)
+    assert activation_bytes(shape, 128, True) < activation_bytes(shape, 128, False)
 
 
 def test_lengths_of_a_workload() -> None:
     work = Workload(1, 2, 100, 50, 20.0)
     assert (work.sequence, work.mean_sequence) == (150, 120.0)
+
+
+def test_measuring_is_divided_by_the_ranks() -> None:
+    _, shape = build("llama", torch.float32)
+    transient = 8 * shape.largest
+    assert measuring_bytes(shape, 1, 10**12) == 4 * shape.parameters + transient
+    assert measuring_bytes(shape, 4, 10**12) == shape.parameters + transient
+    assert measuring_bytes(shape, 1, 0) - 4 * shape.parameters > transient
+
+
+def test_checkpoints() -> None:
+    _, shape = build("llama", torch.float32)
+    full, half = checkpoint_bytes(shape, "fp32"), checkpoint_bytes(shape, "bf16")
+    assert (full.weights, full.optimiser) == (4 * shape.parameters, 8 * shape.parameters)
+    assert (half.weights, half.optimiser) == (2 * shape.parameters, 12 * shape.parameters)
+    assert full.whole - full.kept == full.optimiser
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", measuring.CONFIGS)
+def test_a_measured_step_with_its_reference_takes_what_the_account_says(name: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    found = measuring.measured_step(name, measuring.build(name, tmp_path / name))
+    account = process_memory(measuring.demanded(name))
+    assert {part: getattr(account, part) for part in ("weights", "gradients", "optimiser", "reference")} == {
+        part: found[part] for part in ("weights", "gradients", "optimiser", "reference")
+    }
+    assert account.train == pytest.approx(found["all"], rel=0.1)
+    assert account.activations + account.measuring == pytest.approx(found["moment"], rel=0.15)

@@ -6,6 +6,8 @@ benchmarks/allocation.py plays ten thousand.
 from __future__ import annotations
 
 import random
+import sys
+from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,7 +15,9 @@ from hypothesis import strategies as st
 from harness.allocation.inventory import parse
 from harness.allocation.packing import Bundle
 from harness.allocation.scheduler import Action, Request, Scheduler
-from harness.allocation.simulate import (
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from mixtures import (
     Attempt,
     Job,
     Mixture,
@@ -90,7 +94,7 @@ def test_a_scheduler_that_never_ages_is_caught() -> None:
     inventory = parse("4xH100-80G")
     narrow = [Job(Request(f"n{i}", "n", (Bundle(1, 1),) * 2, 100.0), 45.0 * i, (Attempt(99.0),)) for i in range(60)]
     wide = Job(Request("wide", "w", (Bundle(1, 1),) * 4, 100.0), 1.0, (Attempt(10.0),))
-    mixture = Mixture(inventory, (*narrow, wide), (), 100.0, 1.0, {"n": 99.0, "w": 10.0})
+    mixture = Mixture(inventory, (*narrow, wide), 100.0, 1.0, {"n": 99.0, "w": 10.0})
     assert not run(mixture).violations
     assert any("wide: waited" in v for v in run(mixture, scheduler=NeverAges).violations)
 
@@ -112,7 +116,7 @@ def test_naive_reservation_deadlocks_on_the_textbook_case() -> None:
     inventory = parse("4xH100-80G")
     three = (Bundle(1, 1),) * 3
     jobs = tuple(Job(Request(key, "k", three, 100.0), 0.0, (Attempt(10.0),)) for key in "ab")
-    mixture = Mixture(inventory, jobs, (), 100.0, 1.0, {"k": 10.0})
+    mixture = Mixture(inventory, jobs, 100.0, 1.0, {"k": 10.0})
     assert naive_deadlocks(mixture)
     assert run(mixture).finished == 2
 
@@ -122,7 +126,7 @@ def test_what_a_mixture_allows() -> None:
 
     def mixture(width: int, count: int) -> Mixture:
         jobs = [Job(Request(f"{i}", "k", (Bundle(1, 1),) * width, 100.0), 0.0, (Attempt(10.0),)) for i in range(count)]
-        return Mixture(inventory, tuple(jobs), (), 100.0, 1.0, {"k": 10.0})
+        return Mixture(inventory, tuple(jobs), 100.0, 1.0, {"k": 10.0})
 
     assert allows(mixture(1, 80))
     assert allows(mixture(4, 20))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import Inventory, Node
-from harness.allocation.packing import Bundle, Free, Placement, capacity, give, place, take
+from harness.allocation.packing import Bundle, Placement, capacity, give, place, take
 from harness.allocation.scheduler import Action, Request, Scheduler, Start, Stop
 
 GB = 10**9
@@ -37,21 +37,11 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """A node dies at `time` and comes back at `back`, or never."""
-
-    node: str
-    time: float
-    back: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Mixture:
     """One case: what there is, what arrives, what breaks."""
 
     inventory: Inventory
     jobs: tuple[Job, ...]
-    losses: tuple[Loss, ...]
     longest_limit: float
     stop_within: float
     prior: dict[str, float]
@@ -76,8 +66,6 @@ class Outcome:
 class _Wait:
     since: float
     ahead: int
-    changes: int = 0
-    stranded: float = 0.0
 
 
 class _Judge:
@@ -94,21 +82,9 @@ class _Judge:
         self.outcome = Outcome()
         self.now = 0.0
 
-    def pass_time(self, now: float) -> None:
-        for key, wait in self.waits.items():
-            if len(self.alive) < len(self.mixture.inventory.nodes) and (
-                place(self.jobs[key].request.bundles, self.alive) is None
-            ):
-                wait.stranded += now - self.now
-        self.now = now
-
     def submitted(self, keys: Sequence[str]) -> None:
         for key in keys:
             self.waits[key] = _Wait(self.now, len(self.waits))
-
-    def changed(self) -> None:
-        for wait in self.waits.values():
-            wait.changes += 1
 
     def started(self, start: Start) -> None:
         request, wait = self.jobs[start.key].request, self.waits.pop(start.key)
@@ -121,8 +97,8 @@ class _Judge:
             if bundle.gpus and self.alive[name].gpu_memory < bundle.gpu_memory:
                 self.outcome.violations.append(f"{start.key}: placed on GPUs that are too small")
         hold = self.mixture.longest_limit + self.mixture.stop_within
-        bound = self.patience + (wait.ahead + 1 + wait.changes) * hold
-        waited = self.now - wait.since - wait.stranded
+        bound = self.patience + (wait.ahead + 1) * hold
+        waited = self.now - wait.since
         self.outcome.worst_wait = max(self.outcome.worst_wait, waited / bound)
         if waited > bound * (1 + 1e-9):
             self.outcome.violations.append(f"{start.key}: waited {waited:.0f} s, bound {bound:.0f} s")
@@ -139,7 +115,6 @@ def run(mixture: Mixture, patience: float | None = None, scheduler: Callable[...
         mixture.longest_limit,
         patience=patience,
         stop_within=mixture.stop_within,
-        grace=0.0 if not any(loss.back for loss in mixture.losses) else 4 * mixture.longest_limit,
         estimates=Estimates(dict(mixture.prior)),
     )
     judge = _Judge(mixture, subject.bound() - subject.hold)
@@ -151,10 +126,6 @@ def run(mixture: Mixture, patience: float | None = None, scheduler: Callable[...
 
     for job in mixture.jobs:
         post(job.arrival, "arrive", job.request.key)
-    for index, loss in enumerate(mixture.losses):
-        post(loss.time, "lose", str(index))
-        if loss.back is not None:
-            post(loss.back, "return", str(index))
     epoch: dict[str, int] = {}
 
     def act(actions: Sequence[Action]) -> None:
@@ -167,7 +138,7 @@ def run(mixture: Mixture, patience: float | None = None, scheduler: Callable[...
                 if attempt.seconds < float("inf"):
                     post(judge.now + attempt.seconds, "end", f"{key} {epoch[key]}")
             elif isinstance(action, Stop):
-                post(judge.now + 0.9 * mixture.stop_within, "killed", f"{key} {epoch[key]} {'node' in action.reason:d}")
+                post(judge.now + 0.9 * mixture.stop_within, "killed", f"{key} {epoch[key]}")
             else:
                 judge.waits.pop(key, None)
                 judge.outcome.refused += 1
@@ -176,9 +147,9 @@ def run(mixture: Mixture, patience: float | None = None, scheduler: Callable[...
         judge.submitted(keys)
         act(subject.submit([judge.jobs[key].request for key in keys], judge.now))
 
-    def fail(key: str, blame: bool) -> None:
+    def fail(key: str) -> None:
         judge.ended(key)
-        judge.tries[key] += blame
+        judge.tries[key] += 1
         act(subject.failed(key, judge.now))
         if judge.tries[key] < len(judge.jobs[key].attempts):
             submit([key])
@@ -187,18 +158,18 @@ def run(mixture: Mixture, patience: float | None = None, scheduler: Callable[...
 
     while events or subject.wake < float("inf"):
         if not events or subject.wake < events[0][0]:
-            judge.pass_time(subject.wake)
+            judge.now = subject.wake
             act(subject.tick(judge.now))
             continue
         time, _, what, key = heapq.heappop(events)
-        judge.pass_time(time)
+        judge.now = time
         if what == "arrive":
             batch = [key]
             while events and events[0][0] == time and events[0][2] == "arrive":
                 batch.append(heapq.heappop(events)[3])
             submit(batch)
-        elif what in {"end", "killed"}:
-            key, number, *by_node = key.split()
+        else:
+            key, number = key.split()
             if key not in judge.held or epoch[key] != int(number):
                 continue
             attempt = judge.jobs[key].attempts[judge.tries[key]]
@@ -207,18 +178,7 @@ def run(mixture: Mixture, patience: float | None = None, scheduler: Callable[...
                 judge.outcome.finished += 1
                 act(subject.finished(key, judge.now))
             else:
-                fail(key, blame=by_node != ["1"])
-        else:
-            loss = mixture.losses[int(key)]
-            judge.changed()
-            if what == "lose":
-                judge.alive.pop(loss.node, None)
-                judge.free.pop(loss.node, None)
-                act(subject.node_lost(loss.node, judge.now))
-            else:
-                node = next(n for n in mixture.inventory.nodes if n.name == loss.node)
-                judge.alive[node.name] = judge.free[node.name] = Free.of(node)
-                act(subject.node_back(node, judge.now))
+                fail(key)
     outcome = judge.outcome
     outcome.deadlock = bool(judge.waits or judge.held)
     if outcome.deadlock:
@@ -264,7 +224,7 @@ def allows(mixture: Mixture, utilisation: float = 0.9) -> bool:
     placed leaves at most b - q idle on each node and w - q placed in vain, so while any waits at most
     i = N (b - q) + w - q  units are idle; or, where all bundles are of the size q and so fit into any gap, at most
     i = w - (greatest common divisor of m and all jobs' widths). Nobody waits only while the last to end runs, at most d, the
-    longest occupation. So with everything there at the start and no node lost, makespan <= W / (1 - i/m) + d, W being the work
+    longest occupation. So with everything there at the start, makespan <= W / (1 - i/m) + d, W being the work
     bound. The mixture allows a utilisation u where this is at most W / u.
     """
     inventory = mixture.inventory
@@ -272,7 +232,7 @@ def allows(mixture: Mixture, utilisation: float = 0.9) -> bool:
     unit = "gpus" if inventory.gpus else "cores"
     jobs = [j for j in mixture.jobs if place(j.request.bundles, capacity(inventory)) is not None]
     bundles = {b for j in jobs for b in j.request.bundles}
-    if mixture.losses or not bundles or any(j.arrival for j in jobs):
+    if not bundles or any(j.arrival for j in jobs):
         return False
     sizes = [getattr(b, unit) for b in bundles]
     if min(sizes) < 1 or any(b.gpus and b.gpu_memory > node.gpu_memory for b in bundles for node in nodes):
@@ -298,7 +258,7 @@ def allows(mixture: Mixture, utilisation: float = 0.9) -> bool:
 
 def naive_deadlocks(mixture: Mixture) -> bool:
     """Whether one-after-another reservation deadlocks: each job takes a bundle as soon as it fits and holds it while it waits
-    for the next, as actors created one by one do. Failures and node losses are left out, which only helps it."""
+    for the next, as actors created one by one do. Failures are left out, which only helps it."""
     free = capacity(mixture.inventory)
     feasible = [j for j in mixture.jobs if place(j.request.bundles, free) is not None]
     waiting = sorted(feasible, key=lambda j: j.arrival)
@@ -345,7 +305,7 @@ def mixtures(seed: int, count: int) -> Iterator[Mixture]:
 
 def random_mixture(rng: random.Random) -> Mixture:
     """Clusters of 1 to 6 nodes (GPUs of one or two sizes, or none), 1 to 400 jobs of 1 to 4 policies each, arriving at once or
-    over time; a third of the mixtures has failures, hangs or lost nodes. A fifth is fine-grained: many workers of one size."""
+    over time; a third of the mixtures has failures and hangs. A fifth is fine-grained: many workers of one size."""
     fine = rng.random() < 0.2
     gpus = rng.choice([0, 8, 8]) if fine else rng.choice([0, 1, 2, 4, 8, 8])
     sizes = [80 * GB] if fine or rng.random() < 0.8 else [80 * GB, 40 * GB]
@@ -371,13 +331,7 @@ def random_mixture(rng: random.Random) -> Mixture:
         arrival = rng.uniform(0, spread) if spread else 0.0
         jobs.append(Job(Request(f"job{index}", kind, bundles, limit), arrival, tuple(attempts)))
     longest, stop_within = 3 * max(kinds.values()), 30.0
-    losses = []
-    if troubled and rng.random() < 0.6:
-        for node in rng.sample(nodes, rng.randint(1, len(nodes))):
-            time = rng.uniform(0, 20) * 3600
-            back = None if rng.random() < 0.3 else time + stop_within + rng.uniform(1, 7200)
-            losses.append(Loss(node.name, time, back))
-    return Mixture(Inventory(nodes), tuple(jobs), tuple(losses), longest, stop_within, kinds)
+    return Mixture(Inventory(nodes), tuple(jobs), longest, stop_within, kinds)
 
 
 def _random_worker(rng: random.Random, gpus: int) -> Bundle:

@@ -1,0 +1,194 @@
+"""A model's size, read off the model itself: built from its config on torch's meta device, where nothing has bytes, and shown a
+few tokens. Imports torch and transformers.
+
+Whatever transformers builds as a causal language model is measured: no architecture is known here by name. In place of its
+attention and its experts stand kernels that say what they were given.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import logging
+
+from harness.allocation.models import Attention, Kept, ModelShape
+from harness.errors import UsageError
+
+TOKENS = 8
+_ACCOUNTED = "accounted"
+_NOT_CONFIG = {"model_type", "quantization_config", "auto_map"}
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What one pass came through."""
+
+    attention: list[Attention] = field(default_factory=list)
+    experts: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Per mixture of experts: its parameters, and the share of them that a token takes."""
+
+
+class _Attend(torch.autograd.Function):
+    """An attention kernel that stores no scores: queries, keys, values and its output are kept for the backward pass, of which
+    there is none here."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        batch, heads, tokens, _ = query.shape
+        output = query.new_empty(batch, tokens, heads, value.shape[-1]).transpose(1, 2)  # as the kernels lay it out
+        ctx.save_for_backward(query, key, value, output)
+        return output
+
+
+def measure(name: str, raw: Mapping[str, Any]) -> ModelShape:
+    """The shape of the model that a Hugging Face ``config.json`` describes; of one that also sees or hears, the language part.
+
+    Raises
+    ------
+    UsageError
+        In one line: transformers does not know the architecture, or it is no causal language model with attention in it.
+    """
+    seen = _Seen()
+    with _kernels(seen):
+        model = _built(name, raw)
+        try:
+            with FlopCounterMode(display=False) as counted:
+                full = _kept(model, torch.float32)
+            half = _kept(model, torch.bfloat16)
+        except Exception as error:  # what others' modelling code does on tensors without values cannot be foreseen
+            raise UsageError(f"{name}: its size cannot be measured: {_line(error)}") from error
+    if not seen.attention:
+        raise UsageError(f"{name}: no attention in a model of type {model.config.model_type!r}, its size is not known")
+    parameters = list(model.parameters())
+    experts = sum(count for count, _ in seen.experts.values())
+    passes = 2
+    return ModelShape(
+        name=name,
+        family=str(model.config.model_type),
+        parameters=sum(p.numel() for p in parameters),
+        experts=experts,
+        routed=sum(count * share for count, share in seen.experts.values()) / experts if experts else 1.0,
+        matmul=counted.get_total_flops() // (2 * TOKENS),
+        largest=max(p.numel() for p in parameters),
+        vocab=int(model.config.vocab_size),
+        hidden=int(model.config.hidden_size),
+        attention=tuple(
+            one._replace(layers=count // passes) for one, count in Counter(seen.attention).items()
+        ),
+        half=half,
+        full=full,
+    )  # fmt: skip
+
+
+@contextmanager
+def _kernels(seen: _Seen) -> Iterator[None]:
+    """Attention and experts that write down what they are given, and no chatter."""
+
+    def attend(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *_: Any,
+        sliding_window: int | None = None,
+        **__: Any,
+    ) -> tuple[Tensor, None]:
+        seen.attention.append(Attention(1, query.shape[1], key.shape[1], key.shape[-1], sliding_window))
+        groups = query.shape[1] // key.shape[1]
+        if groups > 1:  # as attention over a padded batch does
+            key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+        output: Tensor = _Attend.apply(query, key, value)  # type: ignore[no-untyped-call]
+        return output.transpose(1, 2).contiguous(), None
+
+    def experts(module: Any, hidden: Tensor, chosen: Tensor, weights: Tensor, *_: Any, **__: Any) -> Tensor:
+        tables = [p for p in module.parameters() if p.dim() == 3]
+        top = chosen.shape[-1]
+        seen.experts[id(module)] = sum(p.numel() for p in module.parameters()), top / tables[0].shape[0]
+        first, last = (t[0].T if module.is_transposed else t[0] for t in (tables[0], tables[-1]))
+        inner = nn.functional.linear(hidden.repeat_interleave(top, dim=0), first)
+        inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
+        output = nn.functional.linear(inner, last) * weights.reshape(-1, 1)
+        return output.view(-1, top, output.shape[-1]).sum(dim=1).to(hidden.dtype)
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    ALL_ATTENTION_FUNCTIONS.register(_ACCOUNTED, attend)
+    ALL_EXPERTS_FUNCTIONS.register(_ACCOUNTED, experts)
+    try:
+        yield
+    finally:
+        del ALL_ATTENTION_FUNCTIONS._global_mapping[_ACCOUNTED], ALL_EXPERTS_FUNCTIONS._global_mapping[_ACCOUNTED]
+        logging.set_verbosity(level)
+
+
+def _built(name: str, raw: Mapping[str, Any]) -> Any:
+    kind = str(raw.get("model_type", ""))
+    if kind not in CONFIG_MAPPING:
+        raise UsageError(f"{name}: transformers {transformers.__version__} knows no model_type {kind!r}")
+    fields = {key: value for key, value in raw.items() if key not in _NOT_CONFIG}
+    try:
+        config = AutoConfig.for_model(kind, **fields).get_text_config()
+        config._experts_implementation = _ACCOUNTED
+        with torch.device("meta"):
+            build: Any = AutoModelForCausalLM.from_config
+            model = build(config, attn_implementation=_ACCOUNTED)
+    except Exception as error:  # a config.json is anyone's data, and there are many ways to be wrong
+        raise UsageError(
+            f"{name}: transformers builds no causal language model from its config: {_line(error)}"
+        ) from error
+    model.config.pad_token_id = None  # else a pass looks for padding, in ids that have no values
+    return model.eval()
+
+
+def _kept(model: Any, dtype: torch.dtype) -> Kept:
+    """Bytes per token that autograd keeps at a precision."""
+    model.to(dtype)
+    layers = max((m for m in model.modules() if isinstance(m, nn.ModuleList)), key=_size)
+    known = {p.untyped_storage()._cdata: p for p in model.parameters()}
+    kept = [0] * (len(layers) + 1)
+    place = len(layers)
+    alive: list[Tensor] = []  # so that no two storages share an address
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in known:
+            known[storage._cdata] = tensor
+            alive.append(tensor)
+            kept[place] += storage.nbytes()
+        return tensor
+
+    def enter(index: int) -> None:
+        nonlocal place
+        place = index
+
+    handles = []
+    for index, layer in enumerate(layers):
+        handles.append(layer.register_forward_pre_hook(lambda *_, index=index: enter(index)))
+        handles.append(layer.register_forward_hook(lambda *_: enter(len(layers))))
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            model(torch.zeros(1, TOKENS, dtype=torch.long, device="meta"), use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    *inside, outside = (size // TOKENS for size in kept)
+    return Kept(sum(inside), max(inside), outside)
+
+
+def _size(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,168 @@
+"""Commands that say where things stand: status, logs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from harness.cli.options import RESULTS, Json, MaybeSuite, Results, Set, is_file, print_json, print_table, suite_name
+from harness.errors import HarnessError, UsageError
+from harness.session.log import log_of, tail
+from harness.session.prepare import Prepared, prepare, prepare_stored
+from harness.store.manifest import Manifest, read_manifest, suite_files
+from harness.store.text import visible
+from harness.suite.cells import Identity
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+STATES = ("done", "running", "cut off", "failed", "pending")
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell: its state, why it failed, how often it was started, and the log of its newest start."""
+
+    key: str
+    regime: str
+    group: str
+    seed: int | None
+    state: str
+    reason: str
+    attempts: int
+    suite: str
+    log: str
+    identity: Identity | None = None
+    """Of what the key is made; None where the manifest alone is known."""
+
+    @property
+    def label(self) -> str:
+        seed = "" if self.seed is None else f"/{self.seed}"
+        return f"{self.group}/{self.regime}{seed}" if self.regime else f"{self.group}{seed}"
+
+
+def status(suite: MaybeSuite = None, results: Results = RESULTS, set_: Set = None, json: Json = False) -> None:
+    """Done, running, cut off, failed or pending, per cell, with the reason and the log."""
+    names = [suite] if suite else _known(results)
+    if not names:
+        raise UsageError(f"{results}: no suite has been run here yet (harness run quickstart)")
+    found: list[Standing] = []
+    notes: dict[str, list[str]] = {}
+    for name in names:
+        try:
+            cells, notes[suite_name(name)] = _standing(name, results, set_ or [])
+            found += cells
+        except HarnessError as error:
+            if suite:
+                raise
+            print(f"harness: {name}: {error}", file=sys.stderr)
+    if json:
+        print_json({"cells": found, "notes": notes})
+        return
+    for name in dict.fromkeys(s.suite for s in found):
+        _print(name, [s for s in found if s.suite == name])
+        for line in notes.get(name, ()):
+            print(f"{name}: {line}")
+
+
+def _known(results: Path) -> list[str]:
+    """Every suite with results, as the leaderboard names them."""
+    return sorted({file.parent.parent.name for file in results.glob("*/*/manifest.json")} | {
+        folder.name for folder in results.glob("*/") if suite_files(folder)
+    })  # fmt: skip
+
+
+def _standing(name: str, results: Path, overrides: list[str]) -> tuple[list[Standing], list[str]]:
+    """The cells, and a line each on what their models and training pool are."""
+    folder = results / name
+    if is_file(name) or not folder.is_dir():
+        return _cells(prepare(name, results, overrides=overrides))
+    if suite_files(folder) and "@" not in name:
+        return _cells(prepare_stored(name, results, overrides=overrides))
+    return _manifests(folder), []  # evaluations of checkpoints, and what another lab's code has run
+
+
+def _cells(prepared: Prepared) -> tuple[list[Standing], list[str]]:
+    cells = [
+        Standing(
+            key=s.cell.key, regime=s.cell.variant.name, group=s.cell.group.name, seed=s.cell.seed, state=s.state,
+            reason=s.reason, attempts=s.attempts, suite=s.cell.suite, log=s.log, identity=s.cell.identity,
+        )
+        for s in prepared.status()
+    ]  # fmt: skip
+    return cells, prepared.notes()
+
+
+def _manifests(folder: Path) -> list[Standing]:
+    found = [read_manifest(file.parent) for file in sorted(folder.glob("*/manifest.json"))]
+    cells = [m for m in found if m.kind == "cell"] or found
+    return [
+        Standing(
+            key=m.key, regime=m.regime, group=m.group, seed=m.seed, state=m.state, reason=m.reason, attempts=m.attempts,
+            suite=folder.name, log="",
+        )
+        for m in cells
+    ]  # fmt: skip
+
+
+def _print(name: str, cells: list[Standing]) -> None:
+    """A table that fits a narrow terminal; sentences and paths stand below it, folded between words only."""
+    rows = [[s.label, s.state, str(s.attempts), s.key] for s in cells]
+    print_table(name, ["cell", "state", "starts", "key"], rows, frozenset(["starts"]))
+    width = shutil.get_terminal_size().columns
+    for cell in cells:
+        if cell.reason:
+            print(f"\n{visible(cell.label)} {cell.state}:")
+            for line in cell.reason.splitlines():
+                print(textwrap.fill(visible(line), width, initial_indent="  ", subsequent_indent="  ",
+                                    break_long_words=False, break_on_hyphens=False))  # fmt: skip
+            if cell.log:
+                print(f"  log: {cell.log}")
+    counts = {state: sum(s.state == state for s in cells) for state in STATES}
+    print("\n" + ", ".join(f"{n} {state}" for state, n in counts.items() if n) + "\n")
+
+
+def logs(
+    cell: Annotated[str, typer.Argument(metavar="CELL", help="A key or the beginning of one, or group/regime/seed.")],
+    suite: MaybeSuite = None,
+    lines: Annotated[int, typer.Option("--lines", min=1, help="So many lines from the end.")] = 40,
+    earlier: Annotated[int, typer.Option("--earlier", min=0, help="The log of so many starts before the newest.")] = 0,
+    results: Results = RESULTS,
+) -> None:
+    """The end of a cell's log: its phases, warnings, tracebacks and whatever libraries said."""
+    folder = _folder(cell, suite_name(suite) if suite else "*", results)
+    log = log_of(folder, earlier)
+    if not log.exists():
+        raise UsageError(f"{log}: there is no such log")
+    print(f"{log}:", file=sys.stderr)
+    print("\n".join(visible(_COLOUR.sub("", line)) for line in tail(log, lines)))
+
+
+def _folder(cell: str, suite: str, results: Path) -> Path:
+    """The one folder that `cell` means; of several with the same label the one that was at work last. Raises UsageError."""
+    named = {file.parent for file in results.glob(f"{suite}/{cell}*/manifest.json")} if "/" not in cell else set()
+    if len(named) > 1 and not any(folder.name == cell for folder in named):
+        raise UsageError(f"{cell}: the beginning of several keys: {', '.join(sorted(f.name for f in named))}")
+    labelled = [f.parent for f in results.glob(f"{suite}/*/manifest.json") if _label(read_manifest(f.parent)) == cell]
+    suites = sorted({folder.parent.name for folder in (*named, *labelled)})
+    if len(suites) > 1:
+        raise UsageError(f"{cell}: in several suites, name one of {', '.join(suites)}: harness logs {cell} SUITE")
+    if not suites:
+        raise UsageError(
+            f"{results}: no cell {cell!r}{f' in {suite}' if suite != '*' else ''} (`harness status` names them)"
+        )
+    return max(named or labelled, key=lambda folder: (folder.name == cell, _changed(log_of(folder))))
+
+
+def _label(manifest: Manifest) -> str:
+    if manifest.kind == "cell":
+        return f"{manifest.group}/{manifest.regime}/{manifest.seed}"
+    return f"base {manifest.group}/{manifest.policies[0].name}" + ("" if manifest.seed is None else f"/{manifest.seed}")
+
+
+def _changed(log: Path) -> float:
+    return log.stat().st_mtime if log.exists() else 0.0

@@ -1,0 +1,62 @@
+"""A Hugging Face folder before it is opened: what it lacks is said in seconds, its weights unread."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerFast
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from harness.engines.vocabulary import in_one_line, open_vocabulary
+from harness.errors import EngineError
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def read_folder(folder: Path) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
+    """The language model's configuration and its tokenizer; the weights may be absent.
+
+    Raises
+    ------
+    EngineError
+        One line: what is missing, damaged, or no causal language model; as `open_vocabulary` for the tokenizer.
+    """
+    if not (folder / "config.json").is_file():
+        raise EngineError(f"{folder}: there is no config.json")
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # what transformers makes of damaged files has no common base
+        raise EngineError(f"{folder}: config.json: {in_one_line(error)}") from error
+    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise EngineError(f"{folder}: config.json: {config.model_type!r} is no causal language model of transformers")
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+        raise EngineError(f"{folder}: there is no tokenizer (tokenizer.json)")
+    return config.get_text_config(), open_vocabulary(folder, chat=False).tokenizer
+
+
+def check_weights(folder: Path) -> None:
+    """All files of weights are there and of their stated length. Raises EngineError in one line."""
+    for file in _weights(folder):
+        try:
+            with safe_open(file, framework="np"):
+                pass
+        except (OSError, SafetensorError) as error:
+            raise EngineError(f"{file}: {in_one_line(error)}") from error
+
+
+def _weights(folder: Path) -> list[Path]:
+    """The files that hold the weights. Raises EngineError if one is missing."""
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if not (folder / INDEX).is_file():
+        raise EngineError(f"{folder}: there are no weights ({WEIGHTS})")
+    try:
+        files = sorted({folder / name for name in json.loads((folder / INDEX).read_bytes())["weight_map"].values()})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise EngineError(f"{folder / INDEX}: no index of weights: {error!r}") from error
+    absent = [file.name for file in files if not file.is_file()]
+    if absent:
+        raise EngineError(f"{folder}: {len(absent)} of {len(files)} files of weights are missing ({absent[0]})")
+    return files

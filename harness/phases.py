@@ -1,0 +1,100 @@
+"""What this process is doing and how far it is: announced by whoever does it, read by whoever watches the process.
+
+Like `logging`, it needs no listener: start and end of a phase are records of the logger `harness`; names and counts are kept
+here for the worker's pulse (docs/recovery.md).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+log = logging.getLogger("harness")
+
+
+class Interrupted(Exception):
+    """The process was asked to stop; what it has finished is kept."""
+
+
+@dataclass(slots=True)
+class Phase:
+    """A phase that runs now. total: of its own counts; 1 for a share, 0 where nothing is counted."""
+
+    name: str
+    total: float = 0.0
+    quiet: bool = False
+    done: float = 0.0
+
+    def count(self, done: float) -> None:
+        """So much of `total` is done: a sign of life."""
+        self.done = done
+        beat()
+
+    def __str__(self) -> str:
+        if not self.total:
+            return self.name
+        return f"{self.name} {self.done:.0%}" if self.total <= 1 else f"{self.name} {self.done:,.0f}/{self.total:,.0f}"
+
+
+class _Board:
+    """The running phases of each thread, and how many signs of life there have been."""
+
+    def __init__(self) -> None:
+        self.beats = 0
+        self.running: dict[int, list[Phase]] = {}
+        self.stopped: Callable[[], bool] = bool  # nobody asks to stop
+
+
+_board = _Board()
+
+
+@contextmanager
+def phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[Phase]:
+    """Announce a phase of the calling thread. quiet: logged at DEBUG, and shown only while nothing runs inside it."""
+    level, thread, began = logging.DEBUG if quiet else logging.INFO, threading.get_ident(), time.monotonic()
+    now = Phase(name, total, quiet)
+    _board.running.setdefault(thread, []).append(now)
+    beat()
+    log.log(level, "%s", name)
+    how = "broken off after"
+    try:
+        yield now
+        how = "took"
+    finally:
+        _board.running[thread].pop()
+        if not _board.running[thread]:
+            _board.running.pop(thread)
+        beat()
+        log.log(level, "%s: %s %.1f s", name, how, time.monotonic() - began)
+
+
+def beat() -> None:
+    """A sign of life without a count, for who waits on others and looks after them."""
+    _board.beats += 1
+
+
+def beats() -> int:
+    """How many there have been; it changes with every sign of life."""
+    return _board.beats
+
+
+def words() -> str:
+    """The running phases of all threads, e.g. ``evaluating a: micro 120/240``."""
+    stacks = [list(stack) for stack in list(_board.running.values())]
+    shown = [": ".join(str(p) for i, p in enumerate(s) if not p.quiet or i == len(s) - 1) for s in stacks]
+    return "; ".join(dict.fromkeys(filter(None, shown)))
+
+
+def obey(stopped: Callable[[], bool]) -> None:
+    """From now on `halt` raises once `stopped` says so."""
+    _board.stopped = stopped
+
+
+def halt() -> None:
+    """A place where work that is made anew at the next start may be broken off. Raises Interrupted if that was asked for."""
+    if _board.stopped():
+        raise Interrupted

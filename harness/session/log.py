@@ -1,0 +1,77 @@
+"""results/<suite>/<cell>/log: what happened in a cell's newest attempt; `log.1`, `log.2`, ... are the attempts before it.
+
+Everything that a worker process says while it has the job goes there, libraries and native code included. Imports without torch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+LOG = "log"
+KEPT = 3
+"""Earlier attempts whose logs stay."""
+LIMIT = 4 << 20
+"""Bytes of one log; of a longer one the beginning and the end stay."""
+_HEAD = 256 << 10
+
+
+def log_of(folder: Path, earlier: int = 0) -> Path:
+    """The log of the newest attempt, or of one so many attempts before it."""
+    return folder / (f"{LOG}.{earlier}" if earlier else LOG)
+
+
+@contextmanager
+def logged(folder: Path) -> Iterator[Path]:
+    """A new log for an attempt that starts now; stdout and stderr of the whole process go there meanwhile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for earlier in range(KEPT, 0, -1):
+        with suppress(FileNotFoundError):
+            os.replace(log_of(folder, earlier - 1), log_of(folder, earlier))
+    before = [(stream, os.dup(stream)) for stream in (1, 2)]
+    file = os.open(log_of(folder), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+    for stream, _ in before:
+        os.dup2(file, stream)
+    os.close(file)
+    try:
+        yield log_of(folder)
+    finally:
+        with suppress(OSError):  # the disk may be full
+            sys.stderr.flush()
+        for stream, old in before:
+            os.dup2(old, stream)
+            os.close(old)
+
+
+def trim(log: Path) -> None:
+    """Cut the middle out of a log over the limit. Writers append, so they go on behind what stays."""
+    with suppress(OSError):
+        if log.stat().st_size <= LIMIT:
+            return
+        with log.open("r+b") as file:
+            head = file.read(_HEAD).rpartition(b"\n")[0]
+            file.seek(-LIMIT // 2, os.SEEK_END)
+            tail = file.read().partition(b"\n")[2]
+            file.seek(0)
+            file.write(head + b"\n... cut: this log was over its limit ...\n" + tail)
+            file.truncate()
+
+
+def note(folder: Path, text: str) -> None:
+    """The driver's word at the log's end, where the worker can say nothing more."""
+    with suppress(OSError), log_of(folder).open("a", encoding="utf-8") as file:
+        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} DRIVER  {text}\n")
+
+
+def tail(log: Path, lines: int) -> list[str]:
+    """The last lines, at most 1 MiB of them; empty where there is no log."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - (1 << 20)))
+            return file.read().decode(errors="replace").splitlines()[-lines:] if lines else []
+    except OSError:
+        return []

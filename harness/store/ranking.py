@@ -1,0 +1,249 @@
+"""Regimes over several groups and benchmarks at once: what the ranking page and `harness show` open with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+from jaxtyping import Float
+
+from harness.statistics import MARGIN, iqm, iqm_interval, probability_of_improvement, verdict
+from harness.statistics.bootstrap import BootstrapInterval
+from harness.store.families import BySeed, Score, judged, mean_score
+from harness.store.read import Snapshot
+from harness.store.table import MEAN, Pair, SeedRow, bounds, number, seed_rows
+from harness.store.words import sentence
+
+MIN_RUNS = 5
+"""Seeds from which on a bootstrap interval is shown: of fewer it comes out far too narrow."""
+
+
+class Rank(msgspec.Struct, frozen=True, kw_only=True):
+    """One regime over all chosen groups and benchmarks: means seed by seed, judged like a single panel (`ShowRow`)."""
+
+    regime: str
+    seeds: int
+    accuracy: float
+    interval: Pair | None
+    gain: float | None
+    gain_interval: Pair | None
+    baseline: str | None
+    gain_p: float | None
+    tie_group: str
+    detectable: float | None
+    verdict: str
+
+
+class Ranking(msgspec.Struct, frozen=True):
+    """ranks: best mean first. groups, tasks, seeds: how many are behind them. pairs: whether the groups are pairs of policies.
+    baseline: the one that most regimes are compared with."""
+
+    ranks: list[Rank]
+    groups: int
+    tasks: int
+    seeds: int
+    pairs: bool
+    baseline: str
+    margin: float = MARGIN
+
+
+class Pairing(msgspec.Struct, frozen=True, kw_only=True):
+    """Two regimes on the same seeds of one group and policy, judged as in the panel of all regimes. difference: ours less
+    theirs. p: corrected within that panel."""
+
+    group: str
+    policy: str
+    seeds: int
+    difference: float
+    interval: Pair | None
+    p: float | None
+    verdict: str
+
+
+class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
+    """One regime over all seeds of all groups and benchmarks, each of these a task in the words of Agarwal et al.
+
+    iqm: interquartile mean of its accuracies. better: probability that a run of it beats one of its baseline on a task.
+    Intervals are stratified bootstraps, None for fewer than MIN_RUNS seeds and where all resamples are the same.
+    """
+
+    regime: str
+    seeds: int
+    tasks: int
+    iqm: float
+    iqm_interval: Pair | None
+    baseline: str | None
+    better: float | None
+    better_interval: Pair | None
+
+
+class Headline(msgspec.Struct, frozen=True):
+    """The opening sentence for one choice; `*` is the mean of each group's policies, and all tasks."""
+
+    policy: str
+    metric: str
+    task: str
+    sentence: str
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What stands above a suite's rows: the sentence of every choice, and by metric the regimes across groups and benchmarks
+    (means of the groups' policies; nothing where there is one group and one benchmark)."""
+
+    margin: float = MARGIN
+    sentences: list[Headline] = []
+    across: dict[str, list[Aggregate]] = {}
+
+
+def rank(rows: Sequence[SeedRow], pairs: bool, margin: float = MARGIN) -> Ranking:
+    """Mean over the groups and benchmarks of `rows` (of one policy and metric), seed by seed.
+
+    A regime counts a seed only where all of them are there.
+    """
+    places = dict.fromkeys((r.group, r.task) for r in rows)
+    scores: dict[str, BySeed] = {}
+    for regime, by_place in _by_regime(rows).items():
+        whole = {s: [at[s] for at in by_place.values() if s in at] for s in sorted(set().union(*by_place.values()))}
+        complete = {s: mean_score(parts) for s, parts in whole.items() if len(parts) == len(places)}
+        if complete:
+            scores[regime] = complete
+    references = {r.regime: r.baseline for r in rows}
+    names, found = judged(scores, references, margin)
+    ranks = [
+        Rank(
+            regime=name,
+            seeds=int(found.own.n[i]),
+            accuracy=float(found.own.mean[i]),
+            interval=bounds(found.own[i], within=(0.0, 1.0)),
+            gain=number(found.gains.mean[i]),
+            gain_interval=bounds(found.gains[i]),
+            baseline=references[name] if found.gains.n[i] else None,
+            gain_p=number(found.gain_p[i]),
+            tie_group=found.groups[i],
+            detectable=number(found.detectable[i]),
+            verdict=found.verdicts[i],
+        )
+        for i, name in enumerate(names)
+    ]
+    named = Counter(r.baseline for r in rows if r.baseline is not None).most_common(1)
+    return Ranking(
+        sorted(ranks, key=lambda r: -r.accuracy),
+        len({group for group, _ in places}),
+        len({task for _, task in places}),
+        max((r.seeds for r in ranks), default=0),
+        pairs,
+        named[0][0] if named else next((r.regime for r in rows), ""),
+        margin,
+    )
+
+
+def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MARGIN) -> list[Pairing]:
+    """The two on each group and policy of `rows` (of one task and metric) where they have seeds in common."""
+    panels: dict[tuple[str, str], list[SeedRow]] = {}
+    for r in rows:
+        panels.setdefault((r.group, r.policy), []).append(r)
+    pairs = []
+    for (group, policy), part in panels.items():
+        scores = {regime: next(iter(by_place.values())) for regime, by_place in _by_regime(part).items()}
+        names, found = judged(scores, {r.regime: r.baseline for r in part}, margin)
+        if not {ours, theirs} <= set(names):
+            continue
+        i, j = names.index(ours), names.index(theirs)
+        difference, p = found.difference[i, j], float(found.p[i, j])
+        if difference.n:
+            pairs.append(
+                Pairing(
+                    group=group,
+                    policy=policy,
+                    seeds=int(difference.n),
+                    difference=float(difference.mean),
+                    interval=bounds(difference),
+                    p=number(p),
+                    verdict=verdict(difference, p, margin),
+                )
+            )
+    return pairs
+
+
+def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
+    """Regimes over at least two groups or benchmarks, best IQM first; empty where there is only one."""
+    places = list(dict.fromkeys((r.group, r.task) for r in rows))
+    if len(places) < 2:
+        return []
+    runs = {regime: _runs(by_place, places) for regime, by_place in _by_regime(rows).items()}
+    references = {r.regime: r.baseline for r in rows}
+    found = []
+    for regime, scores in runs.items():
+        if not scores.size:
+            continue
+        other = runs.get(references[regime] or "", np.empty((0, 0)))
+        enough = len(scores) >= MIN_RUNS
+        middle = iqm_interval(scores) if enough else None
+        better = None
+        if other.size:
+            enough = enough and len(other) >= MIN_RUNS
+            better = probability_of_improvement(scores, other, resamples=2000 if enough else 1)
+        found.append(
+            Aggregate(
+                regime=regime,
+                seeds=len(scores),
+                tasks=len(places),
+                iqm=iqm(scores),
+                iqm_interval=_width(middle) if middle else None,
+                baseline=references[regime] if better else None,
+                better=better.value if better else None,
+                better_interval=_width(better) if better and enough else None,
+            )
+        )
+    return sorted(found, key=lambda a: -a.iqm)
+
+
+def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> Head:
+    """Sentences for each choice of policy, task and metric, in the order of `seed_rows`.
+
+    Those that the ranking page opens with come first: all tasks, and the mean of each group's policies where there is one.
+    """
+    rows = seed_rows(snapshot, suite)
+    pairs = in_pairs(snapshot, suite)
+    tasks = list(dict.fromkeys(r.task for r in rows))
+    policies = sorted(dict.fromkeys(r.policy for r in rows), key=lambda policy: policy != MEAN)
+    head = Head(margin, [], {})
+    for policy in policies:
+        for task in [MEAN, *tasks] if len(tasks) > 1 else [MEAN]:
+            for metric in dict.fromkeys(r.metric for r in rows):
+                chosen = [r for r in rows if (r.policy, r.metric) == (policy, metric) and task in (MEAN, r.task)]
+                if not chosen:
+                    continue
+                head.sentences.append(Headline(policy, metric, task, sentence(rank(chosen, pairs, margin))))
+                if (policy, task) == (policies[0], MEAN) and (found := aggregates(chosen)):
+                    head.across[metric] = found
+    return head
+
+
+def in_pairs(snapshot: Snapshot, suite: str) -> bool:
+    """Whether all groups of the suite have two policies."""
+    sizes = snapshot.query(
+        "SELECT DISTINCT len(policies) AS n FROM current_cells WHERE suite = ? AND kind = 'cell'", [suite]
+    )
+    return set(sizes["n"].to_pylist()) <= {2}
+
+
+def _width(found: BootstrapInterval) -> Pair | None:
+    return (found.low, found.high) if found.low < found.high else None
+
+
+def _by_regime(rows: Iterable[SeedRow]) -> dict[str, dict[tuple[str, str], BySeed]]:
+    found: dict[str, dict[tuple[str, str], BySeed]] = {}
+    for r in rows:
+        found.setdefault(r.regime, {}).setdefault((r.group, r.task), {})[r.seed] = Score(r.accuracy, r.noise)
+    return found
+
+
+def _runs(
+    by_place: dict[tuple[str, str], BySeed], places: Sequence[tuple[str, str]]
+) -> Float[np.ndarray, "seeds places"]:
+    """Accuracies of the seeds that have finished everywhere."""
+    seeds = sorted(set.intersection(*(set(by_place.get(place, {})) for place in places)))
+    return np.array([[by_place[place][seed].accuracy for place in places] for seed in seeds])

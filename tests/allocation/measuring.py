@@ -1,0 +1,119 @@
+"""A measured training step of the embedded engine with its reference, and the bytes that torch's allocator had given out at the
+fullest moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from harness.allocation.demand import CellDemand, PolicyDemand, Workload
+from harness.allocation.models import shape_from_config
+from harness.engines.embedded.engine import EmbeddedEngine
+from harness.engines.embedded.families import build_tokenizer
+from harness.engines.protocol import Optimisation
+from harness.experience.answers import Prompt
+from harness.learning.terms import Objective, Term, TermAnswer
+
+SIZE = {
+    "hidden_size": 160,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 480,
+    "vocab_size": 2000,
+}
+IDS = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {**SIZE, "model_type": "llama", "num_key_value_heads": 2, "tie_word_embeddings": False},
+    "qwen3": {**SIZE, "model_type": "qwen3", "num_key_value_heads": 2, "head_dim": 48, "tie_word_embeddings": True},
+    "gpt_neox": {**SIZE, "model_type": "gpt_neox", "tie_word_embeddings": False},
+    "gemma3": {
+        "model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
+        "head_dim": 32, "intermediate_size": 128, "vocab_size": 262_144, "layer_types": ["full_attention"] * 4,
+    },
+}  # fmt: skip
+"""Four architectures, one of them with a vocabulary of 262,144; sliding windows are refused by the engine."""
+ANSWERS = {"gemma3": 2}
+PROMPT, ANSWER = 12, 24
+
+
+def demanded(name: str) -> CellDemand:
+    """What the step asks for, as the planner sees it."""
+    shape = shape_from_config(name, {**CONFIGS[name], **IDS})
+    policy = PolicyDemand(name, shape, ANSWERS.get(name, 16), "fp32", reference=True, measured=True)
+    return CellDemand(name, name, (policy,), Workload(2, 2, PROMPT, ANSWER, float(ANSWER), trained=2.0, measured=1))
+
+
+def build(name: str, folder: Path) -> Path:
+    """The model with random weights and a tokenizer of ours."""
+    tokenizer = build_tokenizer("llama")
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(**CONFIGS[name], **IDS)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def stored(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of distinct storages."""
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def peak(work: Callable[[], object]) -> int:
+    """The most bytes that the allocator had given out at a time while `work` ran, over what it had before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        work()
+    events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
+    sizes = [e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]
+    return int(np.max(np.cumsum(sizes)))
+
+
+def measured_step(name: str, folder: Path) -> dict[str, int]:
+    """Bytes by part of a step that is measured, and of all at the fullest moment."""
+    engine, reference = (EmbeddedEngine(name, folder) for _ in range(2))
+    answers = ANSWERS.get(name, 16)
+    tokenizer = engine.tokenizer
+    prompts = [Prompt(f"p{i}", tokenizer.decode([20 + i] * PROMPT), "", {}) for i in range(2)]
+    rng = np.random.default_rng(0)
+    drawn = [(p, rng.integers(30, 400, ANSWER).astype(np.int32)) for p in prompts for _ in range(answers)]
+    old = engine.score([p for p, _ in drawn], [a for _, a in drawn])
+    terms = [
+        Term(
+            source, source, Objective(),
+            tuple(TermAnswer(p.id, a, float(1 - 2 * (i % 2)), o) for i, ((p, a), o) in enumerate(zip(drawn, old, strict=True))),
+        )
+        for source in ("own", "peer")
+    ]  # fmt: skip
+
+    def step(measure: bool) -> None:
+        optimisation = Optimisation(
+            learning_rate=1e-4,
+            betas=(0.9, 0.99),
+            weight_decay=0.0,
+            clip_norm=1.0,
+            updates=1,
+            max_tokens=ANSWER,
+            measure=measure,
+        )
+        engine.update(prompts, terms, optimisation)
+        if measure:
+            for one in (engine, reference):
+                one.score([p for p, _ in drawn], [a for _, a in drawn])
+
+    step(measure=False)
+    parameters = list(engine.model.parameters())
+    found = {
+        "weights": stored(parameters),
+        "gradients": stored(p.grad for p in parameters if p.grad is not None),
+        "optimiser": stored(t for s in engine._optimiser.state.values() for t in s.values() if t.dim()),
+        "reference": stored(reference.model.parameters()),
+    }
+    moment = peak(lambda: step(measure=True))
+    engine.close()
+    reference.close()
+    return {**found, "moment": moment, "all": sum(found.values()) + moment}

@@ -1,0 +1,229 @@
+"""Every command of the installed program, started as a user starts it: the executable, tiny arguments, what it prints."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_results import Regime, write_results
+
+from harness.cli.app import app
+from harness.engines.embedded.families import build_model, build_tokenizer
+
+PROGRAM = Path(sys.executable).with_name("harness")
+SUITE = """
+name: tiny
+groups:
+  - name: pair
+    policies:
+      - {{name: a, model: {llama}}}
+      - {{name: b, model: {qwen}}}
+regimes: [independent, sgt]
+seeds: [3]
+training: {{steps: 1, prompts: 2, rollouts: 2, max_new_tokens: 6, learning_rate: 0.001, measure_every: 0}}
+evaluation: {{k: 2, limit: 3, curve_every: 0}}
+"""
+BANDIT = """
+bandits:
+  - {name: rescue, logits: [[2.0, 0.5, -3.0], [0.0, 0.0, 1.5]], rewards: [0, 0, 1], rollouts: 2}
+regimes: [independent, sgt]
+"""
+
+
+class Place:
+    """A folder to work in, and the program called there."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __call__(self, *arguments: object, code: int = 0) -> str:
+        done = subprocess.run(
+            [PROGRAM, *map(str, arguments)], cwd=self.root, capture_output=True, text=True, timeout=280
+        )
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+    def json(self, *arguments: object) -> Any:
+        return json.loads(self(*arguments, "--json"))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A finished tiny suite: `harness run` made it."""
+    root = tmp_path_factory.mktemp("place")
+    folders = {}
+    for family in ("llama", "qwen"):
+        folders[family] = root / family
+        tokenizer = build_tokenizer(family)
+        build_model(family, 0, tokenizer).save_pretrained(folders[family])
+        tokenizer.save_pretrained(folders[family])
+    (root / "tiny.yaml").write_text(SUITE.format(**folders))
+    (root / "bandits.yaml").write_text(BANDIT)
+    harness = Place(root)
+    assert "independent" in harness("run", "tiny.yaml", "--jobs", 1)
+    return harness
+
+
+def run(harness: Place) -> None:
+    rows = harness.json("run", "tiny.yaml")["rows"]
+    assert {row["regime"] for row in rows} == {"independent", "sgt"}
+
+
+def plan(harness: Place) -> None:
+    assert harness.json("plan", "tiny.yaml", "--inventory", "8cpu-24G")["feasible"]
+    assert "does not fit" in harness("plan", "hetero_size", "--inventory", "1xH100-80G", code=1)
+
+
+def status(harness: Place) -> None:
+    assert {cell["state"] for cell in harness.json("status", "tiny.yaml")["cells"]} == {"done"}
+
+
+def show(harness: Place) -> None:
+    assert "independent" in harness("show", "tiny")
+    assert json.loads(harness("show", "tiny", "--format", "json"))["rows"]
+    assert harness("show", "tiny", "--format", "latex").count(r"\begin{tabular}") >= 1
+
+
+def regimes(harness: Place) -> None:
+    found = {row["name"]: row for row in harness.json("regimes")["regimes"]}
+    assert found["hacpo"]["shares"] == ["Rollout"]
+
+
+def tasks(harness: Place) -> None:
+    (micro,) = (row for row in harness.json("tasks")["tasks"] if row["name"] == "micro")
+    assert (micro["size"], micro["perfect"], micro["empty"]) == (240, 1.0, 0.0)
+
+
+def engines(harness: Place) -> None:
+    assert {row["name"]: row["available"] for row in harness.json("engines")["engines"]}["embedded"]
+
+
+def data(harness: Place) -> None:
+    sets = harness.json("data", "--data-dir", ".")["sets"]
+    assert {row["state"] for row in sets} == {"absent"}
+
+
+def evaluate(harness: Place) -> None:
+    folder = next((harness.root / "results" / "tiny").glob("*/checkpoint/a"))
+    found = harness.json("eval", folder, "--tasks", "micro", "--limit", 3, "--k", 0, "--results", "elsewhere")
+    assert [(m["name"], m["documents"]) for m in found["metrics"]] == [("greedy", 3)]
+
+
+def logs(harness: Place) -> None:
+    assert "train" in harness("logs", "pair/sgt/3")
+    harness("logs", "nobody/sgt/3", code=2)
+
+
+def convert(harness: Place) -> None:
+    """What becomes of a whole file is tested beside its reader."""
+    (harness.root / "cut.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
+    harness("convert", "cut.gguf", "folder", code=2)
+    assert not (harness.root / "folder").exists()
+
+
+def rescore(harness: Place) -> None:
+    report = harness.json("rescore", "tiny")
+    assert report["samples"] == 3 * 2 * 3 * 3  # two cells and the base, two policies, three questions, greedy and two
+    assert report["changes"] == []
+
+
+def sql(harness: Place) -> None:
+    assert harness.json("sql", "SELECT count(*) FROM steps")["rows"] == [[4]]
+    harness("sql", "DROP TABLE steps", code=2)
+
+
+def bandit(harness: Place) -> None:
+    assert "rescue" in harness("bandit", "bandits.yaml")
+
+
+def new_regime(harness: Place) -> None:
+    assert "pip install -e best-of-peers" in harness("new-regime", "best-of-peers")
+    assert (harness.root / "best-of-peers" / "best_of_peers.py").is_file()
+
+
+def export(harness: Place) -> None:
+    harness("export", "tiny", "--out", "report.html")
+    assert "independent" in (harness.root / "report.html").read_text()
+
+
+def import_(harness: Place) -> None:
+    harness("import", "results", "--results", "joined", "--origin", "other-lab")
+    rows = harness.json("sql", "SELECT DISTINCT origin FROM cells", "--results", "joined")["rows"]
+    assert rows == [["other-lab"]]
+
+
+def doctor(harness: Place) -> None:
+    checks = {row["name"]: row for row in harness.json("doctor")["checks"]}
+    assert checks["engine embedded"]["ok"]
+    assert "ok  regimes" in harness("doctor")
+
+
+def leaderboard(harness: Place) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen([PROGRAM, "leaderboard", "--port", str(port)], cwd=harness.root, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=5) as answer:
+                    assert answer.read() == b"ok"
+                    break
+            except OSError:
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+    finally:
+        process.terminate()
+        process.wait(20)
+    with socket.socket() as gone:
+        assert gone.connect_ex(("127.0.0.1", port)) != 0
+
+
+STARTED: dict[str, Callable[[Place], None]] = {
+    "run": run, "plan": plan, "status": status, "logs": logs, "show": show, "regimes": regimes, "tasks": tasks,
+    "engines": engines, "data": data, "eval": evaluate, "convert": convert, "rescore": rescore, "sql": sql,
+    "bandit": bandit, "new-regime": new_regime, "export": export, "import": import_, "doctor": doctor,
+    "leaderboard": leaderboard,
+}  # fmt: skip
+
+
+def test_every_command_is_started_here() -> None:
+    assert {command.name for command in app.registered_commands} == set(STARTED)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", STARTED)
+def test_a_command(place: Place, name: str) -> None:
+    STARTED[name](place)
+
+
+def test_the_program_names_all_its_commands(place: Place) -> None:
+    listed = place("--help")
+    assert all(f"  {name} " in listed for name in STARTED)
+
+
+def test_published_numbers_beside_ours(tmp_path: Path) -> None:
+    pair = ("Qwen2.5-Math-1.5B", "Qwen3-1.7B")
+    kinds = tuple(Regime(name, name, 0.0, shares="") for name in ("independent", "prp"))
+    write_results(tmp_path / "results", "mutual_rl", {"pair": pair}, kinds, tasks=("math",), exchanges=0)
+    harness = Place(tmp_path)
+    rows = json.loads(harness("show", "mutual_rl", "--format", "json"))["rows"]
+    ours = {(r["policy"], r["regime"]): 100 * r["accuracy"] for r in rows if r["metric"].startswith("avg")}
+    text = harness("show", "mutual_rl", "--against", "mutual_rl2026")
+    lines = {tuple(line.split()[:2]): line for line in text.splitlines() if line.startswith("  Qwen")}
+    assert "68.1" in lines[pair[0], "grpo"]
+    assert f"[{ours[pair[0], 'independent']:.1f}" in lines[pair[0], "grpo"]
+    assert f"[{ours[pair[1], 'prp']:.1f}" in lines[pair[1], "prp"]
+    assert "[" not in lines[pair[1], "sgt"]
+    harness("show", "mutual_rl", "--against", "nobody2020", code=2)

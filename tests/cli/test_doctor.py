@@ -1,0 +1,73 @@
+"""What `harness doctor` says of a machine, and that it looks where the rest of the program keeps its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.cache import cache_folder
+from harness.cli import checkup
+from harness.cli.checkup import Check, examine
+from harness.engines.embedded import stage0
+from harness.tasks.fetch import cached_path
+from harness.tasks.sets import SETS
+
+
+def checks() -> dict[str, Check]:
+    return {check.name: check for check in examine()}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("HARNESS_DATA", raising=False)
+    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_the_cache_it_vouches_for_holds_all_that_is_kept(cache, tmp_path, monkeypatch, configured):
+    if not configured:
+        monkeypatch.delenv("HARNESS_CACHE")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    vouched = Path(checks()["cache"].found)
+    assert vouched == cache_folder()
+    assert vouched in cached_path(SETS["math500"].remote, "test.jsonl").parents
+    assert stage0.cache_folder is cache_folder
+
+
+def test_a_cache_that_cannot_be_written(cache, monkeypatch):
+    monkeypatch.setattr(checkup.os, "access", lambda *_: False)  # root may write everywhere
+    check = checks()["cache"]
+    assert (check.ok, check.needed) == (False, True)
+    assert "HARNESS_CACHE" in check.advice
+
+
+def test_sets_are_counted_where_they_are(cache, tmp_path, monkeypatch):
+    check = checks()["benchmark data"]
+    assert (check.ok, check.found) == (False, f"0 of {len(SETS)} sets in {cache}")
+    remote = SETS["aime25"].remote
+    for file in remote.files:
+        path = cached_path(remote, file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert checks()["benchmark data"].found.startswith("1 of")
+    (tmp_path / "amc23.jsonl").write_text("{}")
+    monkeypatch.setenv("HARNESS_DATA", str(tmp_path))
+    assert checks()["benchmark data"].found == f"0 of {len(SETS)} sets in {tmp_path}, altered: amc23"
+
+
+def test_what_is_missing_is_said_and_what_is_needed_decides(monkeypatch, tmp_path):
+    found = checks()
+    assert {name for name, check in found.items() if check.needed} == {"python", "machine", "engine embedded", "cache"}
+    assert all(check.advice for check in found.values() if not check.ok)
+    environment = os.environ | {"HARNESS_CACHE": str(tmp_path)}
+    command = [sys.executable, "-c", "from harness.cli import main; main()", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    said = {row["name"]: row["ok"] for row in json.loads(done.stdout)["checks"]}
+    assert said["cache"]
+    assert done.returncode == int(not all(said[name] for name, check in found.items() if check.needed))

@@ -1,0 +1,254 @@
+"""GGUF files written by the format's own library, converted back: weights, ids, ends, and what must be refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+
+from harness.errors import UsageError
+from harness.gguf.convert import PARAGRAPH, TEXTS, convert
+from harness.gguf.header import read_header
+from harness.gguf.tokenizer import rebuild
+
+gguf = pytest.importorskip("gguf")
+SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>"]
+CORPUS = [PARAGRAPH, *TEXTS, *(f"Q: {a} + {b} = ?\nA: {a + b}" for a in range(30) for b in range(30))]
+UNSEEN = [
+    "a wholly new line, 1999!",
+    "tabs\t\tand\n\n\nlines",
+    "naïve 北京 🙂",
+    "x=-12/7",
+    "   ",
+    "<bos> is a mark",
+    "<table>5</table>",
+]
+
+
+def smollm() -> Tokenizer:
+    core = Tokenizer(models.BPE())
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
+    core.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    core.train_from_iterator(
+        CORPUS, trainers.BpeTrainer(vocab_size=420, special_tokens=SPECIAL, initial_alphabet=alphabet)
+    )
+    return core
+
+
+def gemma() -> Tokenizer:
+    """A SentencePiece-type BPE whose merges stand in the order of their results' scores, as SentencePiece has them."""
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    trained.normalizer = normalizers.Replace(" ", "▁")
+    trained.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=260))
+    learnt = sorted(trained.get_vocab(), key=trained.get_vocab().__getitem__)
+    byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
+    user = [t for t in ("\n\n", "<table>") if t not in learnt]
+    vocab = {token: i for i, token in enumerate([*SPECIAL, *user, *byte_tokens, *learnt])}
+    merges = [tuple(m) for m in json.loads(trained.to_str())["model"]["merges"]]
+    core = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    core.normalizer, core.pre_tokenizer = (
+        normalizers.Replace(" ", "▁"),
+        pre_tokenizers.Split(" ", "merged_with_previous"),
+    )
+    core.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    core.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIAL])
+    core.add_tokens([AddedToken(token, normalized=False) for token in user])
+    return core
+
+
+def taught(model, core):
+    """A model that has read the paragraph, so that its perplexity is a language model's."""
+    ids = torch.tensor([core.encode(PARAGRAPH, add_special_tokens=False).ids])
+    opened = torch.cat([torch.tensor([[2]]), ids], dim=1)
+    optimiser = torch.optim.AdamW(model.parameters(), 2e-2)
+    for _ in range(40):
+        for batch in (ids, opened):
+            optimiser.zero_grad()
+            model(batch, labels=batch).loss.backward()
+            optimiser.step()
+    return model.train(False)
+
+
+def llama(core):
+    torch.manual_seed(0)
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "max_position_embeddings": 512}
+    config = LlamaConfig(
+        vocab_size=core.get_vocab_size(), num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True, **size
+    )
+    return taught(LlamaForCausalLM(config), core)
+
+
+def gemma_model(core):
+    torch.manual_seed(0)
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 6, "max_position_embeddings": 512}
+    heads = {
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "query_pre_attn_scalar": 256,
+    }  # not in the file: 256 in all of the family
+    config = Gemma3TextConfig(vocab_size=core.get_vocab_size(), sliding_window=16, **size, **heads)
+    return taught(Gemma3ForCausalLM(config), core)
+
+
+NAMES = {
+    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+}  # fmt: skip
+LLAMA_NORMS = {"post_attention_layernorm": "ffn_norm"}
+GEMMA_NORMS = {
+    "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}  # fmt: skip
+
+
+def written(file, kind, core, model, **changes):
+    """A GGUF file as llama.cpp's converter lays it out: interleaved rotary pairs for llama, norms plus one for gemma."""
+    architecture = "llama" if kind == "smollm" else "gemma3"
+    writer, config = gguf.GGUFWriter(file, architecture), model.config
+    writer.add_name("tiny")
+    writer.add_license("cc0-1.0")
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(512)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    tokens = [core.id_to_token(i) for i in range(core.get_vocab_size())]
+    if kind == "gemma":
+        writer.add_key_length(16)
+        writer.add_value_length(16)
+        writer.add_sliding_window(16)
+        writer.add_rope_freq_base(1e6)
+        learnt = [token for token, _ in sorted(core.get_vocab().items(), key=lambda item: item[1])]
+        writer.add_tokenizer_model("llama")
+        writer.add_token_scores([-1000.0 if i < 262 else -float(i) for i in range(len(learnt))])
+    else:
+        writer.add_rope_dimension_count(8)
+        writer.add_rope_freq_base(1e4)
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre(changes.get("pre", "smollm"))
+        writer.add_token_merges([" ".join(merge) for merge in json.loads(core.to_str())["model"]["merges"]])
+    added = core.get_added_tokens_decoder()
+    types = [
+        3 if i in added and added[i].special else 4 if i in added else 6 if t.startswith("<0x") else 1
+        for i, t in enumerate(tokens)
+    ]
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    writer.add_bos_token_id(2)
+    writer.add_eos_token_id(1)
+    writer.add_pad_token_id(0)
+    writer.add_unk_token_id(3)
+    writer.add_add_bos_token(kind == "gemma")
+    writer.add_add_space_prefix(False)
+    norms = GEMMA_NORMS if kind == "gemma" else LLAMA_NORMS
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight":
+            continue
+        value = tensor.float() * changes.get("garble", 1.0)
+        if kind == "gemma" and name.endswith("norm.weight"):
+            value = value + 1
+        parts = name.split(".")
+        if parts[1] == "layers":
+            inner = ".".join(parts[3:-1])
+            target = f"blk.{parts[2]}.{(NAMES | norms)[inner]}.weight"
+            if kind == "smollm" and inner.endswith(("q_proj", "k_proj")):
+                heads = config.num_attention_heads if inner.endswith("q_proj") else config.num_key_value_heads
+                value = value.reshape(heads, 2, -1, config.hidden_size).swapaxes(1, 2).reshape(value.shape)
+        else:
+            target = {"embed_tokens": "token_embd", "norm": "output_norm"}[parts[1]] + ".weight"
+        writer.add_tensor(target, value.contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Both kinds: tokenizer, model, file."""
+    folder = tmp_path_factory.mktemp("gguf")
+    cores = {"smollm": smollm(), "gemma": gemma()}
+    trained = {"smollm": llama(cores["smollm"]), "gemma": gemma_model(cores["gemma"])}
+    return {k: (cores[k], trained[k], written(folder / f"{k}.gguf", k, cores[k], trained[k])) for k in cores}
+
+
+@pytest.mark.parametrize("kind", ["smollm", "gemma"])
+def test_ids_weights_and_ends_survive(made, kind, tmp_path):
+    core, model, file = made[kind]
+    report = convert(file, tmp_path / "folder", "fp32")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "folder")
+    for text in [*CORPUS, *UNSEEN]:
+        assert tokenizer.encode(text, add_special_tokens=False) == core.encode(text, add_special_tokens=False).ids
+    assert tokenizer.encode("hi")[0] == (2 if kind == "gemma" else core.encode("hi").ids[0])
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (2, 1, 0)
+    opened = AutoModelForCausalLM.from_pretrained(tmp_path / "folder")
+    ids = torch.tensor([tokenizer.encode(PARAGRAPH)])
+    with torch.no_grad():
+        assert (opened(ids).logits - model(ids).logits).abs().max() < 1e-4
+    assert (opened.generation_config.eos_token_id, opened.config.pad_token_id) == (1, 0)
+    assert (report.licence, report.eos, report.chat) == ("cc0-1.0", "<eos>", False)
+    assert report.perplexity < 60
+
+
+def test_garbled_weights_are_refused_and_nothing_is_left(made, tmp_path):
+    core, model, _ = made["smollm"]
+    file = written(tmp_path / "bad.gguf", "smollm", core, model, garble=-3.0)
+    with pytest.raises(UsageError, match="perplexity"):
+        convert(file, tmp_path / "folder")
+    assert [p.name for p in tmp_path.iterdir()] == ["bad.gguf"]
+
+
+def test_unknown_pre_tokenizer_is_refused_by_name(made, tmp_path):
+    core, model, _ = made["smollm"]
+    file = written(tmp_path / "odd.gguf", "smollm", core, model, pre="tekken")
+    with pytest.raises(UsageError, match="'tekken' is not known here"):
+        rebuild(read_header(file))
+
+
+@pytest.mark.parametrize("cut", [0, 3, 40, 2000])
+def test_broken_files_are_one_line(made, tmp_path, cut):
+    _, _, file = made["gemma"]
+    broken = tmp_path / "cut.gguf"
+    broken.write_bytes(file.read_bytes()[:cut])
+    with pytest.raises(UsageError, match=r"cut\.gguf") as caught:
+        convert(broken, tmp_path / "folder")
+    assert "\n" not in str(caught.value)
+
+
+def test_command(made, tmp_path):
+    """As a user starts it; a second time the folder is there already."""
+    command = [
+        sys.executable,
+        "-c",
+        "from harness.cli import main; main()",
+        "convert",
+        str(made["gemma"][2]),
+        str(tmp_path / "out"),
+    ]
+    first = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120, check=False)
+    assert first.returncode == 0, first.stderr
+    assert json.loads(first.stdout)["vocabulary"] == made["gemma"][0].get_vocab_size()
+    again = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert again.stderr.strip().endswith("is there already")

@@ -1,0 +1,19 @@
+"""Where a run's Ray cluster is, as far as that is decided without Ray."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.session.cluster import cluster
+
+
+def test_an_address_goes_before_the_environment_and_the_environment_before_an_own_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "head:1")
+    with cluster("openrlhf") as environment:
+        assert environment == {"RAY_ADDRESS": "head:1"}
+    with cluster("openrlhf", "other:2") as environment:
+        assert environment == {"RAY_ADDRESS": "other:2"}
+    with cluster("embedded", "other:2") as environment:
+        assert "RAY_ADDRESS" not in environment

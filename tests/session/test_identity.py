@@ -1,0 +1,247 @@
+"""What a cell's key depends on, and what not; and why `status` says that a cell is to be run anew."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub
+import pytest
+
+from harness.learning import registry
+from harness.learning.regime import Regime
+from harness.session import weights
+from harness.session.manifests import cell_manifest, mark
+from harness.session.prepare import prepare
+from harness.store.manifest import read_manifest
+from harness.tasks import sets
+from harness.versions import recorded
+
+FOLDER_SUITE = """
+name: own
+groups:
+  - name: pair
+    policies:
+      - {{name: a, model: {folder}}}
+      - {{name: b, model: micro/qwen, stage0: {{preset: trap, strong: mul}}}}
+regimes: [independent, sgt]
+seeds: [1]
+"""
+HUB_SUITE = """
+name: hub
+groups:
+  - name: one
+    policies: [{name: octo, model: maker/octo}]
+regimes: [independent]
+seeds: [1]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.delenv("HARNESS_DATA", raising=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "model"
+    place.mkdir()
+    (place / "config.json").write_text("{}")
+    (place / "model.safetensors").write_bytes(bytes(3 << 20))
+    (place / "README.md").write_text("about")
+    return place
+
+
+@pytest.fixture
+def suite(tmp_path: Path, folder: Path) -> Path:
+    file = tmp_path / "own.yaml"
+    file.write_text(FOLDER_SUITE.format(folder=folder))
+    return file
+
+
+def keys(file: Path, tmp_path: Path, *overrides: str) -> list[str]:
+    prepared = prepare(str(file), tmp_path / "results", overrides=overrides)
+    return [c.key for c in prepared.cells] + [b.key for b in prepared.bases]
+
+
+def test_one_byte_of_a_model_folder(suite: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "_SETTLED_NS", -1_000_000_000)  # what was read is remembered at once
+    before = keys(suite, tmp_path)
+    assert keys(suite, tmp_path) == before
+    (folder / "README.md").write_text("other words")
+    assert keys(suite, tmp_path) == before
+    file = folder / "model.safetensors"
+    old = file.stat()
+    with file.open("r+b") as stream:
+        stream.seek(1 << 20)
+        stream.write(b"\x01")
+    os.utime(file, ns=(old.st_atime_ns, old.st_mtime_ns))
+    after = keys(suite, tmp_path)
+    assert [a == b for a, b in zip(before, after, strict=True)] == [False, False, False, True]
+
+
+def test_a_folder_is_its_content_not_its_path(suite: Path, folder: Path, tmp_path: Path) -> None:
+    before = keys(suite, tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    blob = tmp_path / "elsewhere" / "blob"
+    (folder / "model.safetensors").rename(blob)
+    (folder / "model.safetensors").symlink_to(blob)
+    assert keys(suite, tmp_path) == before
+    folder.rename(tmp_path / "moved")
+    suite.write_text(FOLDER_SUITE.format(folder=tmp_path / "moved"))
+    assert keys(suite, tmp_path) == before
+    blob.write_bytes(b"other")
+    assert keys(suite, tmp_path)[0] != before[0]
+
+
+def test_a_large_file_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    original = weights._file_digest
+    monkeypatch.setattr(weights, "_file_digest", lambda path: read.append(path.name) or original(path))
+    monkeypatch.setattr(weights, "_SETTLED_NS", -1_000_000_000)
+    first = weights.content_digest(folder)
+    assert sorted(read) == ["config.json", "model.safetensors"]
+    read.clear()
+    assert weights.content_digest(folder) == first
+    assert read == ["config.json"]
+    (folder / "model.safetensors").write_bytes(bytes((3 << 20) - 1) + b"\x01")
+    assert weights.content_digest(folder) != first
+
+
+def hub_ref(tmp_path: Path, commit: str) -> None:
+    ref = tmp_path / "hub" / "models--maker--octo" / "refs" / "main"
+    ref.parent.mkdir(parents=True, exist_ok=True)
+    ref.write_text(commit)
+
+
+def test_a_hub_commit(tmp_path: Path) -> None:
+    file = tmp_path / "hub.yaml"
+    file.write_text(HUB_SUITE)
+    unknown = prepare(str(file), tmp_path / "results")
+    assert "its commit is not known here" in unknown.notes()[0]
+    hub_ref(tmp_path, "a" * 40)
+    first = prepare(str(file), tmp_path / "results")
+    assert first.cells[0].group.policies[0].revision == "a" * 40, "what is loaded is what the key names"
+    assert first.notes() == [f"model octo: maker/octo, commit {'a' * 40}"]
+    assert cell_manifest(first.cells[0]).policies[0].revision == "a" * 40
+    hub_ref(tmp_path, "b" * 40)
+    second = prepare(str(file), tmp_path / "results")
+    assert len({p.cells[0].key for p in (unknown, first, second)}) == 3
+    file.write_text(HUB_SUITE.replace("maker/octo}", f"maker/octo, revision: {'a' * 40}}}"))
+    assert prepare(str(file), tmp_path / "results").cells[0].key == first.cells[0].key
+
+
+def test_the_hub_is_asked_by_run_alone_and_its_word_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Hub:
+        def model_info(self, model: str, revision: str, timeout: float) -> SimpleNamespace:
+            asked.append(f"{model}@{revision}")
+            return SimpleNamespace(sha="c" * 40)
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    file = tmp_path / "hub.yaml"
+    file.write_text(HUB_SUITE)
+    prepare(str(file), tmp_path / "results")
+    assert asked == []
+    online = prepare(str(file), tmp_path / "results", online=True)
+    later = prepare(str(file), tmp_path / "results")
+    assert asked == ["maker/octo@main"]
+    assert online.cells[0].key == later.cells[0].key
+    assert later.cells[0].group.policies[0].revision == "c" * 40
+
+
+def test_a_training_set_and_an_option(suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = keys(suite, tmp_path, "training.task=gsm8k")
+    assert not set(before[:2]) & set(keys(suite, tmp_path, "training.task=gsm8k", "training.steps=3"))
+    altered = replace(sets.SETS["gsm8k_train"], sha256="0" * 64)
+    monkeypatch.setattr("harness.tasks.training.SETS", {**sets.SETS, "gsm8k_train": altered})
+    after = keys(suite, tmp_path, "training.task=gsm8k")
+    assert not set(before[:2]) & set(after[:2])
+    assert before[2:] == after[2:], "a base checkpoint's measurement knows no training pool"
+
+
+def test_results_versions(suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = keys(suite, tmp_path)
+    table = recorded()
+
+    def changed(package: str) -> list[bool]:
+        """Whether the keys of independent, sgt, and the bases a and b change with this version."""
+        raised = {**table, package: table[package]._replace(version=2)}
+        with monkeypatch.context() as patch:
+            for user in ("harness.versions", "harness.learning.registry"):
+                patch.setattr(f"{user}.recorded", lambda: raised)
+            return [a != b for a, b in zip(before, keys(suite, tmp_path), strict=True)]
+
+    assert changed("learning") == [True, True, False, False]
+    assert changed("regimes/sgt") == [False, True, False, False]
+    assert changed("evaluation") == [True, True, True, True]
+    assert changed("stage0") == [True, True, False, True]
+    assert changed("engines/openrlhf") == [False, False, False, False]
+
+
+def test_a_plugins_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "best_of_peers.py"
+    file.write_text('"""Mine."""\nRATE = 1\n')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    mine = type("Mine", (Regime,), {"__module__": "best_of_peers"})
+    monkeypatch.setattr(registry, "load", lambda name: mine)
+    name, first = registry.results_version("mine")
+    assert name == "regime mine"
+    file.write_text('"""Another word."""\n# and a comment\nRATE = 1\n')
+    assert registry.results_version("mine") == (name, first)
+    file.write_text('"""Mine."""\nRATE = 2\n')
+    assert registry.results_version("mine")[1] != first
+    mine.results_version = 7
+    assert registry.results_version("mine") == (name, "7")
+
+
+def test_status_says_why_a_cell_is_to_be_run_anew(suite: Path, folder: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    done = prepare(str(suite), results)
+    for cell in done.cells:
+        mark(done.folder / cell.key, cell_manifest(cell), "done", attempts=1)
+    assert {s.state for s in done.status()} == {"done"}
+    manifest = done.folder / done.cells[0].key / "manifest.json"
+    about = json.loads(manifest.read_text())
+    assert about["identity"]["versions"]["learning"] == str(recorded()["learning"].version)
+
+    def reason(*overrides: str) -> str:
+        found = prepare(str(suite), results, overrides=overrides).status()[0]
+        assert found.state == "pending"
+        return found.reason
+
+    was = f" (was {done.cells[0].key})"
+    assert reason("training.steps=3") == "to be run anew: option training.steps 45 -> 3" + was
+    assert reason("regimes[0].objective=gspo") == "to be run anew: option variant.options.objective grpo -> gspo" + was
+    assert (
+        reason("training.task=math")
+        == "to be run anew: the training pool changed, option training.task micro -> math" + was
+    )
+    for package in about["identity"]["versions"]:
+        about["identity"]["versions"][package] = "0"
+    about["key"] = "an-older-one"
+    older = done.folder / "an-older-one"
+    manifest.parent.rename(older)
+    (older / "manifest.json").write_text(json.dumps(about))
+    for year in range(2000, 2006):  # the newest one is compared
+        ancient = done.folder / f"of-{year}"
+        ancient.mkdir()
+        (ancient / "manifest.json").write_text(
+            json.dumps({**about, "key": ancient.name, "provenance": {"started": f"{year}-01-01T00:00:00+00:00"}})
+        )
+    assert prepare(str(suite), results).status()[0].reason.endswith(" (was an-older-one)")
+    version = recorded()["engines"].version
+    assert f"results version of engines 0 -> {version}" in prepare(str(suite), results).status()[0].reason
+    del about["identity"]
+    (older / "manifest.json").write_text(json.dumps(about))
+    assert read_manifest(older).state == "done"
+    assert "older than results versions" in prepare(str(suite), results).status()[0].reason
+    (folder / "config.json").write_text('{"other": 1}')
+    assert "model a: its folder changed" in prepare(str(suite), results).status()[1].reason

@@ -1,0 +1,306 @@
+"""What cannot run is refused before anything starts: in one line, with its place in the suite, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+from tasks.benchmark_data import data_folder
+from tokenizers import Regex, decoders
+from transformers import AutoTokenizer
+
+from harness.engines.catalogue import MICRO_FAMILIES
+from harness.engines.embedded.families import FAMILIES, build_model, build_tokenizer
+from harness.errors import SuiteError
+from harness.session.manifests import state_of
+from harness.session.preflight import preflight
+from harness.session.prepare import prepare
+
+from .running import run
+
+SUITE = """
+groups:
+  - name: pair
+    policies:
+      - {{name: a, model: {a}}}
+      - {{name: b, model: {b}}}
+regimes: [independent, {regime}]
+seeds: [1]
+training: {{steps: 1, prompts: 2, rollouts: 2, max_new_tokens: 8, learning_rate: 1.0e-4, measure_every: 0}}
+evaluation: {{k: 0, limit: 2, curve_every: 0}}
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A whole model folder, untrained."""
+    folder = tmp_path_factory.mktemp("models") / "whole"
+    tokenizer = build_tokenizer("llama")
+    build_model("llama", 0, tokenizer).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def broken(model, tmp_path):
+    """A copy to damage."""
+    return Path(shutil.copytree(model, tmp_path / "model"))
+
+
+@pytest.fixture
+def suite(tmp_path):
+    def write(a: object, b: object = "micro/qwen", regime: str = "hacpo") -> str:
+        file = tmp_path / "x.yaml"
+        file.write_text(SUITE.format(a=a, b=b, regime=regime))
+        return str(file)
+
+    return write
+
+
+def remarks(file: str, *overrides: str, engine: str = "embedded", run: bool = True) -> list[str]:
+    return preflight(prepare(file, Path("nowhere"), overrides=overrides, engine=engine), run=run)
+
+
+def refusal(file: str, *overrides: str, engine: str = "embedded", run: bool = True) -> str:
+    with pytest.raises(SuiteError) as found:
+        remarks(file, *overrides, engine=engine, run=run)
+    text = str(found.value)
+    assert text.startswith(f"{file}: ")
+    assert "\n" not in text
+    return text.removeprefix(f"{file}: ")
+
+
+def command(*arguments: object, **environment: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", "from harness.cli import main; main()", *map(str, arguments)],
+        capture_output=True, text=True, timeout=250, env=os.environ | environment,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("engine", ["embedded", "openrlhf"])
+@pytest.mark.parametrize("verb", ["plan", "run"])
+def test_a_missing_folder_is_one_line_and_nothing_is_written(suite, tmp_path, verb, engine):
+    file, results = suite("micro/llama", "./does-not-exist"), tmp_path / "results"
+    began = time.monotonic()
+    code, out, err = command(verb, file, "--engine", engine, "--results", results)
+    assert (code, out) == (2, "")
+    assert err == f"harness: {file}: groups[0].policies[1].model: no such folder: ./does-not-exist\n"
+    assert not results.exists()
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("engine", ["embedded", "openrlhf"])
+def test_a_whole_folder_passes(suite, model, engine):
+    assert remarks(suite(model, model), engine=engine) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["config.json"], "there is no config.json"),
+        (["model.safetensors"], "there are no weights (model.safetensors)"),
+        (["tokenizer.json", "tokenizer_config.json"], "there is no tokenizer"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["embedded", "openrlhf"])
+def test_what_a_folder_lacks_is_named(suite, broken, files, words, engine):
+    for file in files:
+        (broken / file).unlink()
+    assert refusal(suite(broken), engine=engine) == f"groups[0].policies[0].model: {broken}: {words}" + (
+        " (tokenizer.json)" if "tokenizer" in words else ""
+    )
+
+
+def test_weights_that_were_cut_off(suite, broken):
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    assert refusal(suite(broken)).startswith(f"groups[0].policies[0].model: {weights}: ")
+
+
+def test_a_missing_shard(suite, broken):
+    names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    (broken / "model.safetensors").rename(broken / names[0])
+    (broken / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": names[0], "b": names[1]}}))
+    assert refusal(suite(broken)).endswith(f"1 of 2 files of weights are missing ({names[1]})")
+
+
+DAMAGED = ["{}", "[", "[]", '{"model_type": "t5"}', '{"model_type": "nobody-knows"}',
+           '{"model_type": "llama", "hidden_size": "wide"}']  # fmt: skip
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json", "generation_config.json"])
+def test_a_damaged_file(suite, broken, file):
+    (broken / file).write_text("[]" if "tokenizer" in file else "[")
+    assert refusal(suite(broken)).startswith(f"groups[0].policies[0].model: {broken}: ")
+
+
+@pytest.mark.parametrize("config", DAMAGED)
+def test_no_causal_language_model(suite, broken, config):
+    (broken / "config.json").write_text(config)
+    assert refusal(suite(broken)).startswith(f"groups[0].policies[0].model: {broken}: ")
+
+
+def test_a_layer_that_one_engine_cannot_run(suite, tmp_path, model):
+    """What the embedded engine refuses when it opens a model, it refuses here; the other engine takes it."""
+    from transformers import Qwen2Config
+
+    folder = shutil.copytree(model, tmp_path / "sliding")
+    kinds = ["sliding_attention", "full_attention"]
+    Qwen2Config(vocab_size=300, num_hidden_layers=2, use_sliding_window=True, layer_types=kinds).save_pretrained(folder)
+    assert "sliding_attention" in refusal(suite(folder))
+    assert remarks(suite(folder), engine="openrlhf") == []
+
+
+@pytest.fixture
+def uncarried(broken):
+    """A folder whose tokenizer decodes in a way that THL cannot follow."""
+    tokenizer = AutoTokenizer.from_pretrained(broken)
+    core = tokenizer.backend_tokenizer
+    core.decoder = decoders.Sequence([core.decoder, decoders.Replace(Regex("x+"), "y")])
+    core.save(str(broken / "tokenizer.json"))
+    return broken
+
+
+@pytest.mark.parametrize("regime", ["hacpo", "naive", "sgt"])
+def test_a_tokenizer_that_texts_cannot_be_carried_to(suite, uncarried, regime):
+    text = refusal(suite("micro/qwen", uncarried, regime))
+    assert text.startswith(f"groups[0].policies[1].model: '{regime}' shares text, which cannot be carried")
+
+
+def test_it_is_asked_for_only_where_texts_travel(suite, uncarried):
+    assert remarks(suite(uncarried, regime="xgrpo")) == []
+    assert remarks(suite(uncarried), "sharing.direction=none") == []
+
+
+def test_without_sharing_such_a_tokenizer_trains(suite, uncarried, model, tmp_path):
+    done = run(Path(suite(uncarried, model)), tmp_path / "results", only="*/independent/*")
+    assert state_of(done.folder / done.cells[0].key)[0] == "done"
+
+
+def test_chat_needs_a_template(suite, broken):
+    file = suite(broken)
+    chat = "groups[0].policies[0].chat=true"
+    assert refusal(file, chat) == f"groups[0].policies[0].chat: the tokenizer of {broken} has no chat template"
+    (broken / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    assert remarks(file, chat) == []
+    assert refusal(file, "groups[0].policies[1].chat=true").startswith("groups[0].policies[1].chat: ")
+
+
+def test_answers_longer_than_the_model(suite, model):
+    words = f"training.max_new_tokens: 256 leave no room for a prompt: {model} has 256 positions"
+    assert refusal(suite(model), "training.max_new_tokens=256") == words
+    assert "engine_options.max_length" in refusal(suite(model), "engine_options.max_length=257", engine="openrlhf")
+
+
+def test_micro_names_and_presets(suite):
+    assert set(MICRO_FAMILIES) == set(FAMILIES)
+    assert "unknown micro model 'micro/lama'" in refusal(suite("micro/lama"))
+    assert refusal(suite("micro/llama"), "groups[0].policies[1].stage0.preset=trip").startswith(
+        "groups[0].policies[1].stage0.preset: unknown preset 'trip'"
+    )
+
+
+def test_micro_defaults_on_another_model_are_remarked(suite, model, tmp_path):
+    file = Path(suite(model))
+    file.write_text(file.read_text().replace("max_new_tokens: 8, learning_rate: 1.0e-4, ", ""))
+    found = remarks(str(file))
+    assert [text.split(":")[0] for text in found] == ["training.max_new_tokens", "training.learning_rate"]
+    assert all(str(model) in text for text in found)
+    assert len(remarks(str(file), "training.max_new_tokens=44")) == 1
+    file.write_text(file.read_text().replace(str(model), "micro/llama"))
+    assert remarks(str(file)) == []
+
+
+COMMIT = "a" * 40
+
+
+def test_hub_models_without_a_network(suite, model, tmp_path, monkeypatch):
+    cache = tmp_path / "hub"
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
+    file = suite("some-lab/some-model")
+    assert "(not in this machine's cache, and HF_HUB_OFFLINE is set)" in refusal(file)
+    assert remarks(file, run=False) == [
+        "not in this machine's cache: some-lab/some-model; `harness run` fetches and checks them"
+    ]
+    entry = cache / "models--some-lab--some-model"
+    snapshot = entry / "snapshots" / COMMIT
+    shutil.copytree(model, snapshot)
+    (entry / "refs").mkdir()
+    (entry / "refs" / "main").write_text(COMMIT)
+    pinned = f"groups[0].policies[0].revision={COMMIT}"
+    assert remarks(file) == remarks(file, run=False) == remarks(file, pinned) == []
+    with monkeypatch.context() as network:  # not told that there is none
+        network.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        network.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+        assert remarks(file) == remarks(file, pinned) == []
+        assert "neither a local folder nor to be had" in refusal(suite("some-lab/other"))
+    suite("some-lab/some-model")
+    (snapshot / "model.safetensors").unlink()
+    assert refusal(file).endswith("there are no weights (model.safetensors)")
+
+
+@pytest.mark.parametrize("run", [True, False])
+def test_absent_data(suite, tmp_path, monkeypatch, run):
+    monkeypatch.setenv("HARNESS_DATA", str(tmp_path))
+    assert refusal(suite("micro/llama"), "evaluation.tasks=[micro, math500]", run=run).startswith(
+        f"evaluation.tasks[1]: math500: there is no math500.jsonl in {tmp_path}"
+    )
+    assert refusal(suite("micro/llama"), "training.task=gsm8k", run=run).startswith("training.task: gsm8k_train: ")
+
+
+def test_data_not_fetched_yet_is_a_remark_of_a_plan(suite, tmp_path, monkeypatch):
+    monkeypatch.delenv("HARNESS_DATA", raising=False)
+    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path))
+    tasks = "evaluation.tasks=[aime24, amc23]"
+    (found,) = remarks(suite("micro/llama"), tasks, run=False)
+    assert found.startswith("not on this machine: aime24, amc23; `harness run` fetches them")
+    assert "--data-dir" in refusal(suite("micro/llama"), tasks)
+
+
+FOLDER = data_folder()
+needs_data = pytest.mark.skipif(FOLDER is None, reason="no benchmark folder (HARNESS_DATA)")
+
+
+@needs_data
+def test_prompts_that_the_pool_does_not_hold(suite, monkeypatch):
+    monkeypatch.setenv("HARNESS_DATA", str(FOLDER))
+    assert refusal(suite("micro/llama"), "training.task=gsm8k", "training.min_level=3").startswith("training.min_level")
+    text = refusal(suite("micro/llama"), "training.task=gsm8k", "training.prompts=9000")
+    assert text.startswith("training.prompts: 9000 prompts a step asked for; the pool of gsm8k holds 7")
+
+
+@needs_data
+@pytest.mark.timeout(300)
+def test_the_data_folder_reaches_the_workers(suite, model, tmp_path):
+    chosen = [
+        "--set",
+        "regimes=[independent]",
+        "--set",
+        "evaluation.tasks=[amc23]",
+        "--set",
+        "evaluation.max_new_tokens=4",
+    ]
+    arguments = [suite(model, model), "--results", tmp_path / "results", *chosen]
+    elsewhere = {"HARNESS_DATA": str(tmp_path), "HARNESS_CACHE": str(tmp_path)}
+    assert command("run", *arguments, **elsewhere)[0] == 2
+    code, out, err = command("run", *arguments, "--data-dir", FOLDER, "--json", **elsewhere)
+    assert code == 0, err
+    assert json.loads(out)["rows"]
+
+
+def test_planning_micro_models_stays_light(tmp_path):
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom harness.session.preflight import preflight\n"
+        "from harness.session.prepare import prepare\npreflight(prepare('quickstart', Path('nowhere')), run=False)\n"
+        "print(sorted({'torch', 'transformers', 'huggingface_hub', 'ray'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

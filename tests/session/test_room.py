@@ -1,0 +1,178 @@
+"""Disk: what the account says a finished cell keeps is what it keeps; what is dropped is not missed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from harness.engines.embedded import checkpoint as sealed
+from harness.engines.embedded.engine import EmbeddedEngine
+from harness.errors import CheckpointError, SuiteError, UsageError
+from harness.session import checkpoint, room
+from harness.session.demands import asked
+from harness.session.manifests import state_of
+from harness.session.planning import plan_for
+from harness.session.prepare import prepare
+from harness.suite.schema import Evaluation
+
+from .running import cell, rows, run
+
+SHORT = ["regimes=[independent, hacpo]"]
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="module")
+def kept(folders, tmp_path_factory):
+    """The tiny suite's first two regimes, finished, by what is kept."""
+    from .conftest import SUITE
+
+    found = {}
+    for keep in ("last", "best", "none"):
+        place = tmp_path_factory.mktemp(keep)
+        file = place / "tiny.yaml"
+        file.write_text(SUITE.format(**folders))
+        found[keep] = run(file, place / "results", [*SHORT, f"keep={keep}"])
+    return found
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("keep", ["last", "best", "none"])
+def test_a_finished_cell_keeps_what_was_predicted(kept, keep):
+    prepared = kept[keep]
+    for one in prepared.cells:
+        found = size(prepared.folder / one.key)
+        assert room.cell_size(prepared, one).kept == pytest.approx(found, rel=0.1), one.label
+
+
+def test_no_optimiser_is_kept_and_nothing_else_is_lost(kept, tmp_path):
+    from harness.session.standalone import evaluate_checkpoint
+
+    prepared = kept["last"]
+    one = cell(prepared, "hacpo")
+    final = prepared.folder / one.key / "checkpoint"
+    assert sorted(p.name for p in final.iterdir()) == ["a", "b", "session.json"]
+    assert not list(final.rglob(sealed.OPTIMISER))
+    assert not (prepared.folder / one.key / "resume").exists()
+    engine = EmbeddedEngine("a", final / "a")
+    engine.restore(final / "a")
+    assert engine.version == 4
+    with pytest.raises(CheckpointError, match="not of 'b'"):
+        engine.restore(final / "b") if engine.name == "b" else sealed.check(final / "a", "b")
+    done = evaluate_checkpoint(final / "a", ["micro"], limit=6, k=2, seed=3, results=tmp_path)
+    stored = [r for r in rows(prepared, one, "samples") if r["policy"] == "a" and r["metric"] == "greedy"]
+    right = sum(r["verdict"] == "right" for r in stored) / len(stored)
+    assert next(m.value for m in done.metrics if m.name == "greedy") == pytest.approx(right)
+
+
+def test_keep_does_not_change_a_key_or_a_result(kept):
+    keys = [[c.key for c in prepared.cells] for prepared in kept.values()]
+    assert keys[0] == keys[1] == keys[2]
+    for table in ("steps", "samples", "curves"):
+        found = [rows(prepared, prepared.cells[0], table) for prepared in kept.values()]
+        assert found[0] == found[1] == found[2], table
+
+
+def test_best_keeps_the_weights_of_the_best_point_of_the_curve(kept):
+    prepared = kept["best"]
+    for one in prepared.cells:
+        folder = prepared.folder / one.key
+        assert not (folder / "best").exists()
+        state = checkpoint.read(folder / "checkpoint")
+        for policy in ("a", "b"):
+            curve = [(r["step"], r["accuracy"]) for r in rows(prepared, one, "curves") if r["policy"] == policy]
+            best = max(accuracy for _, accuracy in curve)
+            step = next(step for step, accuracy in curve if accuracy == best)
+            assert (state.best[policy].step, state.best[policy].accuracy) == (step, best)
+            assert sealed.check(folder / "checkpoint" / policy, policy).version == step
+
+
+def test_of_equal_points_the_first_is_kept_and_what_was_not_measured_is_none(tmp_path):
+    class Engine:
+        def save(self, place: Path) -> None:
+            sealed.write(place, "a", 1, lambda folder: (folder / "config.json").write_text("{}"))
+
+    best: dict[str, checkpoint.Best] = {}
+    for step, accuracy in ((0, float("nan")), (2, 0.5), (4, 0.5), (6, 0.25)):
+        checkpoint.offer(tmp_path, step, SimpleNamespace(name="a", engine=Engine()), accuracy, best)
+    assert best == {"a": checkpoint.Best(2, 0.5)}
+    assert [place.name for place in (tmp_path / "best").iterdir()] == ["a-2"]
+
+
+def test_best_survives_being_cut_off(kept, folders, tmp_path):
+    from harness.session.loop import Interrupted
+
+    from .conftest import SUITE
+
+    file = tmp_path / "tiny.yaml"
+    file.write_text(SUITE.format(**folders))
+    settings = [*SHORT, "keep=best"]
+    with pytest.raises(Interrupted):
+        run(file, tmp_path / "results", settings, only="*/hacpo/*", stop_after=3)
+    again = run(file, tmp_path / "results", settings, only="*/hacpo/*")
+    one, other = again.cells[0], cell(kept["best"], "hacpo")
+    before, after = (checkpoint.read(p.folder / one.key / "checkpoint").best for p in (kept["best"], again))
+    assert one.key == other.key
+    assert before == after
+
+
+def test_none_keeps_the_journal_only_and_is_done(kept):
+    prepared = kept["none"]
+    for one in prepared.cells:
+        assert sorted(p.name for p in (prepared.folder / one.key).iterdir()) == ["journal", "manifest.json"]
+        assert state_of(prepared.folder / one.key)[0] == "done"
+
+
+def test_a_cell_cut_off_while_its_optimiser_goes_is_opened_again(kept, tmp_path):
+    folder = tmp_path / "a"
+    shutil.copytree(kept["last"].folder / kept["last"].cells[0].key / "checkpoint" / "a", folder)
+    (folder / sealed.OPTIMISER).write_bytes(b"left behind")
+    (folder / "engine.json.1.tmp").write_text("{")
+    sealed.drop_optimiser(folder)
+    assert not (folder / sealed.OPTIMISER).exists()
+    (folder / sealed.OPTIMISER).write_bytes(b"left behind")
+    assert sealed.OPTIMISER not in sealed.check(folder, "a").files
+
+
+def test_running_cells_hold_two_whole_checkpoints(suite_file, tmp_path):
+    prepared = prepare(str(suite_file), tmp_path, overrides=SHORT)
+    one = room.cell_size(prepared, prepared.cells[0])
+    assert one.running - one.kept > 4 * one.kept  # newest and the one being written, each three times the weights
+    assert room.disk_of(prepared, 2).running == pytest.approx(
+        room.disk_of(prepared, 1).running + one.running - one.kept, rel=0.01
+    )
+    plan = plan_for(prepared, "2cpu-8G")
+    assert plan.disk.kept == pytest.approx(sum(room.cell_size(prepared, c).kept for c in prepared.cells), rel=0.1)
+    assert json.loads(json.dumps(plan.as_json()))["disk"]["kept"] == plan.disk.kept
+
+
+def test_the_guard_knows_real_sizes(tmp_path):
+    prepared = prepare("cross_family", tmp_path)
+    disk = room.disk_of(prepared, 1)
+    assert 0.9e12 < disk.kept < 1.1e12  # 81 cells of two policies, in bf16
+    assert disk.caches == pytest.approx(2 * (4.02e9 + 3.21e9 + 3.08e9 + 1.72e9 + 3.21e9), rel=0.01)  # each model once
+    none = room.disk_of(prepare("cross_family", tmp_path, overrides=["keep=none"]), 1)
+    assert none.kept < 0.1 * disk.kept  # texts of the answers
+    with pytest.raises(UsageError, match=r"the results.* need about .* GiB are free"):
+        room.check_room(prepared, disk)
+
+
+def test_best_needs_a_curve(suite_file, tmp_path):
+    with pytest.raises(SuiteError, match="keep: `best` needs a learning curve"):
+        prepare(str(suite_file), tmp_path, overrides=["keep=best", "evaluation.curve_every=0"])
+
+
+def test_evaluation_counts_are_those_that_are_asked(kept):
+    prepared = kept["last"]
+    samples = rows(prepared, prepared.cells[0], "samples")
+    assert len(samples) == 2 * asked(prepared.suite.evaluation).answers == 2 * 6 * 3
+    assert asked(Evaluation(tasks=["aime24", "micro"], k=None)).answers == 30 * 33 + 240 * 5
+    assert asked(Evaluation(tasks=["math500"], k=4, limit=None)).answers == 500 * 5
+    assert asked(Evaluation(tasks=["aime24", "math500"], k=2, limit=40, greedy=False)).answers == (30 + 40) * 2
+    assert asked(Evaluation(tasks=["aime24", "amc23"])).tokens == 8192

@@ -1,0 +1,98 @@
+"""Settings of a suite that change what a cell does: who is strong, the pull to the base, a base for each seed."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from harness.engines.embedded.families import build_model, build_tokenizer
+from harness.session.exchanges import edges
+from harness.session.manifests import base_manifest
+from harness.session.models import micro_spec
+from harness.session.prepare import prepare
+
+from .running import rows, run
+
+STRENGTH = {"weak": 0.1, "middle": 0.4, "also-middle": 0.4, "strong": 0.9}
+DOWN = {
+    ("strong", "middle"),
+    ("strong", "also-middle"),
+    ("strong", "weak"),
+    ("middle", "weak"),
+    ("also-middle", "weak"),
+}
+
+
+@pytest.mark.parametrize(
+    ("direction", "expected"),
+    [("strong_to_weak", DOWN), ("weak_to_strong", {(receiver, author) for author, receiver in DOWN})],
+)
+def test_direction_by_strength(direction, expected):
+    cell = SimpleNamespace(sharing=SimpleNamespace(direction=direction))
+    found = edges(cell, list(STRENGTH), lambda: STRENGTH)  # type: ignore[arg-type]
+    assert set(found) == expected
+    assert len(found) == len(expected)
+
+
+@pytest.fixture(scope="module")
+def novice(tmp_path_factory):
+    """A policy that was never trained: it answers nothing right."""
+    folder = tmp_path_factory.mktemp("novice") / "qwen"
+    tokenizer = build_tokenizer("qwen")
+    build_model("qwen", 0, tokenizer).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("direction", "author", "receiver"), [("strong_to_weak", "a", "b"), ("weak_to_strong", "b", "a")]
+)
+def test_only_the_one_side_speaks(suite_file, folders, novice, tmp_path, direction, author, receiver):
+    """Strength is measured on the base policies: a was trained, b never was, and the suite says nothing of it."""
+    suite_file.write_text(suite_file.read_text().replace(str(folders["qwen"]), str(novice)))
+    settings = [f"sharing.direction={direction}", "evaluation.curve_prompts=120", "training.measure_every=0"]
+    done = run(suite_file, tmp_path / "results", settings, only="*/naive/*")
+    found = rows(done, done.cells[0], "exchanges")
+    assert {(r["author"], r["receiver"]) for r in found} == {(author, receiver)}
+    assert any(r["accepted"] for r in found)
+
+
+def test_the_kl_term_pulls_towards_the_base(suite_file, tmp_path):
+    """The same cell with and without it; the distance to the base is measured, 6.7 and 0.13 nats when this was written."""
+
+    def distance(weight: float) -> float:
+        settings = [f"training.kl={weight}", "training.steps=6", "training.measure_every=6", "training.updates=2"]
+        done = run(suite_file, tmp_path / f"kl-{weight}", settings, only="*/independent/*")
+        last = [r["kl_base"] for r in rows(done, done.cells[0], "steps") if r["step"] == 6]
+        assert len(last) == 2
+        assert all(math.isfinite(value) for value in last)
+        return sum(last)
+
+    assert distance(1.0) < distance(0.0) / 5
+
+
+PER_SEED = """
+groups:
+  - name: pair
+    policies:
+      - {name: a, model: micro/llama, stage0: {seed: 5, per_seed: true}}
+      - {name: b, model: micro/qwen, stage0: {seed: 5}}
+regimes: [independent]
+seeds: [1, 2]
+"""
+
+
+def test_a_base_for_each_seed(tmp_path):
+    file = tmp_path / "x.yaml"
+    file.write_text(PER_SEED)
+    prepared = prepare(str(file), tmp_path / "results")
+    assert [(b.policy.name, b.seed) for b in prepared.bases] == [("a", 1), ("a", 2), ("b", None)]
+    assert len({b.key for b in prepared.bases}) == 3
+    for cell in prepared.cells:
+        assert [(b.policy.name, b.seed) for b in prepared.bases_of(cell)] == [("a", cell.seed), ("b", None)]
+    own, shared = prepared.cells[0].group.policies
+    assert len({micro_spec(own, seed).key for seed in (1, 2)} | {micro_spec(shared, 1).key}) == 3
+    assert micro_spec(shared, 1) == micro_spec(shared, 2)
+    assert [base_manifest(b).seed for b in prepared.bases[:2]] == [1, 2]

@@ -1,0 +1,233 @@
+"""Everything that a screen says about significance agrees: every shipped suite, policy, metric and task, several draws."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+from synthetic_results import Regime, write_results
+
+from harness.session.manifests import variant_options
+from harness.statistics.judgement import GAINS, LOSES, UNTOLD, WITHIN
+from harness.store.ingest import STORE, ingest
+from harness.store.ranking import Rank, heading, pairing, rank
+from harness.store.read import Snapshot
+from harness.store.render import render
+from harness.store.table import MEAN, SeedRow, ShowRow, seed_rows, show_rows
+from harness.store.words import sentence, verdict_words
+from harness.suite.load import load, shipped
+
+SUITES = sorted(set(shipped()) - {"bandit"})
+MARGIN = 0.02
+QUESTIONS, REPEATS = 240, 4
+
+Draw = Callable[[np.random.Generator, np.ndarray, np.ndarray], np.ndarray]
+"""Accuracies of all rows, from the number of each one's regime and of its seed."""
+
+
+def shape(rng: np.random.Generator, seeds: np.ndarray, noise: float) -> np.ndarray:
+    return 0.5 + rng.normal(0, 0.03, seeds.max() + 1)[seeds] + rng.normal(0, noise, seeds.size)
+
+
+DRAWS: dict[str, Draw] = {
+    "nothing": lambda rng, regimes, seeds: shape(rng, seeds, 0.01),
+    "effects": lambda rng, regimes, seeds: shape(rng, seeds, 0.004) + 0.1 * (regimes % 3 - 1),
+    "nearly none": lambda rng, regimes, seeds: shape(rng, seeds, 0.0005) + 0.001 * (regimes % 3 - 1),
+    "equal differences": lambda rng, regimes, seeds: shape(rng, seeds, 0.0) - 7 / 960 * (regimes % 5),
+    "all the same": lambda rng, regimes, seeds: np.full(seeds.size, 0.5),
+    "all right or wrong": lambda rng, regimes, seeds: (regimes % 2).astype(float),
+    "one escapes": lambda rng, regimes, seeds: shape(rng, seeds, 0.003) + 0.3 * ((regimes == 1) & (seeds == 0)),
+    "seeds missing": lambda rng, regimes, seeds: np.where(
+        rng.random(seeds.size) < 0.2, np.nan, shape(rng, seeds, 0.006) + 0.05 * (regimes % 3 - 1)
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=SUITES)
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The suite's own variants, groups, policies, budgets, baseline and seeds; two of its tasks (one where groups are many)."""
+    suite = load(request.param)
+    folder = tmp_path_factory.mktemp(suite.name)
+    write_results(
+        folder,
+        suite.name,
+        {group.name: tuple(policy.name for policy in group.policies) for group in suite.groups},
+        [Regime(v.name, v.regime, 0.0, v.budget, shares="", options=variant_options(v)) for v in suite.regimes],
+        suite.seeds,
+        steps=1,
+        questions=4,
+        repeats=2,
+        tasks=suite.evaluation.tasks[: 2 if len(suite.groups) < 3 else 1],
+        exchanges=0,
+        baseline=suite.baseline,
+    )
+    ingest(folder)
+    return folder
+
+
+def redraw(results: Path, draw: Draw, seed: int) -> None:
+    """Other numbers in the place of the store's scores, and the metrics best@4 and maj@4 beside them."""
+    rng = np.random.default_rng(seed)
+    with duckdb.connect(str(results / STORE)) as store:
+        found = store.sql(
+            "SELECT s.* EXCLUDE (repeats, questions, answers, accuracy, error), dense_rank() OVER (ORDER BY c.regime) - 1 AS r, "
+            "dense_rank() OVER (ORDER BY c.seed) - 1 AS n FROM (SELECT * FROM scores WHERE metric IN ('greedy', 'sampled') "
+            "UNION ALL BY NAME SELECT * REPLACE (CASE metric WHEN 'greedy' THEN 'best@4' ELSE 'maj@4' END AS metric) FROM scores "
+            "WHERE metric IN ('greedy', 'sampled')) s JOIN cells c USING (suite, cell) ORDER BY ALL"
+        ).to_arrow_table()
+        accuracy = np.clip(draw(rng, found["r"].to_numpy(), found["n"].to_numpy()), 0, 1)
+        repeats = np.where(found["metric"].to_numpy(zero_copy_only=False) == "sampled", REPEATS, 1)
+        # half of the spread lies between the questions
+        spread = accuracy * (1 - accuracy) * np.where(repeats > 1, 0.5 + 0.5 / repeats, 1)
+        columns = {
+            "repeats": repeats,
+            "questions": np.full(found.num_rows, QUESTIONS),
+            "answers": QUESTIONS * repeats,
+            "accuracy": accuracy,
+            "error": np.sqrt(spread / (QUESTIONS - 1)),
+        }
+        for name, values in columns.items():
+            found = found.append_column(name, pa.array(values, from_pandas=True))
+        store.register("found", found)
+        store.execute("DELETE FROM scores")
+        store.execute("INSERT INTO scores BY NAME SELECT * EXCLUDE (r, n) FROM found")
+
+
+def clause(text: str, pattern: str) -> set[str]:
+    """Which regimes the sentence says that of."""
+    found = re.search(pattern, text.split(" seeds, ", 1)[-1].split(" seed, ", 1)[-1])
+    return set(re.split(", | and ", found[1])) if found else set()
+
+
+def apart(one: str, other: str) -> bool:
+    return set(one).isdisjoint(other)
+
+
+def check_rows(rows: list[ShowRow] | list[Rank]) -> None:
+    """Verdict, p-value, tie groups, interval of each regime against its baseline."""
+    letters = {row.regime: row.tie_group for row in rows}
+    for row in rows:
+        assert row.tie_group
+        if row.interval:
+            assert 0 <= row.interval[0] <= row.accuracy <= row.interval[1] <= 1
+            assert row.interval[0] < row.interval[1], "never of no width"
+        if row.baseline is None:
+            assert row.verdict in ("baseline", "not compared")
+            assert row.gain_p is None
+            continue
+        told = row.gain_p is not None and row.gain_p <= 0.05
+        assert (row.verdict in (GAINS, LOSES)) == told == apart(row.tie_group, letters[row.baseline]), row
+        if row.gain_interval is None:
+            assert row.verdict == UNTOLD
+            continue
+        low, high = row.gain_interval
+        assert low < row.gain < high
+        inside = low >= -MARGIN and high <= MARGIN
+        if told:
+            assert (row.verdict == GAINS) == (row.gain > 0) == (low > 0), row
+            assert not low <= 0 <= high
+        else:
+            assert (row.verdict == WITHIN) == inside, row
+
+
+def check_sentence(text: str, ranks: list[Rank]) -> None:
+    """What it says of each regime is the regime's verdict, and nothing is left out."""
+    compared = [r for r in ranks if r.baseline is not None]
+    if not ranks or not compared or max(r.seeds for r in ranks) < 2:
+        assert re.search("nothing|No regime has finished", text)
+        return
+    said = {
+        GAINS: clause(text, r"(?:^|; )([^;]*?) gains? over"),
+        LOSES: clause(text, r"(?:^|; )([^;]*?) loses? against"),
+        WITHIN: clause(text, rf"(?:^|; )([^;]*?) shows? {re.escape(verdict_words(WITHIN, MARGIN))}"),
+        UNTOLD: clause(text, r"(?:^|; )for ([^;]*?) one cannot tell"),
+    }
+    assert said == {kind: {r.regime for r in compared if r.verdict == kind} for kind in said}, text
+    gainers = {r.regime: r.tie_group for r in compared if r.verdict == GAINS}
+    if "cannot be told apart" in text:
+        assert not any(apart(a, b) for a, b in combinations(gainers.values(), 2))
+    if most := clause(text, r"rollout budget, ([^;]*?) most"):
+        assert all(apart(gainers[a], gainers[b]) for a in most for b in set(gainers) - most)
+    unseen = [r for r in compared if r.verdict in (WITHIN, UNTOLD) and r.detectable is not None]
+    assert ("you could have seen" in text) == bool(unseen)
+    for points, regime in re.findall(r"([0-9.]+) points of (\S+?)(?:,|\.?$| and)", text):
+        assert points == f"{100 * next(r.detectable for r in unseen if r.regime == regime):.1f}"
+
+
+def check_data(rows: list[ShowRow], seeds: list[SeedRow]) -> None:
+    """Gains and p-values are those of the seeds, calculated here once more."""
+    scores: dict[tuple[str, ...], dict[int, SeedRow]] = {}
+    for s in seeds:
+        scores.setdefault((s.group, s.policy, s.task, s.metric, s.regime), {})[s.seed] = s
+    for row in rows:
+        key = (row.group, row.policy, row.task, row.metric)
+        if row.baseline is None:
+            continue
+        ours, theirs = scores[*key, row.regime], scores[*key, row.baseline]
+        common = sorted(set(ours) & set(theirs))
+        gains = np.array([ours[s].accuracy - theirs[s].accuracy for s in common])
+        assert row.gain == pytest.approx(gains.mean(), abs=1e-12)
+        if row.gain_interval is None:
+            assert len(common) < 2
+            continue
+        freedom = len(common) - 1
+        noise = np.mean([ours[s].noise + theirs[s].noise for s in common])
+        variance = max(gains.var(ddof=1), noise * stats.chi2.ppf(0.07, freedom) / freedom)
+        error = np.sqrt(variance / len(common))
+        half = stats.t.ppf(0.975, freedom) * error
+        assert row.gain_interval == pytest.approx((row.gain - half, row.gain + half), abs=1e-9)
+        raw = 2 * stats.t.sf(abs(row.gain) / error, freedom)
+        assert min(raw, 1) - 1e-9 <= row.gain_p <= 1
+
+
+@pytest.mark.parametrize("kind", DRAWS)
+def test_everything_agrees(results: Path, kind: str) -> None:
+    redraw(results, DRAWS[kind], seed=len(kind))
+    suite = results.name.rstrip("0123456789")
+    with Snapshot(results) as snapshot:
+        rows, seeds = show_rows(snapshot, suite, MARGIN), seed_rows(snapshot, suite)
+        head = heading(snapshot, suite, MARGIN)
+    check_data(rows, seeds)
+    panels: dict[tuple[str, ...], list[ShowRow]] = {}
+    for row in rows:
+        panels.setdefault((row.group, row.policy, row.task, row.metric), []).append(row)
+    for (group, policy, task, metric), panel in panels.items():
+        check_rows(panel)
+        chosen = [r for r in seeds if (r.group, r.policy, r.task, r.metric) == (group, policy, task, metric)]
+        alone = rank(chosen, True, MARGIN)
+        check_rows(alone.ranks)
+        check_sentence(sentence(alone), alone.ranks)
+        assert {(r.regime, r.verdict, r.tie_group, r.gain_p) for r in alone.ranks} == {
+            (r.regime, r.verdict, r.tie_group, r.gain_p) for r in panel
+        }, "the ranking of one panel is the panel"
+        if len(panel) > 1:
+            one, other = panel[len(kind) % len(panel)], panel[len(kind) % len(panel) - 1]
+            for pair in pairing(chosen, one.regime, other.regime, MARGIN):
+                assert (pair.verdict in (GAINS, LOSES)) == apart(one.tie_group, other.tie_group), "head to head"
+    assert {(h.policy, h.metric) for h in head.sentences} == {(r.policy, r.metric) for r in rows}
+    for headline in head.sentences:
+        chosen = [
+            r
+            for r in seeds
+            if (r.policy, r.metric) == (headline.policy, headline.metric) and headline.task in (MEAN, r.task)
+        ]
+        whole = rank(chosen, True, MARGIN)
+        check_rows(whole.ranks)
+        check_sentence(headline.sentence, whole.ranks)
+    text = " ".join(render(suite, rows, "table", 400, head=head).split())
+    first = next(h for h in head.sentences if h.metric == rows[0].metric)
+    assert f"{first.metric}: {first.sentence}" in text
+    if kind == "equal differences":
+        near = [r for r in rows if r.metric == "avg@4" and r.seeds > 2 and abs(r.gain or 0) < 8 / 960]
+        assert not [r for r in near if r.verdict in (GAINS, LOSES)]
+    if kind == "all the same":
+        assert not any(r.verdict in (GAINS, LOSES) for r in rows)
+    if kind == "effects" and len({s.seed for s in seeds}) > 2 and any(r.baseline for r in rows):
+        assert any(r.verdict in (GAINS, LOSES) for r in rows), "and there is something to agree upon"

@@ -1,0 +1,186 @@
+"""The store's derived tables against their definitions in docs/store.md, on journals made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from harness.evaluation.metrics import MetricSpec, summarise
+from harness.evaluation.samples import EvaluationSample
+from harness.session.evaluate import journal_rows
+from harness.store.columns import to_arrow
+from harness.store.ingest import ingest
+from harness.store.journal import Journal, write_columns
+from harness.store.manifest import Manifest, PolicyEntry, write_manifest
+from harness.store.read import Snapshot
+from harness.store.rows import CostRow, ExchangeRow, Row, SampleRow, StepRow
+from harness.verification.verdict import Verdict
+
+
+def cell(results: Path) -> Path:
+    """An empty cell's folder."""
+    folder = results / "hand" / "cell"
+    policies = (PolicyEntry("L", "micro/llama"), PolicyEntry("Q", "micro/qwen"))
+    write_manifest(folder, Manifest(suite="hand", key="cell", group="pair", state="done", policies=policies))
+    return folder
+
+
+def derived(results: Path, rows: list[Row], query: str) -> list[dict[str, Any]]:
+    """What the store derives from the rows of one cell."""
+    journal = Journal(cell(results))
+    journal.append(rows)
+    journal.commit(9)
+    ingest(results)
+    with Snapshot(results) as snapshot:
+        return snapshot.query(query).to_pylist()
+
+
+COUNTS = (
+    "rollouts", "generated_tokens", "trained_tokens", "exchanged_tokens", "exchanged_bytes", "peer_received", "peer_used",
+    "prompts", "prompts_all_wrong", "prompts_rescued",
+)  # fmt: skip
+MEANS = (
+    "weight_second_moment", "effective_sample_size", "clipped_share", "refused_share", "kl_step", "gradient_norm",
+    "own_peer_cosine", "entropy", "peer_only_support_share", "sampler_drift", "sampler_drift_p99", "sampler_drift_outside",
+)  # fmt: skip
+
+
+def test_totals(tmp_path: Path) -> None:
+    """Five steps of one policy, of which each measured quantity is unknown at one or two, and one step of the other."""
+    rng = np.random.default_rng(0)
+    steps = []
+    for step in range(1, 6):
+        counts = {name: int(rng.integers(1, 1000)) for name in COUNTS}
+        known = {name: float("nan") if (step + i) % 4 == 0 else float(rng.random()) for i, name in enumerate(MEANS)}
+        norms = {
+            "own_gradient_norm": 0.0 if step == 2 else float(rng.random()),
+            "peer_gradient_norm": float(rng.random()),
+        }
+        base = float("nan") if step == 5 else 1 / step
+        steps.append(StepRow(policy="L", step=step, kl_base=base, **counts, **known, **norms))
+    other = StepRow(policy="Q", step=1, rollouts=7, gradient_norm=2.0)
+    rows = {r["policy"]: r for r in derived(tmp_path, [*steps, other], "SELECT * FROM totals")}
+    found = rows["L"]
+    expected: dict[str, Any] = {"suite": "hand", "cell": "cell", "policy": "L", "steps": 5}
+    expected |= {name: sum(getattr(s, name) for s in steps) for name in COUNTS}
+    expected |= {name: np.nanmean([getattr(s, name) for s in steps]) for name in MEANS}
+    expected["kl_base"] = steps[3].kl_base
+    norms_known = [s.gradient_norm for s in steps if s.gradient_norm == s.gradient_norm]
+    expected["gradient_norm_deviation"] = np.std(norms_known, ddof=1)
+    ratios = [s.peer_gradient_norm / s.own_gradient_norm for s in steps if s.own_gradient_norm]
+    expected["peer_gradient_ratio"] = np.mean(ratios)
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        assert found[name] == (pytest.approx(value, rel=1e-12) if isinstance(value, float) else value), name
+    assert (rows["Q"]["steps"], rows["Q"]["rollouts"], rows["Q"]["gradient_norm"]) == (1, 7, 2.0)
+    assert rows["Q"]["gradient_norm_deviation"] is rows["Q"]["clipped_share"] is None
+
+
+def test_flows(tmp_path: Path) -> None:
+    """Records by author, receiver, kind and fate; `used` counts those with a gradient, whatever their verdict."""
+    edge: dict[str, Any] = {"author": "Q", "receiver": "L", "prompt_id": "p"}
+    right = {"verdict": "right", "bytes": 10, "source_tokens": 4, "receiver_tokens": 5}
+    rows = [
+        ExchangeRow(step=1, kind="rollout", used=True, residual_boundary=0.5, residual_text=0.1, **edge, **right),
+        ExchangeRow(step=2, kind="rollout", used=False, residual_boundary=0.25, residual_mass=2.0, **edge, **right),
+        ExchangeRow(
+            step=3, kind="rollout", used=False, verdict="wrong", residual_length=3.0, residual_canonical=0.75, **edge
+        ),
+        ExchangeRow(step=3, kind="rollout", used=True, author="L", receiver="Q", prompt_id="p", verdict="right"),
+        ExchangeRow(step=3, kind="", accepted=False, reason="malformed", messages=7, bytes=70, **edge),
+        ExchangeRow(step=4, kind="", accepted=False, reason="late", messages=0, **edge),
+    ]
+    found = derived(
+        tmp_path, list(rows), "SELECT * EXCLUDE (suite, cell) FROM flows WHERE receiver = 'L' ORDER BY reason"
+    )
+    nothing = dict.fromkeys([f"residual_{n}" for n in ("text", "boundary", "mass", "length", "canonical")])
+    counts = dict.fromkeys(("source_tokens", "receiver_tokens", "used", "peer_right"), 0)
+    empty = {"author": "Q", "receiver": "L", "kind": "", "accepted": False, **counts, **nothing}
+    assert found == [
+        {
+            "author": "Q", "receiver": "L", "kind": "rollout", "accepted": True, "reason": "",
+            "records": 3, "bytes": 20, "source_tokens": 8,
+            "receiver_tokens": 10, "used": 1, "peer_right": 2, "residual_text": 0.1, "residual_boundary": 0.375,
+            "residual_mass": 2.0, "residual_length": 3.0, "residual_canonical": 0.75,
+        },
+        {**empty, "reason": "late", "records": 0, "bytes": 0},
+        {**empty, "reason": "malformed", "records": 7, "bytes": 70},
+    ]  # fmt: skip
+
+
+def test_spent(tmp_path: Path) -> None:
+    """Attempts are added up."""
+    rows = [
+        CostRow(attempt=1, policy="L", phase="train", cpu_seconds=1.0, gpu_seconds=2.0, wall_seconds=3.0),
+        CostRow(attempt=2, policy="L", phase="train", cpu_seconds=10.0, gpu_seconds=20.0, wall_seconds=30.0),
+        CostRow(attempt=2, policy="L", phase="score", cpu_seconds=5.0),
+    ]
+    found = derived(tmp_path, list(rows), "SELECT * FROM spent WHERE phase = 'train'")
+    (row,) = found
+    assert (row["policy"], row["cpu_seconds"], row["gpu_seconds"], row["wall_seconds"]) == ("L", 11.0, 22.0, 33.0)
+
+
+def test_best_and_majority_are_those_of_the_evaluation(tmp_path: Path) -> None:
+    """Votes over spellings, ties, invalid and silent answers, and a question without any valid one, against `summarise`."""
+    said = {
+        "spellings": ["7", "5", "7", "5.0", "5"],
+        "tie": ["7", "5", "5", "7", "1"],
+        "tie won": ["5", "7", "7", "5.0", "1"],
+        "most are silent": ["", "", "", "5", "7"],
+        "all silent": ["", "", "", "", ""],
+        "invalid ones would decide": ["7", "?", "5", "?", "5"],
+        "the first is invalid": ["?5", "7", "5", "5", "1"],
+        "never right": ["1", "2", "3", "4", "6"],
+        "nobody knows": ["?", "?", "?", "?", "?"],
+    }
+    samples = [
+        EvaluationSample(
+            task="t", mode="sampled", document=document, repeat=i, prompt=document, text=text, gold="5", tokens=1, finished=True,
+            verdict=Verdict("invalid" if "?" in text else "right" if text in ("5", "5.0") else "wrong", "", text.lstrip("?")),
+        )
+        for document, texts in said.items() for i, text in enumerate(texts)
+    ]  # fmt: skip
+    folder = cell(tmp_path)
+    journal = Journal(folder)
+    journal.append(journal_rows(samples[:5], "L", 2))  # of an older checkpoint
+    journal.append(journal_rows(samples, "L", 3))
+    journal.commit(4)
+    ingest(tmp_path)
+    with Snapshot(tmp_path) as snapshot:
+        rows = snapshot.query("SELECT * FROM scores WHERE task = 't'").to_pylist()
+        values = snapshot.query("SELECT metric, doc_id, value FROM questions WHERE task = 't'").to_pylist()
+    found = {("avg@5" if r["metric"] == "sampled" else r["metric"]): r for r in rows}
+    assert set(found) == {"avg@5", "best@5", "maj@5"}
+    for metric in summarise("t", [MetricSpec.parse(name) for name in found], samples):
+        row = found[metric.name]
+        assert row["accuracy"] == pytest.approx(metric.value, abs=1e-12), metric.name
+        assert (row["questions"], row["invalid"], row["checkpoint_step"]) == (metric.documents, metric.invalid, 3)
+        assert (row["repeats"], row["answers"], row["right_answers"]) == (5, 37, 12)
+        ours = [v["value"] for v in values if v["metric"] == row["metric"]]
+        assert row["error"] == pytest.approx(stats.sem([v for v in ours if v is not None]))
+    assert {v["doc_id"]: v["value"] for v in values if v["metric"] == "maj@5"} == {
+        "spellings": 1, "tie": 0, "tie won": 1, "most are silent": 1, "all silent": 0, "invalid ones would decide": 1,
+        "the first is invalid": 1,
+        "never right": 0, "nobody knows": None,
+    }  # fmt: skip
+
+
+def test_without_votes_there_is_no_majority(tmp_path: Path) -> None:
+    """Journals of versions that stored none."""
+    folder = cell(tmp_path)
+    rows = [
+        SampleRow(policy="L", checkpoint_step=3, task="t", metric="sampled", doc_id="d", repeat=i, verdict="right")
+        for i in (0, 1)
+    ]
+    table = to_arrow("samples", rows).drop_columns(["vote"])
+    compact = folder / "journal" / "compact-000009"
+    compact.mkdir(parents=True)
+    write_columns(compact, "samples", table)
+    ingest(tmp_path)
+    with Snapshot(tmp_path) as snapshot:
+        found = snapshot.query("SELECT metric, accuracy FROM scores WHERE task = 't' ORDER BY 1").to_pylist()
+    assert found == [{"metric": "best@2", "accuracy": 1.0}, {"metric": "sampled", "accuracy": 1.0}]

@@ -1,0 +1,76 @@
+"""What the packages import is what pyproject.toml declares."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ENGINE = {"openrlhf", "ray", "deepspeed", "vllm"}
+"""In the OpenRLHF engine's own environment, pinned by constraints-openrlhf.txt."""
+NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def _normal(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _declared(*requirements: list[str]) -> set[str]:
+    return {_normal(NAME.match(one)[0]) for many in requirements for one in many}  # type: ignore[index]
+
+
+def _imported(package: str) -> dict[str, Path]:
+    """Top-level modules of other projects, each with a file that imports it."""
+    found: dict[str, Path] = {}
+    for file in (ROOT / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            found |= {name.split(".")[0]: file for name in names}
+    return {name: file for name, file in found.items() if name not in sys.stdlib_module_names | OWN}
+
+
+OWN = {"harness", "regimes", "leaderboard", "suites"}
+CORE, EXTRAS = PROJECT["dependencies"], PROJECT["optional-dependencies"]
+
+
+@pytest.mark.parametrize(
+    ("package", "requirements"),
+    [
+        ("harness", [CORE, EXTRAS["gguf"]]),
+        ("regimes", [CORE]),
+        ("suites", [CORE]),
+        ("leaderboard", [CORE, EXTRAS["leaderboard"]]),
+    ],
+)
+def test_every_import_is_declared(package: str, requirements: list[list[str]]) -> None:
+    declared, homes = _declared(*requirements), metadata.packages_distributions()
+    missing = {
+        name: str(file.relative_to(ROOT))
+        for name, file in _imported(package).items()
+        if name not in ENGINE and not {_normal(home) for home in homes.get(name, [name])} & declared
+    }
+    assert not missing
+
+
+def test_the_engine_environment_pins_what_only_it_has() -> None:
+    pins = {
+        line.split("==")[0].removesuffix("-cpu")
+        for line in (ROOT / "constraints-openrlhf.txt").read_text().splitlines()
+    }
+    assert pins >= ENGINE
+
+
+def test_extras_are_spelt_as_their_packages_spell_them() -> None:
+    """pip warns of an extra that a package does not have, and then installs without it."""
+    for requirement in CORE:
+        if asked := re.match(r"([\w.-]+)\[([\w,.-]+)\]", requirement):
+            known = metadata.metadata(asked[1]).get_all("Provides-Extra") or []
+            assert set(asked[2].split(",")) <= set(known), requirement

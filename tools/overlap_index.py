@@ -1,0 +1,50 @@
+"""Write harness/tasks/overlaps.json: which problems of each pinned training set repeat a problem of a pinned evaluation set.
+
+    python tools/overlap_index.py DATA_FOLDER
+
+The folder holds every set of `harness data` under its name there; checksums are verified. Run it when a set, a pin, or
+`find_overlaps` changes; a test compares the file with the sets. It holds ids and similarities, no problem's text.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+
+from harness.tasks.data import load
+from harness.tasks.overlap import INDEX, Index, find_overlaps
+from harness.tasks.registry import EVALUATION_SETS
+from harness.tasks.sets import SETS
+from harness.tasks.training import SOURCES
+
+
+def index(folder: Path) -> Index:
+    """The index of all pinned sets. Raises DataError."""
+    evaluation = [(name, row.id, row.problem) for name in EVALUATION_SETS for row in load(name, folder)]
+    return Index(
+        sets={name: SETS[name].sha256 for name in (*EVALUATION_SETS, *SOURCES.values())},
+        overlaps={
+            source: find_overlaps(((row.id, row.problem) for row in load(source, folder)), evaluation)
+            for source in SOURCES.values()
+        },
+    )
+
+
+def text(found: Index) -> str:
+    """The file: one repeated problem a line."""
+    sets = json.dumps(found.sets, indent=1).replace("\n", "\n ")
+    rows = (
+        f'  "{name}": [' + ",".join(f"\n   {json.dumps(msgspec.to_builtins(row))}" for row in overlaps) + "]"
+        for name, overlaps in found.overlaps.items()
+    )
+    overlaps = ",\n".join(rows)
+    return f'{{\n "sets": {sets},\n "overlaps": {{\n{overlaps}\n }}\n}}\n'
+
+
+if __name__ == "__main__":
+    found = index(Path(sys.argv[1]))
+    INDEX.write_text(text(found), "utf-8")
+    print(f"{INDEX}: {', '.join(f'{len(rows)} of {name}' for name, rows in found.overlaps.items())}")
