@@ -19,7 +19,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.allocation.models import shape_from_config
-from harness.allocation.size import REDUCE_BUCKET_BYTES, trainer_states
+from harness.allocation.size import REDUCE_BUCKET, bucket_bytes, trainer_states
 
 CONFIG = {
     "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64,
@@ -52,7 +52,7 @@ def main() -> None:
         config={
             "train_micro_batch_size_per_gpu": 1,
             "train_batch_size": ranks,
-            "zero_optimization": {"stage": stage},
+            "zero_optimization": {"stage": stage, "reduce_bucket_size": REDUCE_BUCKET},
             "bf16": {"enabled": True},
             "zero_allow_untested_optimizer": True,
         },
@@ -63,7 +63,7 @@ def main() -> None:
     engine.step()
     full = alive(torch.float32)
     states = trainer_states(shape_from_config("SmolLM2-135M", config.to_dict()), "bf16", stage, ranks)
-    expected = states.weights + states.gradients + (REDUCE_BUCKET_BYTES if stage == 3 else 0)
+    expected = states.weights + states.gradients + (bucket_bytes("bf16", 3) if stage == 3 else 0)
     if int(os.environ["RANK"]) == 0:
         found = {"weights_and_gradients": round(half / expected, 4), "optimiser": round(full / states.optimiser, 4)}
         print(json.dumps({"stage": stage, "ranks": ranks, **found}))

@@ -11,9 +11,9 @@ import msgspec
 from harness.allocation.demand import PolicyDemand, Workload
 from harness.allocation.size import (
     CONTEXT_BYTES,
-    REDUCE_BUCKET_BYTES,
     Memory,
     activation_bytes,
+    bucket_bytes,
     kv_cache_bytes,
     measuring_bytes,
     trainer_states,
@@ -208,7 +208,7 @@ def _trainers(policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu) -> Ite
                     states,
                     activations=activations,
                     measuring=measuring_bytes(policy.model, ranks, activations) if policy.measured else 0,
-                    context=gpu.context + (REDUCE_BUCKET_BYTES if zero == 3 else 0),
+                    context=gpu.context + bucket_bytes(policy.precision, zero),
                 )
                 yield memory, micro, checkpointing, zero
 

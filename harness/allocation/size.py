@@ -17,8 +17,8 @@ KV_BLOCK = 16
 """Tokens per block of the paged KV cache: vLLM's `CacheConfig.DEFAULT_BLOCK_SIZE`."""
 CONTEXT_BYTES = 2 * 10**9
 """CUDA context, communication buffers and allocator slack of one process on a GPU: a prior, not measured here."""
-REDUCE_BUCKET_BYTES = 10**9
-"""What ZeRO 3 keeps beside the states: DeepSpeed's default reduce bucket of 5e8 elements (benchmarks/zero_memory.py)."""
+REDUCE_BUCKET = 5 * 10**7
+"""Elements of gradients that ZeRO 2 and 3 reduce at once. DeepSpeed's default is ten times as many: 1 GB of bf16."""
 LOGITS_BYTES = 12
 """Per token and entry of the vocabulary, of a backward pass through the log-softmax: three fp32 copies at the fullest moment."""
 DOUBLES_BYTES = 24
@@ -63,6 +63,11 @@ class Memory(msgspec.Struct, frozen=True):
 def weight_bytes(model: ModelShape, precision: Precision) -> int:
     """2 Psi in bf16, 4 Psi in fp32."""
     return model.parameters * (2 if precision == "bf16" else 4)
+
+
+def bucket_bytes(precision: Precision, zero: int) -> int:
+    """The buffer in which ZeRO 2 and 3 reduce gradients (stage 2: while a backward pass lasts)."""
+    return REDUCE_BUCKET * (2 if precision == "bf16" else 4) if zero >= 2 else 0
 
 
 def trainer_states(model: ModelShape, precision: Precision, zero: int, ranks: int) -> Memory:

@@ -21,8 +21,7 @@ else:
 
 def pytest_collection_modifyitems(items):
     """What has moved in another version is said first, before anything here has adapted it."""
-    # A policy that sleeps puts all tensors of its process away: here, where it is not alone in it, before others have left any.
-    items.sort(key=lambda item: ("test_versions" not in item.nodeid, "test_sleeping_and_scoring" not in item.nodeid))
+    items.sort(key=lambda item: "test_versions" not in item.nodeid)
 
 
 def draw(count, seed):

@@ -33,9 +33,11 @@ from harness.verification.verdict import Verdict
 LONGEST = 24
 LOSS, NORM, WEIGHT = 1e-5, 1e-4, 1e-5
 """Relative, relative, absolute per step."""
-STEP, RARE = 1e-4, 1e-5
-"""The learning rate; and the share of weights that one update may have found with a gradient of no more than rounding, which
-AdamW divides by its own size: which these are, and how far they go, is the CPU's (1.07e-5 for the furthest on an AMD EPYC)."""
+STEP = 1e-4
+"""The learning rate, and so about how far AdamW can move a weight in one update."""
+ROUNDING = 1e-6
+"""Of its tensor's largest gradient: AdamW divides a gradient by its own size, so one of about rounding moves its weight by any
+part of a step."""
 SCALE = 0.1
 """A loss is a sum of advantages of order 1 that nearly cancel; below this its relative error says nothing."""
 REGIMES = ("independent", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft", "sapo")
@@ -205,7 +207,7 @@ def test_updates_equal_the_embedded_engine(stage, trainers, world, folders, tmp_
                 worst["weight"] = max(worst["weight"], difference / (step + 1))
                 assert worst["loss"] < LOSS, f"{case}: {loss} {mine.loss}"
                 assert worst["norm"] < NORM, case
-                assert worst["weight"] < WEIGHT, case
+                assert worst["weight"] < 1.0, case
     report_line(f"parity, ZeRO {stage}, {trainers.ranks} ranks: worst {worst}")
 
 
@@ -315,16 +317,19 @@ def learn(trainers, terms, prompts, folder, optimisation):
 
 
 def weight_difference(trainers, embedded, folder):
-    """The difference that all but `RARE` of the weights stay within; no weight may differ by a whole step of AdamW."""
+    """The worst difference of a weight, as a share of what its gradient's size allows it: `WEIGHT`, or a step where the
+    gradient is no more than rounding."""
     folder.mkdir()
     trainers.call("save", str(folder), "moments.safetensors")
     ours = load_file(folder / "model.safetensors")
-    embedded.model.save_pretrained(folder / "embedded")
-    theirs = load_file(folder / "embedded" / "model.safetensors")
-    assert theirs.keys() <= ours.keys()
-    apart = np.concatenate([np.abs(ours[name] - theirs[name]).ravel() for name in theirs])
-    assert apart.max() < STEP
-    return float(np.quantile(apart, 1 - RARE))
+    worst = 0.0
+    for name, weight in embedded.model.named_parameters():
+        if name not in ours:  # tied to another, which is compared
+            continue
+        size = embedded._optimiser.state[weight]["exp_avg_sq"].sqrt().numpy()
+        allowed = np.clip(STEP * ROUNDING * size.max() / np.maximum(size, 1e-30), WEIGHT, STEP)
+        worst = max(worst, float((np.abs(ours[name] - weight.detach().numpy()) / allowed).max()))
+    return worst
 
 
 def test_parity_would_notice_another_objective(world, folders):

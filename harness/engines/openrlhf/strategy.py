@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from harness.allocation.size import REDUCE_BUCKET
 from harness.engines.openrlhf import cpu, flash
 
 flash.stand_in()
@@ -60,8 +61,10 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
         steps when told to, however many micro-batches went before."""
         if optim_dict is not None:
             optim_dict["params"]["torch_adam"] = True
+        config = super().get_ds_train_config(optim_dict, max_norm=max_norm)
+        config["zero_optimization"]["reduce_bucket_size"] = REDUCE_BUCKET
         return {
-            **super().get_ds_train_config(optim_dict, max_norm=max_norm),
+            **config,
             "managed_gradient_accumulation": False,
             "gradient_accumulation_steps": 1,
             "steps_per_print": 10**9,

@@ -120,6 +120,8 @@ class PolicyWorker(PolicyModelActor.__ray_metadata__.modified_class):  # type: i
     ) -> None:
         """Load the weights, or load them again: everything of an earlier call is dropped."""
         cpu.adapt_trainer(strategy.deadline)
+        if getattr(self, "actor", None) is not None:
+            self.actor.model.destroy()  # DeepSpeed's hooks would keep everything
         self.trainer = self.actor = self.actor_optim = self.actor_scheduler = None
         self._away = {}
         super().init_model_from_pretrained(strategy, pretrain, max_steps, None)
