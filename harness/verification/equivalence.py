@@ -1,17 +1,22 @@
 """Whether an answer means the same as the gold: our rules first, algebra only for what they leave open.
 
-`compare` is pure string work and exact arithmetic. Two expressions that need a computer algebra system are handed to
-`algebra`; without one, `NeedsAlgebra` is raised and the pool decides.
+`compare` is string work, exact arithmetic and values at points, in bounded time. Where the gold is in none of our grammars the pair
+is handed to `algebra`; without one, `NeedsAlgebra` is raised and the pool decides. Where the gold is and the answer is
+not, the answer is wrong: what cannot be read cheaply states nothing.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from fractions import Fraction
 from functools import lru_cache
 
+from harness.verification.expression import Expression, TooLarge, near, number, read, same_equation, same_value
+from harness.verification.items import Items, expand, split_items
 from harness.verification.normal import compact, normalise
 from harness.verification.numerals import MAX_DIGITS, Numeral, parse_numeral, same_number, split_unit
+from harness.verification.stated import name_of, relation, stated
 
 Algebra = Callable[[str, str], bool]
 MAX_ANSWER = 2_000
@@ -33,10 +38,9 @@ _BIG_BINOMIAL = re.compile(r"\\[dt]?binom\s*\{[^{}]*\d{4,}|\\(?:sum|prod|int)\b"
 _CLOCK = re.compile(r"(\d{1,4})\s*:\s*(\d{1,4})(?:\s*:\s*(\d{1,4}))?")
 _WORDED = re.compile(r"\\text\s*\{[^{}]*\}|\([A-H]\)|[A-H]")
 _WORD = re.compile(r"[A-Za-z][A-Za-z '\-]{2,}")
-_LEADING_TEXT = re.compile(r"\\text\s*\{[^{}]*\}\s*[:=]?\s*(?=\S)")
 _MATRIX = re.compile(r"\\begin\s*\{[pbB]?matrix\}(.*)\\end\s*\{[pbB]?matrix\}", re.DOTALL)
-_MEMBER = re.compile(r"[A-Za-z]\s*\\in(?![a-zA-Z])\s*")
-_OPENERS = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle"}
+_BASED = re.compile(r"(?:\\text\s*\{)?[0-9A-Z.]+\}?\s*_\s*\{?\s*\d+\s*\}?")
+_FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 
 
 class NeedsAlgebra(Exception):
@@ -81,7 +85,7 @@ def _normal_gold(gold: str) -> str:
 
 @lru_cache(maxsize=8_192)
 def _gold_numeral(gold: str) -> Numeral | None:
-    return parse_numeral(_value_side(gold))
+    return parse_numeral(stated(gold)[0])
 
 
 def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
@@ -96,54 +100,36 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
             int(part or 0) for part in clock.groups()
         ]
     if _WORDED.fullmatch(gold):
-        return _letters(gold) == _letters(_value_side(answer))
+        return any(_letters(gold) == _letters(value) for value in stated(answer))
     gold, answer = _without_parentheses(gold), _without_parentheses(answer)
-    number = _gold_numeral(gold)
-    if number is not None:
-        return _equals_numeral(gold, number, answer)
+    numeral = _gold_numeral(gold)
+    if numeral is not None:
+        return any(_is_numeral(numeral, gold, value) for value in stated(answer))
     if _WORD.fullmatch(gold) and _letters(gold) == _letters(answer):
         return True
+    if _BASED.fullmatch(gold):
+        return any(compact(gold) == compact(value) for value in stated(answer))
     structured = _compare_matrices(gold, answer, algebra)
     if structured is None:
         structured = _compare_items(gold, answer, algebra)
+    if structured is None:
+        structured = _compare_relations(gold, answer)
     if structured is not None:
         return structured
-    return _algebraic(gold, answer, algebra)
+    return any(_algebraic(stated(gold)[0], value, algebra) for value in stated(answer))
 
 
-def _equals_numeral(gold: str, number: Numeral, answer: str) -> bool:
-    stated = parse_numeral(_value_side(answer))
-    if stated is not None:
-        return same_number(number, stated)
-    # `\frac{-1}{2}x`-like answers, lists and anything left to evaluate are not numerals
-    return compact(_value_side(answer)) == compact(_value_side(gold))
-
-
-def _value_side(text: str) -> str:
-    """The value of `x = 5`, `f(2) = 5`, `6 \\cdot 7 = 42`, `x \\approx 5`: an equation solved for something without digits of
-    its own. `x - 2 = 0` states no value and is returned whole."""
-    text = _LEADING_TEXT.sub("", text, count=1) if text.startswith("\\text") else text
-    if member := _MEMBER.match(text):
-        return text[member.end() :]
-    left, relation, right = _split_relation(text)
-    if not relation:
-        return text
-    bare = re.sub(r"_\s*(?:\{[^{}]*\}|\w)|\\[a-zA-Z]+|[A-Za-z]'?\s*\([^()]*\)", "", left)
-    solved = not re.search(r"\d", bare) or not re.search(r"[A-Za-z]", re.sub(r"\\[a-zA-Z]+", "", left))
-    return right if solved and right else text
-
-
-def _split_relation(text: str) -> tuple[str, str, str]:
-    parts = re.split(r"(?<![<>!\\])(?:=|\\approx|\\equiv(?!\w))", text)
-    if len(parts) < 2 or "," in text or re.search(r"[<>]|\\(?:le|ge|lt|gt|neq?)(?![a-zA-Z])", text):
-        return text, "", ""
-    return parts[0].strip(), "=", parts[-1].strip()
+def _is_numeral(numeral: Numeral, gold: str, value: str) -> bool:
+    offered = parse_numeral(_without_parentheses(value))
+    if offered is not None:
+        return same_number(numeral, offered)
+    return compact(value) == compact(stated(gold)[0])
 
 
 def _without_parentheses(text: str) -> str:
     """`(x+1)` is `x+1`; a tuple, an interval and `(a)(b)` stay."""
-    brackets, items = split_items(text)
-    return _without_parentheses(items[0]) if brackets == "()" and len(items) == 1 else text
+    split = split_items(text)
+    return _without_parentheses(split.items[0]) if split.brackets == "()" and len(split.items) == 1 else text
 
 
 def _letters(text: str) -> str:
@@ -151,71 +137,35 @@ def _letters(text: str) -> str:
     return re.sub(r"[\s().:'\-]", "", re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text)).lower()
 
 
-def split_items(text: str) -> tuple[str, list[str]]:
-    """(brackets, items) of a list, tuple, set or interval; brackets are empty for a bare list."""
-    brackets, body = "", text
-    for opener in _OPENERS:
-        if text.startswith(opener):
-            closer = next((c for c in (")", "]", r"\}", r"\rangle") if text.endswith(c)), None)
-            if closer and _closes_at_end(text, len(opener), len(text) - len(closer)):
-                brackets, body = opener + closer, text[len(opener) : -len(closer)]
-                break
-    items, depth, start, position = [], 0, 0, 0
-    pattern = re.compile(r"\\text\s*\{\s*,?\s*(?:and|or)\s*\}|\\[{}]|[()\[\]{},;]|(?<=\s)(?:and|or)(?=\s)")
-    while match := pattern.search(body, position):
-        token = match.group()
-        position = match.end()
-        if token in ("(", "[", "{", "\\{"):
-            depth += 1
-        elif token in (")", "]", "}", "\\}"):
-            depth -= 1
-        elif depth == 0:
-            items.append(body[start : match.start()].strip())
-            start = position
-    items.append(body[start:].strip())
-    return brackets, [item for item in items if item]
-
-
-def _closes_at_end(text: str, start: int, end: int) -> bool:
-    depth = 1
-    for match in re.finditer(r"\\[{}]|[()\[\]]|\\[lr]angle", text[start:end]):
-        depth += 1 if match.group() in ("(", "[", "\\{", "\\langle") else -1
-        if depth == 0:
-            return False
-    return True
-
-
 def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    """Lists, tuples, sets and intervals item by item; None when neither side is one."""
-    gold_brackets, gold_items = split_items(_value_side(gold))
-    answer_brackets, answer_items = split_items(_value_side(answer))
-    if len(gold_items) < 2 and len(answer_items) < 2:
+    """Lists, tuples, sets, intervals and unions item by item; None when neither side is one."""
+    ours, theirs = expand(split_items(stated(gold)[0])), expand(split_items(stated(answer)[0]))
+    if len(ours.items) < 2 and len(theirs.items) < 2:
         return None
-    if (
-        "\\pm" in gold + answer
-        or "\\cup" in gold + answer
-        or "\\begin" in gold + answer
-        or ("\\infty" in gold and not gold_brackets)
-    ):
-        return None
-    if len(gold_items) != len(answer_items) or len(gold_items) > MAX_ITEMS:
+    if len(ours.items) != len(theirs.items) or len(ours.items) > MAX_ITEMS:
         return False
-    if gold_brackets in ("", r"\{\}"):
-        return answer_brackets in ("", r"\{\}", "()") and _match_unordered(gold_items, answer_items, algebra)
-    loose = gold_brackets == "()" and answer_brackets == ""
-    if gold_brackets != answer_brackets and not loose:
+    if r"\cup" in theirs.separators and r"\cup" not in ours.separators:
         return False
-    return all(_equal(g, a, algebra) for g, a in zip(gold_items, answer_items, strict=True))
+    if ours.brackets in ("", r"\{\}"):
+        return theirs.brackets in ("", r"\{\}", "()") and _match_unordered(ours, theirs, algebra)
+    loose = ours.brackets == "()" and theirs.brackets == ""
+    if (ours.brackets != theirs.brackets and not loose) or not theirs.separators <= {",", ";"}:
+        return False
+    names = [name_of(item) for item in theirs.items]
+    values = theirs.items
+    if all(len(name) == 1 for name in names) and len(set(names)) == len(names):  # `y = 2, x = 1` is (1, 2)
+        values = [item for _, item in sorted(zip(names, theirs.items, strict=True))]
+    return all(_equal(g, a, algebra) for g, a in zip(ours.items, values, strict=True))
 
 
 def _compare_matrices(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
     """Entry by entry; None when the gold is no matrix."""
-    rows, stated = _matrix(_value_side(gold)), _matrix(_value_side(answer))
+    rows, told = _matrix(stated(gold)[0]), _matrix(stated(answer)[0])
     if rows is None:
         return None
-    if stated is None or [len(row) for row in rows] != [len(row) for row in stated]:
+    if told is None or [len(row) for row in rows] != [len(row) for row in told]:
         return False
-    entries = [(g, a) for left, right in zip(rows, stated, strict=True) for g, a in zip(left, right, strict=True)]
+    entries = [(g, a) for left, right in zip(rows, told, strict=True) for g, a in zip(left, right, strict=True)]
     return len(entries) <= MAX_ITEMS and all(_equal(g, a, algebra) for g, a in entries)
 
 
@@ -227,14 +177,48 @@ def _matrix(text: str) -> list[list[str]] | None:
     return [[entry.strip() for entry in row.split("&")] for row in rows]
 
 
-def _match_unordered(gold: list[str], answer: list[str], algebra: Algebra | None) -> bool:
-    left = list(answer)
-    for item in gold:
-        found = next((i for i, candidate in enumerate(left) if _equal(item, candidate, algebra)), None)
+def _match_unordered(gold: Items, answer: Items, algebra: Algebra | None) -> bool:
+    left = list(answer.items)
+    for item in gold.items:
+        name = name_of(item)
+        found = next(
+            (
+                i
+                for i, other in enumerate(left)
+                if name_of(other) in ("", name or name_of(other)) and _equal(item, other, algebra)
+            ),
+            None,
+        )
         if found is None:
             return False
         del left[found]
     return True
+
+
+def _compare_relations(gold: str, answer: str) -> bool | None:
+    """Equations in several unknowns up to a factor, inequalities side by side; None where the gold is neither."""
+    sides, signs = relation(gold)
+    if not signs:
+        return None
+    if signs == ["="] and len(stated(answer)) and relation(answer)[1] == ["="]:
+        ours, theirs = ([read(side) for side in relation(text)[0]] for text in (gold, answer))
+        if None in ours or None in theirs or compact(stated(gold)[0]) != compact(gold) and not _symbols(ours[1]):
+            return None  # `x = 5` wants a value
+        try:
+            return same_equation((ours[0], ours[1]), (theirs[0], theirs[1])) or None  # type: ignore[arg-type]
+        except TooLarge as large:
+            raise OverLimit("value") from large
+    if not set(signs) & set(_FLIPPED):
+        return None
+    told, stated_signs = relation(answer)
+    for parts, found in ((told, stated_signs), (told[::-1], [_FLIPPED.get(sign, sign) for sign in stated_signs[::-1]])):
+        if found == signs and all(_equal(ours, theirs, None) for ours, theirs in zip(sides, parts, strict=True)):
+            return True
+    return False
+
+
+def _symbols(side: Expression | None) -> frozenset[str]:
+    return side.symbols if side else frozenset()
 
 
 def check_limits(gold: str, answer: str) -> None:
@@ -266,22 +250,51 @@ def check_limits(gold: str, answer: str) -> None:
 
 
 def _algebraic(gold: str, answer: str, algebra: Algebra | None) -> bool:
-    gold_value, gold_unit = split_unit(_value_side(gold))
-    answer_value, answer_unit = split_unit(_value_side(answer))
-    if gold_unit and answer_unit and gold_unit != answer_unit:
+    (gold, gold_phrase), (answer, phrase) = split_unit(gold), split_unit(answer)
+    if gold_phrase.unit and phrase.unit and gold_phrase.unit != phrase.unit:
         return False
-    if "=" in answer_value and "=" not in gold_value:
+    if gold_phrase.percent != phrase.percent or ("=" in answer and "=" not in gold):
         return False
-    gold_operators = set(_EVALUATE.findall(gold_value))
-    if set(_EVALUATE.findall(answer_value)) - gold_operators:
+    if set(_EVALUATE.findall(answer)) - set(_EVALUATE.findall(gold)):
         return False
-    if _ARITHMETIC.search(answer_value) and not _ARITHMETIC.search(gold_value):
+    if _ARITHMETIC.search(answer) and not _ARITHMETIC.search(gold):
         return False
-    if compact(gold_value) == compact(answer_value):
+    if compact(gold) == compact(answer) and gold_phrase.factor == phrase.factor:
         return True
+    ours = _scaled(gold, gold_phrase.factor)
+    if ours is not None:
+        theirs = _scaled(answer, phrase.factor)
+        if theirs is None:
+            return False
+        try:
+            same = _rounded(ours, answer) or same_value(ours, theirs)
+        except TooLarge as large:
+            raise OverLimit("value") from large
+        if same is not None:
+            return same
+    if gold_phrase.factor != phrase.factor:
+        return False
     if algebra is None:
         raise NeedsAlgebra
-    return algebra(gold_value, answer_value)
+    return algebra(gold, answer)
+
+
+def _scaled(text: str, factor: Fraction) -> Expression | None:
+    expression = read(text)
+    if expression is None or factor == 1:
+        return expression
+    return Expression(("*", ("number", factor), expression.root), expression.symbols)
+
+
+def _rounded(gold: Expression, answer: str) -> bool:
+    """A decimal of six or more significant digits that is the gold's value rounded or cut there."""
+    offered = parse_numeral(answer)
+    if offered is None or not offered.places:
+        return False
+    value = number(gold)
+    if value is None or len(str(abs(int(offered.value * 10**offered.places)))) < 6:
+        return False
+    return near(value, offered.value, Fraction(1, 10**offered.places))
 
 
 def same_answer(left: str, right: str) -> bool:

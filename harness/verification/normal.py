@@ -19,7 +19,15 @@ _REWRITES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"\\(?:left|right|[bB]igg?[lrm]?)(?=\s*(?:[()\[\]|./]|\\[{}|lr]))\s*", ""),
-        (r"\\(?:displaystyle|textstyle|limits|nolimits)(?![a-zA-Z])", ""),
+        (r"\\(?:display|text|script|scriptscript)style(?![a-zA-Z])|\\(?:no)?limits(?![a-zA-Z])", ""),
+        (
+            r"\\(?:bf(?:series)?|rm|it|sf|tt|em|bold|boldmath|tiny|small|normalsize|large|Large|LARGE|huge|Huge|mathstrut|strut"
+            r"|centering)(?![a-zA-Z])\s*",
+            "",
+        ),
+        (r"\\(?:text)?color\s*(?:\[[^\[\]]*\]\s*)?\{[^{}]*\}", ""),
+        (r"\\(?:color|textcolor)\s*[a-z]+(?=\s)", ""),
+        (r"\\[hv]?phantom\s*\{[^{}]*\}", ""),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         (r"\\(?:geqslant|geq)(?![a-zA-Z])", r"\\ge"),
         (r"\\(?:leqslant|leq)(?![a-zA-Z])", r"\\le"),
@@ -43,10 +51,15 @@ _REWRITES = tuple(
         (r"/\s*\(\s*([\d.]+)\s*\)(?![\^\w])", r"/\1"),
         (r"(?<=\d)(?=i(?![a-zA-Z]))", " "),  # `5i` and `5*i` must be read alike
         (r"(?<=\d)\*(?=[a-zA-Z\\])", " "),
+        (r"\\text\s*\{\s*\}", ""),
         (r"\s+", " "),
     )
 )
+_WRAPPER = re.compile(r"(?:\\(?:mathbf|boldsymbol|bm|emph|underline|ensuremath|mathit|mathsf)\s*)?\{")
 _INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+_ALTERNATIVE = re.compile(
+    r"\\(?:text|mbox|mathrm|textrm)\s*\{(?=[^{}]*\d|\s*,?\s*(?:and|or)\b\s*\})([^{}]*?)\b(and|or)\b([^{}]*)\}"
+)
 _ROW = "\x01"  # a matrix row's end, which the rules on single backslashes must not see
 _WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
 
@@ -55,10 +68,24 @@ def normalise(answer: str) -> str:
     """The same answer in the one spelling that the comparison rules expect."""
     text = _INVISIBLE.sub("", answer.translate(_CHARACTERS)).strip()
     text = unwrap(text).replace("\\\\", _ROW)
+    text = _ALTERNATIVE.sub(r"\\text{\1} \2 \\text{\3}", text)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     text = unwrap(text.strip().rstrip(".,;:\\").strip())
-    return text.strip("*").replace(_ROW, "\\\\")
+    return _without_wrapper(text.strip("*")).replace(_ROW, "\\\\")
+
+
+def _without_wrapper(text: str) -> str:
+    r"""``{42}`` and ``\mathbf{42}`` are 42."""
+    match = _WRAPPER.match(text)
+    if match is None:
+        return text
+    depth = 0
+    for brace in re.finditer(r"\\.|[{}]", text):
+        depth += {"{": 1, "}": -1}.get(brace.group(), 0)
+        if brace.group() == "}" and depth == 0:
+            return _without_wrapper(text[match.end() : -1].strip()) if brace.end() == len(text) else text
+    return text
 
 
 def unwrap(text: str) -> str:
@@ -70,6 +97,12 @@ def unwrap(text: str) -> str:
     return text
 
 
+def _kept_space(match: re.Match[str]) -> str:
+    following = match.string[match.end()]
+    keep = following.isdigit() if match[1].isdigit() else following.isalpha()
+    return match[1] + ("\0" if keep else "")
+
+
 def compact(text: str) -> str:
-    """Without white space, for comparing two normalised spellings."""
-    return re.sub(r"(\\[a-zA-Z]+) (?=[a-zA-Z])", "\\1\0", text).replace(" ", "").replace("\0", " ")
+    """Without white space, for comparing two normalised spellings; `4 2` is not 42."""
+    return re.sub(r"(\\[a-zA-Z]+|\d) (?=[a-zA-Z\d])", _kept_space, text).replace(" ", "").replace("\0", " ")

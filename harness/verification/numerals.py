@@ -11,18 +11,10 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from harness.verification.words import NOTHING, Phrase, read_phrase
+
 MAX_DIGITS = 400
 _MAX_EXPONENT = 4_000
-
-_UNITS = {
-    "cm": "cm centimeter centimetre", "m": "m meter metre", "km": "km kilometer kilometre", "mm": "mm millimeter millimetre",
-    "in": "in inch inches", "ft": "ft foot feet", "yd": "yd yard", "mi": "mi mile", "s": "s sec second", "min": "min minute",
-    "h": "h hr hour", "day": "day", "week": "week", "month": "month", "year": "year yr", "g": "g gram", "kg": "kg kilogram",
-    "mg": "mg milligram", "lb": "lb pound", "degree": "degree deg", "dollar": "dollar usd", "cent": "cent", "pi": "pi",
-    "radian": "radian rad", "mph": "mph", "l": "l liter litre", "ml": "ml milliliter millilitre", "unit": "unit",
-    "cup": "cup", "hz": "hz", "j": "j joule", "k": "kelvin", "n": "newton", "w": "watt", "v": "volt", "percent": "percent",
-}  # fmt: skip
-_CANONICAL = {alias: name for name, aliases in _UNITS.items() for alias in aliases.split()}
 
 _INTEGER = r"\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?: \d{3})+(?!\d)|\d+"
 _DECIMAL = rf"(?:(?:{_INTEGER})(?:\.\d*)?|\.\d+)"
@@ -34,23 +26,27 @@ _NUMERAL = re.compile(
     rf"|(?:(?P<whole2>\d+) )?(?P<top2>{_DECIMAL})\s*/\s*(?P<bottom2>{_DECIMAL})"
     rf"|(?:(?P<mantissa>{_DECIMAL})\s*(?:\\times|\\cdot|\*)\s*)?10\s*\^\s*(?:\{{\s*(?P<power>[-+]?\s*\d+)\s*\}}|(?P<power1>\d))"
     rf"|(?P<mantissa2>{_DECIMAL})[eE](?P<power2>[-+]?\d+)"
-    rf"|(?P<base>\d+)\s*\^\s*(?:\{{\s*(?P<exponent>\d+)\s*\}}|(?P<exponent1>\d))"
-    rf"|(?P<digits>\d+)\s*_\s*(?:\{{\s*(?P<radix>\d+)\s*\}}|(?P<radix1>\d+)|\\text\{{\s*(?P<radix2>[a-z]+)\s*\}})"
+    rf"|(?P<base>\d+)\s*\^\s*(?:\{{\s*(?P<exponent>-?\s*\d+)\s*\}}|(?P<exponent1>\d))"
+    rf"|(?P<digits>\d+)\s*_\s*(?:\{{\s*(?P<radix>\d+)\s*\}}|(?P<radix1>\d+)|\{{?\s*\\text\s*\{{\s*(?P<radix2>[a-z]+)\s*\}}\s*\}}?)"
+    rf"|(?P<start>\d*\.\d*)\\(?:overline|bar)\s*\{{(?P<period>\d+)\}}"
     rf"|(?P<decimal>{_DECIMAL}))"
     rf"\s*(?P<tail>.*)"
 )
-_TEXT_UNIT = re.compile(r"\\text\s*\{([^{}]*)\}\s*(?:\^\s*\{?\s*-?\d\s*\}?)?|/")
-_TRAILING_UNIT = re.compile(r"(.*[^\s{(])\s*\\text\s*\{([^{}]*)\}\s*(?:\^\s*\{?\s*\d\s*\}?)?", re.DOTALL)
-_WORD_UNIT = re.compile(r"[A-Za-z]{2,}(?:\s+[A-Za-z]{2,})*\.?")
+_BASES = {
+    name: base for base, name in enumerate("two three four five six seven eight nine ten eleven twelve".split(), 2)
+}
+_DOLLAR = frozenset({("dollar", 1)})
+_DEGREE = frozenset({("degree", 1)})
 
 
 @dataclass(frozen=True, slots=True)
 class Numeral:
-    """An exact value and what was written beside it. `places` counts decimal digits; None for other notations."""
+    """An exact value and what was written beside it. `places` counts decimal digits; None for other notations. `unit`: known
+    units and their powers."""
 
     value: Fraction
     percent: bool = False
-    unit: str = ""
+    unit: frozenset[tuple[str, int]] = frozenset()
     radix: int | None = None
     places: int | None = None
     integral: bool = True
@@ -67,15 +63,24 @@ def parse_numeral(text: str) -> Numeral | None:
     value = _value(match)
     if value is None:
         return None
-    percent, unit = tail
+    unit = tail.unit
+    if match["currency"] == "$":
+        if ("cent", 1) in unit:
+            return None
+        unit |= _DOLLAR
     radix = match["radix"] or match["radix1"]
+    if match["radix2"]:
+        if match["radix2"] not in _BASES:
+            return None
+        radix = str(_BASES[match["radix2"]])
     decimal = match["decimal"]
+    value *= -tail.factor if match["sign"] == "-" else tail.factor
     return Numeral(
-        value=-value if match["sign"] == "-" else value,
-        percent=percent,
-        unit=unit or ("dollar" if match["currency"] == "$" else ""),
+        value=value,
+        percent=tail.percent,
+        unit=unit,
         radix=int(radix) if radix else None,
-        places=len(decimal.partition(".")[2]) if decimal else None,
+        places=len(decimal.partition(".")[2]) if decimal and tail.factor == 1 else None,
         integral=value.denominator == 1,
     )
 
@@ -88,7 +93,7 @@ def same_number(gold: Numeral, answer: Numeral) -> bool:
     """
     if gold.unit and answer.unit and gold.unit != answer.unit:
         return False
-    if gold.radix is not None and answer.radix is not None and gold.radix != answer.radix:
+    if answer.radix is not None and answer.radix != (gold.radix or 10):
         return False
     difference = abs(gold.value - answer.value)
     if difference == 0:
@@ -127,39 +132,30 @@ def _value(match: re.Match[str]) -> Fraction | None:
         mantissa = match["mantissa"] or match["mantissa2"]
         return None if abs(exponent) > _MAX_EXPONENT else _number(mantissa or "1") * Fraction(10) ** exponent
     if match["base"]:
-        base, exponent = int(match["base"]), int(match["exponent"] or match["exponent1"])
-        return Fraction(base**exponent) if exponent * base.bit_length() <= 3 * _MAX_EXPONENT else None
+        base, exponent = int(match["base"]), int((match["exponent"] or match["exponent1"]).replace(" ", ""))
+        small = abs(exponent) * base.bit_length() <= 3 * _MAX_EXPONENT and (base or exponent >= 0)
+        return Fraction(base) ** exponent if small else None
+    if match["period"]:
+        start, period = match["start"], match["period"]
+        places = len(start.partition(".")[2])
+        fraction = Fraction(int(period), (10 ** len(period) - 1) * 10**places)
+        return fraction + (Fraction("0" + start + "0") if start != "." else 0)
     return _number(match["digits"] or match["decimal"])
 
 
-def _tail(tail: str) -> tuple[bool, str] | None:
-    """(percent sign?, canonical unit) of what follows the number; None where it is no unit."""
+def _tail(tail: str) -> Phrase | None:
+    """What follows the number; None where it is neither unit nor scale."""
     tail = tail.strip()
-    if not tail:
-        return False, ""
-    if tail.startswith("%"):
-        return None if tail[1:].strip() else (True, "")
     if tail.startswith(r"^\circ"):
         rest = tail.removeprefix(r"^\circ").strip()
-        return (False, "degree") if re.fullmatch(r"(?:\\text\s*\{\s*[CFK]\s*\}|[CFK])?", rest) else None
-    if words := _TEXT_UNIT.findall(tail):
-        return (False, _unit(words[0])) if not _TEXT_UNIT.sub("", tail).strip() else None
-    if _WORD_UNIT.fullmatch(tail):
-        words = tail.rstrip(".").lower().split()
-        known = _CANONICAL.get(words[-1]) or _CANONICAL.get(words[-1].removesuffix("s")) or _CANONICAL.get(words[0])
-        if known == "percent":
-            return True, ""
-        return (False, _unit(tail)) if known and known != "pi" else None
-    return None
+        return Phrase(unit=_DEGREE) if re.fullmatch(r"(?:\\text\s*\{\s*[CFK]\s*\}|[CFK])?", rest) else None
+    return read_phrase(tail)
 
 
-def split_unit(text: str) -> tuple[str, str]:
-    """An expression without the unit in ``\\text{...}`` behind it, and that unit's canonical name (empty if unknown)."""
-    match = _TRAILING_UNIT.fullmatch(text)
-    return (match[1], _unit(match[2])) if match else (text, "")
-
-
-def _unit(words: str) -> str:
-    """Canonical name of a single known unit; empty for anything longer, which is then not compared."""
-    word = words.strip(" .").lower()
-    return _CANONICAL.get(word) or _CANONICAL.get(word.removesuffix("s")) or ""
+def split_unit(text: str) -> tuple[str, Phrase]:
+    """An expression and what the words behind it say; the text whole where they are no unit."""
+    for start in re.finditer(r"(?<=[^\s{(^_])\s*\\text\s*\{|(?<=[\d})\]a-z])\s(?=[A-Za-z]{2})", text):
+        phrase = read_phrase(text[start.start() :])
+        if phrase is not None and ("\\text" in start.group() or phrase.unit or phrase.factor != 1):
+            return text[: start.start()].strip(), phrase
+    return text, NOTHING
