@@ -94,14 +94,14 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
     if compact(gold) == compact(answer):
         return True
     check_limits(gold, answer)
+    gold, answer = _without_parentheses(gold), _without_parentheses(answer)
     if clock := _CLOCK.fullmatch(gold):
-        told = _CLOCK.fullmatch(answer)
+        told = _CLOCK.fullmatch(stated(answer)[0])
         return told is not None and [int(part or 0) for part in told.groups()] == [
             int(part or 0) for part in clock.groups()
         ]
     if _WORDED.fullmatch(gold):
         return any(_letters(gold) == _letters(value) for value in stated(answer))
-    gold, answer = _without_parentheses(gold), _without_parentheses(answer)
     numeral = _gold_numeral(gold)
     if numeral is not None:
         return any(_is_numeral(numeral, gold, value) for value in stated(answer))
@@ -202,7 +202,7 @@ def _compare_relations(gold: str, answer: str) -> bool | None:
         return None
     if signs == ["="] and len(stated(answer)) and relation(answer)[1] == ["="]:
         ours, theirs = ([read(side) for side in relation(text)[0]] for text in (gold, answer))
-        if None in ours or None in theirs or compact(stated(gold)[0]) != compact(gold) and not _symbols(ours[1]):
+        if None in ours or None in theirs or (compact(stated(gold)[0]) != compact(gold) and not _symbols(ours[1])):
             return None  # `x = 5` wants a value
         try:
             return same_equation((ours[0], ours[1]), (theirs[0], theirs[1])) or None  # type: ignore[arg-type]

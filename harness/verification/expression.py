@@ -1,7 +1,7 @@
 """Read a LaTeX expression and compare two of them by value, in bounded time.
 
-A recursive-descent parser for what answers are made of: arithmetic, powers, roots, elementary functions, floor and ceiling, factorials,
-symbols with subscripts. Values are exact fractions while that is cheap, else 60 digits of mpmath. Two expressions in
+A recursive-descent parser for what answers are made of: arithmetic, powers, roots, elementary functions, floor and ceiling,
+factorials, symbols with subscripts. Values are exact fractions while that is cheap, else 60 digits of mpmath. Two expressions in
 the same symbols are equal when they agree at three points, which decides identities of such functions (Schwartz 1980,
 doi:10.1145/322217.322225, for polynomials).
 """
@@ -38,18 +38,20 @@ _GROWING = {"exp", "sinh", "cosh", "tanh"}
 _INVERSE_NAMES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan"}
 _VALUELESS = (ZeroDivisionError, ValueError, OverflowError, TypeError)
 _INVERSE = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
-_SYMBOLS = frozenset(
-    """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi
-    chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega infty hbar ell odot triangle angle mho partial nabla
-    Re Im circ prime emptyset varnothing""".split()
+_NAMED = """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau
+    upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega infty hbar ell odot triangle angle mho partial
+    nabla Re Im circ prime emptyset varnothing"""
+_SYMBOLS = frozenset(_NAMED.split())
+_MARKED = (
+    "overline vec hat bar dot ddot tilde mathbf mathcal mathbb widehat overrightarrow boldsymbol bm underline mathfrak"
 )
-_ACCENTS = frozenset(
-    "overline vec hat bar dot ddot tilde mathbf mathcal mathbb widehat overrightarrow boldsymbol bm underline mathfrak".split()
-)
-_GREEK = frozenset("alpha beta gamma delta theta lambda mu phi omega sigma".split())
+_ACCENTS = frozenset(_MARKED.split())
 _LEXER = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d+)?|\.\d+)|\\(?P<command>[a-zA-Z]+)|(?P<word>(?:arc)?(?:sin|cos|tan)|sqrt|ln|log|pi)(?![a-zA-Z])"
     r"|(?P<letter>[a-zA-Z])|(?P<brace>\\[{}|])|(?P<other>\*\*|[-+*/^_!(){}\[\]|']))"
+)
+_ENGLISH = re.compile(
+    r"(?<![A-Za-z\\])(?:or|and|not|nor|if|else|either|maybe|versus|vs|perhaps|possibly|otherwise)(?![A-Za-z])", re.IGNORECASE
 )
 _CLOSERS = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil", "|": "|"}
 
@@ -71,6 +73,8 @@ class Expression:
 @lru_cache(maxsize=16_384)
 def read(text: str) -> Expression | None:
     """The expression that the whole text is, or None."""
+    if _ENGLISH.search(text):
+        return None
     try:
         parser = _Parser(_tokens(text))
         root = parser.sum()

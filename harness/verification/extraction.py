@@ -8,23 +8,29 @@ from __future__ import annotations
 
 import re
 
+from harness.verification.words import is_label
+
 _BOX = re.compile(r"(?:(?<=\\)boxed|(?<=\\f)box(?:ed)?)(?![a-zA-Z])\s*")
 _BARE_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
 _PHRASE = re.compile(
     r"####|\b(?:final\s+)?answer(?:\s+is)?\s*(?:\*\*)?\s*(?::|=|\bis\b)|\banswer\s+is\b", re.IGNORECASE
 )
 _NUMBER = re.compile(r"(?<![\w.)}])[-−]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?|(?<![\w.,])\.\d+|\d[\d,]*(?:\.\d+)?%?")
-_SENTENCE_END = re.compile(r"(?<!\\)[.!?](?=\s|$)|\n")
-_REASON = re.compile(r",?\s+(?:because|since|which|where|when|as|so|hence)\s")
+_ON = r"(?!\s+(?:or|alternatively|otherwise|maybe|perhaps|possibly)\b)"  # such a sentence goes on with what was offered
+_SENTENCE_END = re.compile(rf"(?<!\\)(?<!\bapprox)(?<!\bsq)[.!?](?=\s|$){_ON}|\n(?![^{{}}\n]*\}})", re.IGNORECASE)
+_REASON = re.compile(r"(?:,?\s+|\s*\(\s*)(?:because|since|which|where|when|as|so|hence|i\.e\.|by|from|see|given)\s")
 _MATH = tuple(
     (opening, re.compile(closing))
     for opening, closing in (
         ("$$", r"\$\$"),
-        ("$", r"(?<!\\)\$"),
+        ("$", r"(?<!\\)\$(?!\d)"),  # `$18 ... $9` are prices: a formula's end is followed by no digit
         ("\\(", r"\\\)"),
         ("\\[", r"\\\]"),
     )
 )
+_PRICE = re.compile(r"\$\s?\d[\d,]*(?:\.\d+)?(?:[.!?]?\s+[A-Za-z]|[.!?]\s).*\s\$$", re.DOTALL)
+_DELIMITER = re.compile(r"(?<!\\)\$+|\\[()\[\]]")
+_FOLLOWS = re.compile(r"\s*(?:(?P<list>[,;/]?\s*(?:(?:or|and)\s*)?(?:\$|\\\(|\d))|[,;.]?\s*\(?(?P<word>[A-Za-z]+))")
 _TAIL = 4_096
 _LONGEST = 1 << 16
 
@@ -72,13 +78,26 @@ def _boxed(text: str, start: int) -> str | None:
 
 
 def _statement(rest: str) -> str:
-    """What follows an answer phrase: the first formula if the statement begins with one, else up to the sentence's end."""
+    """What follows an answer phrase, up to the sentence's end or a reason; a formula alone where nothing that counts follows it.
+
+    What counts is another formula in a list, and words that change the value (`or 43`, `million`).
+    """
     rest = rest.lstrip(" \t:*=\n")
     for opening, closing in _MATH:
-        if rest.startswith(opening):
-            formula = rest[len(opening) :]
-            close = closing.search(formula)
-            return formula[: close.start()].strip() if close else ""
-    end = _SENTENCE_END.search(rest)
-    stated = rest[: end.start()] if end else rest
-    return _REASON.split(stated, maxsplit=1)[0].strip(" *")
+        if not rest.startswith(opening):
+            continue
+        close = closing.search(rest, len(opening))
+        if close is None or (opening == "$" and _PRICE.match(rest[: close.end()])):
+            break
+        formula, behind = rest[len(opening) : close.start()].strip(), rest[close.end() :]
+        behind = _clause(behind)
+        follows = _FOLLOWS.match(behind)
+        if follows is None or not (follows["list"] or not is_label(follows["word"])):
+            return formula
+        return formula + " " + _DELIMITER.sub(" ", behind).strip(" *")
+    return _clause(rest).strip(" *")
+
+
+def _clause(text: str) -> str:
+    end = _SENTENCE_END.search(text)
+    return _REASON.split(text[: end.start()] if end else text, maxsplit=1)[0]

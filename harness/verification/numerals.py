@@ -32,9 +32,8 @@ _NUMERAL = re.compile(
     rf"|(?P<decimal>{_DECIMAL}))"
     rf"\s*(?P<tail>.*)"
 )
-_BASES = {
-    name: base for base, name in enumerate("two three four five six seven eight nine ten eleven twelve".split(), 2)
-}
+_BASE_NAMES = "two three four five six seven eight nine ten eleven twelve"
+_BASES = {name: base for base, name in enumerate(_BASE_NAMES.split(), 2)}
 _DOLLAR = frozenset({("dollar", 1)})
 _DEGREE = frozenset({("degree", 1)})
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import signal
 import subprocess
 import sys
 import threading
@@ -70,10 +69,7 @@ class _Worker:
     def cause_of_death(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=5.0)
-        status = self.process.returncode
-        if status == -signal.SIGXCPU:
-            return "timeout"
-        return "memory" if status == -signal.SIGKILL else f"crash: exit status {status}"
+        return f"crash: exit status {self.process.returncode}"
 
     def kill(self) -> None:
         if self.process.poll() is None:
@@ -161,8 +157,6 @@ class Pool:
                     elif index is not None:
                         replies[index] = reply
                         worker.question = None
-                        if reply.reason == "memory":
-                            self._drop(worker, selector)
                 for worker in [w for w in self._workers if w.deadline < time.monotonic()]:
                     if worker.question is None and worker.ready:
                         continue

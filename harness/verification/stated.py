@@ -33,8 +33,12 @@ def stated(text: str) -> tuple[str, ...]:
     if member := _MEMBER.match(text):
         return (text[member.end() :],)
     sides, signs = relation(text)
-    if not signs or set(signs) - {"=", r"\approx", r"\equiv"} or len(split_items(text).items) > 1 or not sides[-1]:
+    if not signs or set(signs) - {"=", r"\approx", r"\equiv"} or not sides[-1]:
         return (text,)
+    split = split_items(text)
+    if len(split.items) > 1:  # a list, unless the commas group digits of the last side
+        if split.separators != {","} or "," in "".join(sides[:-1]) or parse_numeral(sides[-1]) is None:
+            return (text,)
     if is_name(sides[0]):
         values = sides[1:]
     elif re.fullmatch(r"[A-Za-z]", sides[-1]) and len(sides) == 2 and re.search(r"\d", sides[0]):
@@ -59,7 +63,7 @@ def parse_decimal(text: str) -> int | None:
 def is_name(text: str) -> bool:
     r"""Whether the left side names a quantity (`x`, `f(2)`, `AB + CD`, `\text{Area}`, nothing) instead of having a value."""
     bare = _ARGUMENT.sub("", re.sub(r"\\text\s*\{([^{}]*)\}", lambda m: "" if is_label(m[1]) else m[0], text))
-    if re.search(r"\d", bare) or "\\text" in text and re.search(r"\\text\s*\{[^{}]*\}", bare):
+    if re.search(r"\d", bare) or ("\\text" in text and re.search(r"\\text\s*\{[^{}]*\}", bare)):
         return False
     expression = read(text)
     return expression is None or bool(expression.symbols) or text in ("e", "i")

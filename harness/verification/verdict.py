@@ -11,7 +11,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """The verifier's decision on one answer.
 
     `right` and `wrong` are decisions about the answer: a missing, unreadable, truncated or over-limit answer is wrong.
-    `invalid` means that the verifier itself could not decide (`reason`: ``timeout``, ``crash``, ``memory``); such an answer
+    So is one that takes more time or memory than a pair has: its author would else choose which failures count.
+    `invalid` means that the verifier itself failed (`reason`: ``timeout`` of a stopped process, ``crash``); such an answer
     is left out of every statistic and of every loss, and counted. It is never a zero.
     """
 

@@ -32,27 +32,33 @@ _SCALES = {
     "hundredth": Fraction(1, 100), "thousandth": Fraction(1, 1_000), "millionth": Fraction(1, 10**6),
     "billionth": Fraction(1, 10**9), "mil": 10**6, "mln": 10**6, "bn": 10**9,
 }  # fmt: skip
-_NUMBERS = """zero nought naught one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
-seventeen eighteen nineteen twenty thirty forty fourty fifty sixty seventy eighty ninety infinity once twice thrice double triple
-twofold threefold score ii iii iv vi vii""".split()
-_ALTERNATIVES = """or and nor either neither both else otherwise alternatively alternately instead maybe perhaps possibly probably
-perchance versus vs also another other others if unless depending depends but except however rather resp respectively xor not no never
-none wrong false incorrect isn isnt unlike without through thru until till between beyond beside besides than roughly hmm wait actually
-to from up until by""".split()
-_OPERATIONS = """plus minus times multiplied divided over added subtract subtracted add squared cubed root roots sqrt power powers raised
-factorial choose mod modulo modulus base radix negative positive point dot log ln lg exp sin cos tan cot sec csc arcsin arccos arctan
-max min gcd lcm sum product less more fewer greater least most equal equals equivalent approx approximately about around inverse
-reciprocal opposite conjugate derivative prime pi alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau
-phi chi psi omega infty percent pct permille binary octal hex hexadecimal decimal imaginary iota first""".split()
-_OTHER_VALUE = frozenset(_NUMBERS) | frozenset(_ALTERNATIVES) | frozenset(_OPERATIONS)
+_NUMBERS = """
+zero nought naught one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
+eighteen nineteen twenty thirty forty fourty fifty sixty seventy eighty ninety infinity once twice thrice double triple
+twofold threefold score ii iii iv vi vii
+"""
+_ALTERNATIVES = """
+or and nor either neither both else otherwise alternatively alternately instead maybe perhaps possibly probably perchance
+versus vs also another other others if unless depending depends but except however rather resp respectively xor not no never
+none wrong false incorrect isn isnt unlike without through thru until till between beyond beside besides than roughly hmm wait
+actually to from up until by
+"""
+_OPERATIONS = """
+plus minus times multiplied divided over added subtract subtracted add squared cubed root roots sqrt power powers raised
+factorial choose mod modulo modulus base radix negative positive point dot log ln lg exp sin cos tan cot sec csc arcsin arccos
+arctan max min gcd lcm sum product less more fewer greater least most equal equals equivalent approx approximately about
+around inverse reciprocal opposite conjugate derivative prime pi alpha beta gamma delta epsilon zeta eta theta iota kappa
+lambda mu nu xi rho sigma tau phi chi psi omega infty percent pct permille binary octal hex hexadecimal decimal imaginary iota
+first
+"""
+_OTHER_VALUE = frozenset(_NUMBERS.split() + _ALTERNATIVES.split() + _OPERATIONS.split())
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _RAISED = {"squared": 2, "cubed": 3}
-_CIRCUMSTANCE = frozenset(
-    "of in for on at each every after during total altogether the his her their its that away".split()
-)
+_WHERE = "of in for on at each every after during total altogether the his her their its that away"
+_CIRCUMSTANCE = frozenset(_WHERE.split())
 _ADVERB = re.compile(
-    r"(?:\\text\s*\{\s*)?\b(?:(?:is|equals|approximately|approx\.?|about|around|roughly|nearly|almost|exactly|precisely|only|just|simply|equal to"
-    r"|a total of)\b\.?\s*)+\}?\s*(?=\S)",
+    r"(?:\\text\s*\{\s*)?\b(?:(?:is|equals|approximately|approx\.?|about|around|roughly|nearly|almost|exactly|precisely|only|just|simply"
+    r"|equal to|a total of)\b\.?\s*)+\}?\s*(?=\S)",
     re.IGNORECASE,
 )
 _TOKEN = re.compile(

@@ -1,16 +1,21 @@
-"""One killable verifier process: reads questions on stdin, answers on stdout, dies rather than overrun its limits.
+"""One verifier process: reads questions on stdin, answers on stdout, and outlives whatever an answer does to it.
 
-Run by `pool` as ``python -m harness.verification.worker LIMITS``, LIMITS being JSON. CPU time is bounded by RLIMIT_CPU, moved
-ahead before each pair; memory by RLIMIT_AS. A dead worker tells the pool by its exit status which limit it met.
+Run by `pool` as ``python -m harness.verification.worker LIMITS``, LIMITS being JSON. The process imports the algebra system and
+then forks a child that decides. A timer of CPU time ends the child in the midst of anything, also of C code; memory is bounded by
+RLIMIT_AS. The parent answers for a dead child and forks the next, which takes milliseconds. A child ended by its own limits
+or by a fault of the library's is the answer's doing, which is then wrong; one ended from outside is the verifier's failure.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import resource
 import signal
 import sys
+from contextlib import suppress
+from typing import BinaryIO
 
 import msgspec
 import psutil
@@ -18,12 +23,16 @@ import psutil
 from harness.verification.equivalence import Algebra, OverLimit, Unreadable, compare
 from harness.verification.messages import HEADER, MAX_FRAME, Limits, Question, Reply, read_exactly, write
 
+_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
+_RENEW = 3  # exit status of a child that has answered and whose memory is spent
+_PR_SET_PDEATHSIG = 1
+
 
 def serve(limits: Limits) -> None:
     """Answer questions until stdin closes."""
     for ignored in (signal.SIGINT, signal.SIGTERM):  # meant for whoever asks, who closes stdin or kills
         signal.signal(ignored, signal.SIG_IGN)
-    requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    requests, replies = os.fdopen(os.dup(0), "rb", buffering=0), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a library's print must not end up in the replies
     sys.set_int_max_str_digits(4_300)
     from harness.verification.algebra import equivalent  # imports sympy: a second, and only here
@@ -34,21 +43,53 @@ def serve(limits: Limits) -> None:
     base = psutil.Process().memory_info().vms
     resource.setrlimit(resource.RLIMIT_AS, (base + limits.memory_bytes, base + limits.memory_bytes))
     write(replies, Reply(right=True, reason="ready"))
+    while True:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                status = _answer(requests, replies, limits, equivalent)
+            finally:
+                os._exit(status)
+        _, ended = os.waitpid(child, 0)
+        status = os.waitstatus_to_exitcode(ended)
+        if status == 0:
+            return
+        if status != _RENEW:
+            write(replies, _cause(status))
+
+
+def _answer(requests: BinaryIO, replies: BinaryIO, limits: Limits, algebra: Algebra) -> int:
+    """Answer questions in the child; the exit status: 0 at the end of the questions."""
+    with suppress(AttributeError, OSError):  # Linux only
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     while (header := read_exactly(requests, HEADER.size)) is not None:
         (size,) = HEADER.unpack(header)
         body = read_exactly(requests, size) if size <= MAX_FRAME else None
         if body is None:
-            return
+            return 0
         question = msgspec.msgpack.decode(body, type=Question)
-        _allow_cpu(limits.cpu_seconds)
-        reply = decide(question, equivalent)
+        signal.setitimer(signal.ITIMER_PROF, max(limits.cpu_seconds, 1e-6))
+        reply = decide(question, algebra)
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
         write(replies, reply)
-        if reply.reason == "memory":
-            return
+        if reply.reason == "over-limit: memory":
+            return _RENEW
+    return 0
+
+
+def _cause(status: int) -> Reply:
+    """What to say of a question whose child ended with this status (negative: a signal)."""
+    if status == -signal.SIGPROF:
+        return Reply(right=False, reason="over-limit: time")
+    name = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    if -status in _FAULTS:
+        return Reply(right=False, reason=f"unreadable: {name}")
+    return Reply(right=None, reason=f"crash: {name}")
 
 
 def decide(question: Question, algebra: Algebra) -> Reply:
-    """Right, wrong, or None with ``memory`` or ``crash`` when the algebra system failed on a pair within the limits."""
+    """Right or wrong; None with ``crash`` when the algebra system failed on the gold, or on values that agree."""
     try:
         return Reply(right=compare(question.gold, question.answer, algebra))
     except OverLimit as limit:
@@ -56,17 +97,11 @@ def decide(question: Question, algebra: Algebra) -> Reply:
     except Unreadable as fault:
         return Reply(right=False, reason=f"unreadable: {fault}")
     except MemoryError:
-        return Reply(right=None, reason="memory")
+        return Reply(right=False, reason="over-limit: memory")
     except RecursionError:
-        return Reply(right=None, reason="crash: recursion")
+        return Reply(right=False, reason="over-limit: recursion")
     except Exception as error:  # sympy raises anything; what it was is reported, and the pair counts as undecided
         return Reply(right=None, reason=f"crash: {type(error).__name__}")
-
-
-def _allow_cpu(seconds: float) -> None:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    limit = int(usage.ru_utime + usage.ru_stime + seconds) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
 
 
 if __name__ == "__main__":
