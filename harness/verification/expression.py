@@ -51,7 +51,8 @@ _LEXER = re.compile(
     r"|(?P<letter>[a-zA-Z])|(?P<brace>\\[{}|])|(?P<other>\*\*|[-+*/^_!(){}\[\]|']))"
 )
 _ENGLISH = re.compile(
-    r"(?<![A-Za-z\\])(?:or|and|not|nor|if|else|either|maybe|versus|vs|perhaps|possibly|otherwise)(?![A-Za-z])", re.IGNORECASE
+    r"(?<![A-Za-z\\])(?:or|and|not|nor|if|else|either|maybe|versus|vs|perhaps|possibly|otherwise)(?![A-Za-z])",
+    re.IGNORECASE,
 )
 _CLOSERS = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil", "|": "|"}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 import os
 import resource
 import signal
@@ -43,24 +44,27 @@ def serve(limits: Limits) -> None:
     base = psutil.Process().memory_info().vms
     resource.setrlimit(resource.RLIMIT_AS, (base + limits.memory_bytes, base + limits.memory_bytes))
     write(replies, Reply(right=True, reason="ready"))
+    busy = mmap.mmap(-1, 1)  # shared with the child: whether a question waits for a reply
     while True:
+        busy[0] = 0
         child = os.fork()
         if child == 0:
             status = 1
             try:
-                status = _answer(requests, replies, limits, equivalent)
+                status = _answer(requests, replies, limits, equivalent, busy)
             finally:
                 os._exit(status)
         _, ended = os.waitpid(child, 0)
         status = os.waitstatus_to_exitcode(ended)
         if status == 0:
             return
-        if status != _RENEW:
+        if busy[0]:
             write(replies, _cause(status))
 
 
-def _answer(requests: BinaryIO, replies: BinaryIO, limits: Limits, algebra: Algebra) -> int:
-    """Answer questions in the child; the exit status: 0 at the end of the questions."""
+def _answer(requests: BinaryIO, replies: BinaryIO, limits: Limits, algebra: Algebra, busy: mmap.mmap) -> int:
+    """Answer questions in the child; the exit status: 0 at the end of the questions. `busy` falls before the reply is written: a
+    reply that is missing is noticed by the pool, one too many would answer the next question."""
     with suppress(AttributeError, OSError):  # Linux only
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     while (header := read_exactly(requests, HEADER.size)) is not None:
@@ -68,10 +72,12 @@ def _answer(requests: BinaryIO, replies: BinaryIO, limits: Limits, algebra: Alge
         body = read_exactly(requests, size) if size <= MAX_FRAME else None
         if body is None:
             return 0
+        busy[0] = 1
         question = msgspec.msgpack.decode(body, type=Question)
         signal.setitimer(signal.ITIMER_PROF, max(limits.cpu_seconds, 1e-6))
         reply = decide(question, algebra)
         signal.setitimer(signal.ITIMER_PROF, 0.0)
+        busy[0] = 0
         write(replies, reply)
         if reply.reason == "over-limit: memory":
             return _RENEW
