@@ -205,9 +205,10 @@ def _compare_relations(gold: str, answer: str) -> bool | None:
         if None in ours or None in theirs or (compact(stated(gold)[0]) != compact(gold) and not _symbols(ours[1])):
             return None  # `x = 5` wants a value
         try:
-            return same_equation((ours[0], ours[1]), (theirs[0], theirs[1])) or None  # type: ignore[arg-type]
+            same = same_equation((ours[0], ours[1]), (theirs[0], theirs[1]))  # type: ignore[arg-type]
         except TooLarge as large:
             raise OverLimit("value") from large
+        return same or (None if compact(stated(gold)[0]) != compact(gold) else same)  # `f(x) = 2x` for `y = 2x`
     if not set(signs) & set(_FLIPPED):
         return None
     told, stated_signs = relation(answer)

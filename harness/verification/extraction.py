@@ -31,6 +31,7 @@ _MATH = tuple(
 _PRICE = re.compile(r"\$\s?\d[\d,]*(?:\.\d+)?(?:[.!?]?\s+[A-Za-z]|[.!?]\s).*\s\$$", re.DOTALL)
 _DELIMITER = re.compile(r"(?<!\\)\$+|\\[()\[\]]")
 _FOLLOWS = re.compile(r"\s*(?:(?P<list>[,;/]?\s*(?:(?:or|and)\s*)?(?:\$|\\\(|\d))|[,;.]?\s*\(?(?P<word>[A-Za-z]+))")
+_ASIDE = re.compile(r",\s+([a-z]{2,})\b")
 _TAIL = 4_096
 _LONGEST = 1 << 16
 
@@ -100,4 +101,6 @@ def _statement(rest: str) -> str:
 
 def _clause(text: str) -> str:
     end = _SENTENCE_END.search(text)
-    return _REASON.split(text[: end.start()] if end else text, maxsplit=1)[0]
+    clause = _REASON.split(text[: end.start()] if end else text, maxsplit=1)[0]
+    aside = next((comma for comma in _ASIDE.finditer(clause) if is_label(comma[1])), None)
+    return clause[: aside.start()] if aside else clause

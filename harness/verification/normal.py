@@ -28,6 +28,8 @@ _REWRITES = tuple(
         (r"\\(?:text)?color\s*(?:\[[^\[\]]*\]\s*)?\{[^{}]*\}", ""),
         (r"\\(?:color|textcolor)\s*[a-z]+(?=\s)", ""),
         (r"\\[hv]?phantom\s*\{[^{}]*\}", ""),
+        (r"\\div(?![a-zA-Z])", "/"),
+        (r"\{([^{}]*)\\over(?![a-zA-Z])([^{}]*)\}", r"\\frac{\1}{\2}"),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         (r"\\(?:geqslant|geq)(?![a-zA-Z])", r"\\ge"),
         (r"\\(?:leqslant|leq)(?![a-zA-Z])", r"\\le"),
@@ -60,6 +62,7 @@ _INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
 _ALTERNATIVE = re.compile(
     r"\\(?:text|mbox|mathrm|textrm)\s*\{(?=[^{}]*\d|\s*,?\s*(?:and|or)\b\s*\})([^{}]*?)\b(and|or)\b([^{}]*)\}"
 )
+_DOLLAR = re.compile(r"(?<!\\)\$")
 _ROW = "\x01"  # a matrix row's end, which the rules on single backslashes must not see
 _WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
 
@@ -92,7 +95,12 @@ def unwrap(text: str) -> str:
     """Without the maths delimiters around the whole."""
     for opening, closing in _WRAPPERS:
         inner = text[len(opening) : -len(closing)]
-        if text.startswith(opening) and text.endswith(closing) and len(text) > len(opening) and "$" not in inner:
+        if (
+            text.startswith(opening)
+            and text.endswith(closing)
+            and len(text) > len(opening)
+            and not _DOLLAR.search(inner)
+        ):
             return inner.strip().rstrip(".,").strip()
     return text
 

@@ -7,10 +7,11 @@ two values and states neither.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
 
-from harness.verification.expression import near, number, read
+from harness.verification.expression import TooLarge, near, number, read, same_value
 from harness.verification.items import split_items
 from harness.verification.numerals import parse_numeral, split_unit
 from harness.verification.words import is_label, without_adverb
@@ -36,9 +37,9 @@ def stated(text: str) -> tuple[str, ...]:
     if not signs or set(signs) - {"=", r"\approx", r"\equiv"} or not sides[-1]:
         return (text,)
     split = split_items(text)
-    if len(split.items) > 1:  # a list, unless the commas group digits of the last side
-        if split.separators != {","} or "," in "".join(sides[:-1]) or parse_numeral(sides[-1]) is None:
-            return (text,)
+    grouped = split.separators == {","} and "," not in "".join(sides[:-1]) and parse_numeral(sides[-1]) is not None
+    if len(split.items) > 1 and not grouped:  # a list, where the commas do not group the last side's digits
+        return (text,)
     if is_name(sides[0]):
         values = sides[1:]
     elif re.fullmatch(r"[A-Za-z]", sides[-1]) and len(sides) == 2 and re.search(r"\d", sides[0]):
@@ -48,9 +49,10 @@ def stated(text: str) -> tuple[str, ...]:
     else:
         values = sides
     last = without_adverb(values[-1])
-    if not all(_agree(value, last) for value in values[:-1]):
+    rounded = r"\approx" in signs
+    if not all(_agree(value, last, rounded) for value in values[:-1]):
         return (text,)
-    exact = values[0] if r"\approx" in signs and len(values) > 1 and parse_decimal(values[0]) is None else last
+    exact = values[0] if rounded and len(values) > 1 and parse_decimal(values[0]) is None else last
     return (last,) if exact == last else (last, exact)
 
 
@@ -88,9 +90,9 @@ def relation(text: str) -> tuple[list[str], list[str]]:
     return [*sides, text[start:].strip()], signs
 
 
-def _agree(left: str, right: str) -> bool:
-    """Whether two sides of a chain have the same value, a decimal being allowed to be rounded."""
-    if _TO_DO.search(left):
+def _agree(left: str, right: str, rounded: bool) -> bool:
+    """Whether two sides of a chain have the same value; `rounded`: the last may be a decimal that the other rounds to."""
+    if _TO_DO.search(left) or is_name(left):
         return True
     (ours, phrase), (theirs, _) = split_unit(left), split_unit(right)
     if phrase.factor != 1:
@@ -99,10 +101,13 @@ def _agree(left: str, right: str) -> bool:
     if first is None or last is None:
         return re.sub(r"\s", "", left) == re.sub(r"\s", "", right)
     if first.symbols or last.symbols:
-        return bool(first.symbols)  # a formula before its value, or a rearrangement
+        if first.symbols == last.symbols:
+            with suppress(TooLarge):
+                return same_value(last, first) is True
+        return last.symbols < first.symbols  # a formula before its value
     value, end = number(first), number(last)
     if value is None or end is None:
         return False
     places = parse_decimal(theirs)
-    rounded = places is not None and parse_decimal(ours) is None
-    return near(value, end) or (rounded and near(value, end, Fraction(1, 10 ** (places or 0))))
+    rounded = rounded and places is not None and parse_decimal(ours) is None
+    return near(value, end) or (rounded and near(value, end, Fraction(1, 2 * 10 ** (places or 0))))

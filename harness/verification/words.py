@@ -138,7 +138,7 @@ def read_phrase(text: str) -> Phrase | None:
                 last = _UNITS[singular]
                 units[last] = units.get(last, 0) + power * sign
                 power = 1
-            elif lower in _OTHER_VALUE or not re.search("[aeiouy]", lower) or len(word) < (2 if inside else 3):
+            elif lower in _OTHER_VALUE or not re.search("[aeiou]|.y.|y..", lower) or len(word) < (2 if inside else 3):
                 return None
             else:
                 last = ""
