@@ -38,9 +38,11 @@ _GROWING = {"exp", "sinh", "cosh", "tanh"}
 _INVERSE_NAMES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan"}
 _VALUELESS = (ZeroDivisionError, ValueError, OverflowError, TypeError)
 _INVERSE = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
-_NAMED = """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau
-    upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega infty hbar ell odot triangle angle mho partial
-    nabla Re Im circ prime emptyset varnothing"""
+_NAMED = """
+alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi
+chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega infty hbar ell odot triangle angle mho partial nabla
+Re Im circ prime emptyset varnothing
+"""
 _SYMBOLS = frozenset(_NAMED.split())
 _MARKED = (
     "overline vec hat bar dot ddot tilde mathbf mathcal mathbb widehat overrightarrow boldsymbol bm underline mathfrak"
@@ -134,7 +136,10 @@ class _Parser:
     def signed(self) -> Node:
         negative = False
         while self.peek() in ("+", "-"):
-            negative ^= self.take() == "-"
+            if self.take() == "-":
+                if negative:
+                    raise Unread  # `2--3` is a range
+                negative = True
         term = self.product()
         return ("*", ("number", Fraction(-1)), term) if negative else term
 
@@ -149,8 +154,8 @@ class _Parser:
                 self.take()
                 factors.append(("^", self.negatable(), ("number", Fraction(-1))))
             elif self._starts_factor() and not (inside_function and token[1:] in _FUNCTIONS):
-                if self.kind() == "number" and self.kind(-1) == "number":
-                    raise Unread  # two numbers side by side are no product
+                if self.kind() == "number":
+                    raise Unread  # what stands before a number is no factor of it: it offers two
                 factors.append(self.power())
             else:
                 return factors[0] if len(factors) == 1 else ("*", *factors)

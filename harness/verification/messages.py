@@ -15,7 +15,7 @@ class Limits(msgspec.Struct, frozen=True):
     """Per pair: CPU seconds, beyond which an answer is wrong, and wall-clock seconds for a worker that waits instead of computing.
     Per worker: bytes of memory."""
 
-    cpu_seconds: float = 0.8
+    cpu_seconds: float = 0.7
     wall_seconds: float = 60.0
     memory_bytes: int = 1 << 30
 

@@ -24,7 +24,7 @@ _UNITS = {alias: name for name, aliases in _ALIASES.items() for alias in aliases
 _COMPOUND = {"mph": {"mi": 1, "h": -1}, "kph": {"km": 1, "h": -1}, "kmh": {"km": 1, "h": -1}, "mps": {"m": 1, "s": -1}}
 _LETTERS = {"m", "g", "s", "h", "l", "L", "J", "K", "N", "W", "V", "A", "C", "F"}
 
-_SCALES = {
+_SCALES: dict[str, int | Fraction] = {
     "hundred": 100, "thousand": 1_000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "quadrillion": 10**15,
     "lakh": 10**5, "crore": 10**7, "dozen": 12, "gross": 144, "half": Fraction(1, 2), "halves": Fraction(1, 2),
     "third": Fraction(1, 3), "fourth": Fraction(1, 4), "fifth": Fraction(1, 5), "sixth": Fraction(1, 6),
@@ -158,8 +158,3 @@ def without_adverb(text: str) -> str:
     """Without ``approximately``, ``exactly``, ``a total of`` before a value."""
     match = _ADVERB.match(text)
     return text[match.end() :] if match and match.group().count("{") == match.group().count("}") else text
-
-
-def is_scale(word: str) -> bool:
-    lower = word.lower()
-    return lower in _SCALES or lower.removesuffix("s") in _SCALES

