@@ -75,7 +75,9 @@ def rival_seconds(pairs: list[Pair]) -> float:
 
 def our_seconds(pairs: list[Pair], workers: int) -> float:
     with Verifier(workers=workers) as verifier:
-        verifier.verify([(f"\\max(x, {i})", f"\\boxed{{\\max({i}, x)}}") for i in range(4 * workers)])  # start every process
+        verifier.verify(
+            [(f"\\max(x, {i})", f"\\boxed{{\\max({i}, x)}}") for i in range(4 * workers)]
+        )  # start every process
         begin = time.perf_counter()
         verifier.verify(pairs)
         return time.perf_counter() - begin

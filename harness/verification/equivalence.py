@@ -299,7 +299,7 @@ def _rounded(gold: Expression, answer: str) -> bool:
 
 
 def same_answer(left: str, right: str) -> bool:
-    """Whether two answers are the same by strings and exact numbers alone, for votes; symmetric enough, and never slow."""
+    """Whether two answers are the same without the algebra system, for votes; symmetric enough, and never slow."""
     try:
         return compare(left, right)
     except (NeedsAlgebra, OverLimit):

@@ -110,7 +110,7 @@ def _same(gold: str, answer: str) -> bool:
         return False
 
 
-@settings(max_examples=2_000, deadline=None)
+@settings(max_examples=1_000, deadline=None)
 @given(pair=st.tuples(VALUES, VALUES).filter(_differ), joined=JOINED, around=AROUND, placed=PLACED)
 def test_an_answer_that_offers_two_values_is_right_for_neither(
     pair: tuple[str, str], joined: str, around: str, placed: str
