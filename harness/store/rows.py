@@ -189,8 +189,8 @@ class SampleRow(Row, frozen=True, kw_only=True):
     """One evaluation answer. metric: `greedy` or `sampled` (temperature 1); `repeat` counts the samples of a question.
 
     checkpoint_step: training step of the evaluated checkpoint, 0 for the base. prompt: what the policy read.
-    vote: for maj@k, the `repeat` of the first valid answer to the question that says the same by the verifier's strings and
-    exact numbers; -1 where nothing was extracted or the verdict is invalid.
+    vote: for maj@k, the `repeat` of the first valid answer to the question that says the same by the verifier's own
+    reading; -1 where nothing was extracted or the verdict is invalid.
     """
 
     policy: str
