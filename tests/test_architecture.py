@@ -16,6 +16,7 @@ LEVELS = {
     "threads": 0,
     "versions": 0,
     "phases": 0,
+    "reading": 0,
     "suite": 1,
     "verification": 1,
     "statistics": 1,
