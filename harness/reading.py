@@ -26,15 +26,22 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def _opener(path: str, flags: int) -> int:
-    """Of `open`: without waiting for a pipe's other end, and refused unless it is a regular file."""
+    """Of `open`: a regular file, before opening (which some devices take for an order) and after (it may be another by then)."""
+    _check_kind(os.stat(path).st_mode, path)
     handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
-    kind = os.fstat(handle).st_mode
-    if stat.S_ISREG(kind):
-        return handle
-    os.close(handle)
-    if stat.S_ISDIR(kind):
+    try:
+        _check_kind(os.fstat(handle).st_mode, path)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _check_kind(mode: int, path: str) -> None:
+    if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "is a directory", path)
-    raise OSError(errno.EINVAL, "not a regular file", path)
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file", path)
 
 
 def read_bytes(path: Path, limit: int) -> bytes:

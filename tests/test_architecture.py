@@ -15,6 +15,7 @@ LEVELS = {
     "errors": 0,
     "threads": 0,
     "versions": 0,
+    "limits": 0,
     "phases": 0,
     "reading": 0,
     "suite": 1,

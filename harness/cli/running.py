@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli import refuse
 from harness.cli.options import (
     RESULTS,
     DataDir,
@@ -91,9 +92,9 @@ def run(
         words = (
             f"the disk is full ({outcome.disk}); finished work is intact, run the same command again once there is room"
         )
-        print(f"harness: {words}", file=sys.stderr)
+        refuse(words, outcome.exit_code)
     elif outcome.interrupted:
-        print(f"harness: interrupted; `harness run {suite}` goes on from here", file=sys.stderr)
+        refuse(f"interrupted; `harness run {suite}` goes on from here", outcome.exit_code)
     else:
         ingest(results)
         _after(prepared, results, json)
@@ -181,6 +182,10 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Run a checkpoint through lm-eval; samples are stored like any other."""
+    from harness.allocation.config import read_config
+
+    if checkpoint.is_dir():
+        read_config(checkpoint / "config.json")  # before libraries are imported, which takes seconds
     from harness.session.standalone import evaluate_checkpoint
 
     found = evaluate_checkpoint(

@@ -25,7 +25,6 @@ from harness.store.text import visible
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
 _BUDGET = re.compile(r"[1-9][0-9]?x")
-_MAX_MANIFEST = 4 << 20
 _MAX_JOURNAL = 2 << 30
 _MAX_TEXT = 1 << 20
 _MAX_NAME = 256
@@ -126,8 +125,6 @@ def _checked_manifest(suite: str, folder: Path) -> Manifest:
     for file in files:
         if file.is_symlink():
             raise StoreError(f"{file}: a link")
-    if files[0].stat().st_size > _MAX_MANIFEST:
-        raise StoreError(f"{files[0]}: larger than {_MAX_MANIFEST >> 20} MiB")
     if sum(file.stat().st_size for file in files[1:] if file.is_file()) > _MAX_JOURNAL:
         raise StoreError(f"{journal}: larger than {_MAX_JOURNAL >> 30} GiB")
     manifest = read_manifest(folder)
@@ -252,8 +249,8 @@ def _take_suite(target: Path, folders: list[tuple[str, Path]], suite: str, repor
     if not target.exists() or (target / "suite.json").exists() or file is None:
         return
     try:
-        if file.is_symlink() or file.stat().st_size > _MAX_MANIFEST:
-            raise StoreError(f"{file}: a link, or too large")
+        if file.is_symlink():
+            raise StoreError(f"{file}: a link")
         about = read_suite(source)
     except StoreError as error:
         report.refused.append(str(error))

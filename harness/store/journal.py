@@ -22,10 +22,13 @@ import msgspec
 import pyarrow as pa
 
 from harness.errors import StoreError
+from harness.reading import read_bytes
 from harness.store.columns import conform, to_arrow, up_to
 from harness.store.files import TEMPORARY, disk_errors, remove, replace_atomic, sync, write_atomic
 from harness.store.rows import TABLE_OF, TABLES, Row
 
+MAX_BYTES = 1 << 30
+"""Of one file."""
 _MAGIC = b"XSJ1"
 _NAME = re.compile(r"part-(\d{6,})-(\d{6,})\.rows|compact-(\d{6,})")
 _COLUMNS = re.compile(r"([a-z]+)-([0-9a-f]{8})\.arrow")
@@ -151,6 +154,8 @@ def read_journal(folder: Path, attempts: int = 5) -> Contents:
             return _read_once(folder / "journal")
         except FileNotFoundError:  # compacted or rewound between listing and reading
             continue
+        except OSError as error:
+            raise StoreError(f"{error.filename or folder}: cannot be read: {error.strerror}") from error
     raise StoreError(f"{folder}: the journal changes too fast to be read")
 
 
@@ -207,7 +212,7 @@ def read_columns(path: Path) -> tuple[str, pa.Table]:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path, MAX_BYTES)
     except FileNotFoundError:
         raise
     except OSError as error:

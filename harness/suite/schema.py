@@ -81,7 +81,9 @@ class Sharing(_Model):
     """Who sends to whom, how old it may be, and what is refused."""
 
     direction: Literal["all", "none", "strong_to_weak", "weak_to_strong", "edges"] = "all"
-    edges: Annotated[list[Annotated[list[Name], Field(min_length=2, max_length=2)]], Field(max_length=4096)] | None = None
+    edges: Annotated[list[Annotated[list[Name], Field(min_length=2, max_length=2)]], Field(max_length=4096)] | None = (
+        None
+    )
     """[author, receiver] pairs, for `direction: edges`."""
     max_staleness: Annotated[int, Field(ge=0, le=64)] = 0
     """Steps that a record may be old; 0 is lockstep."""

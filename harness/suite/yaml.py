@@ -37,7 +37,9 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise yaml.MarkedYAMLError(problem="anchors and aliases are not allowed", problem_mark=event.start_mark)
         if getattr(event, "tag", None):
-            raise yaml.MarkedYAMLError(problem=f"the tag {event.tag[:80]!r} is not allowed", problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(
+                problem=f"the tag {event.tag[:80]!r} is not allowed", problem_mark=event.start_mark
+            )
         if self.depth >= MAX_DEPTH:
             raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH}", problem_mark=event.start_mark)
         self.values += 1
@@ -105,4 +107,6 @@ def check_numbers(value: Any, source: str, path: str = "") -> None:
     elif isinstance(value, float) and not math.isfinite(value):
         raise SuiteError(source, path, f"must be a finite number (got {value})")
     elif isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise SuiteError(source, path, f"must be a number of at most {MAX_BITS} bits (this one has {value.bit_length()})")
+        raise SuiteError(
+            source, path, f"must be a number of at most {MAX_BITS} bits (this one has {value.bit_length()})"
+        )
