@@ -7,20 +7,20 @@ opening, without waiting. What is wrong is an OSError whose `strerror` says it i
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import stat
 from pathlib import Path
-from typing import BinaryIO
 
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """Characters that no text of ours needs and terminals obey; line feeds and tabs are none of them."""
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> io.BufferedReader:
     """A regular file, opened for reading. Raises OSError for anything else."""
     try:
-        return open(path, "rb", opener=_opener)
+        return io.BufferedReader(io.FileIO(path, opener=_opener))
     except ValueError:  # a NUL in the name
         raise OSError(errno.EINVAL, "no file has such a name", str(path)) from None
 
