@@ -145,9 +145,11 @@ def import_(
     json: Json = False,
 ) -> None:
     """Merge another lab's results after validating every record."""
-    from harness.store.foreign import import_results
+    from harness import limits
+    from harness.store.foreign import IMPORT_MEMORY, import_results
 
-    report = import_results(folder, results, origin or folder.resolve().name)
+    with limits.memory(IMPORT_MEMORY):
+        report = import_results(folder, results, origin or folder.resolve().name)
     if json:
         print_json(report)
     else:
@@ -155,7 +157,11 @@ def import_(
 
 
 def leaderboard(
-    port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 8501, results: Results = RESULTS
+    port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 8501,
+    address: Annotated[
+        str, typer.Option("--address", help="Who may read: by default this machine alone; 0.0.0.0 is everybody.")
+    ] = "localhost",
+    results: Results = RESULTS,
 ) -> None:
     """The Streamlit leaderboard."""
     import importlib.util
@@ -165,7 +171,9 @@ def leaderboard(
     from leaderboard import command
 
     sys.stdout.flush()
-    os.execv(sys.executable, command(results, port))  # in this process's place: a signal that ends it ends the server
+    os.execv(
+        sys.executable, command(results, port, address)
+    )  # in this process's place: a signal that ends it ends the server
 
 
 def rescore(suite: MaybeSuite = None, results: Results = RESULTS, json: Json = False) -> None:

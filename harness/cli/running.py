@@ -14,6 +14,7 @@ from harness.cli.options import (
     DataDir,
     Engine,
     Json,
+    Models,
     Only,
     Results,
     Set,
@@ -55,6 +56,7 @@ def run(
     only: Only = None,
     set_: Set = None,
     data_dir: DataDir = None,
+    models: Models = None,
     silence: Silence = None,
     verbose: Verbose = False,
     json: Json = False,
@@ -147,6 +149,7 @@ def plan(
     only: Only = None,
     set_: Set = None,
     data_dir: DataDir = None,
+    models: Models = None,
     json: Json = False,
 ) -> None:
     """Say what a suite needs, in which layout, how long it takes; exit code 1 if it does not fit."""

@@ -19,6 +19,7 @@ from harness.session.identity import Identities, forerunners, notes, why_anew
 from harness.session.lock import held
 from harness.session.log import log_of
 from harness.session.manifests import Base, state_of, suite_file
+from harness.session.roots import check_roots
 from harness.session.weights import pinned
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, suite_files, write_suite
 from harness.suite import cells as suite_cells
@@ -129,6 +130,7 @@ def prepare(
     suite, written = load(name, overrides), None
     with suppress(SuiteError):  # one that is valid only with the settings given here
         written = registry.validate(load(name), source)
+    check_roots(suite, Path(source), overrides)
     return _prepare(suite, written, source, results, overrides, only, online)
 
 

@@ -26,6 +26,8 @@ from harness.store.text import visible
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
 _BUDGET = re.compile(r"[1-9][0-9]?x")
 _MAX_JOURNAL = 2 << 30
+IMPORT_MEMORY = 8 << 30
+"""What an import may take: a compressed file states its unpacked size itself."""
 _MAX_TEXT = 1 << 20
 _MAX_NAME = 256
 _MAX_COUNT = 1 << 53
