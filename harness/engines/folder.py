@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -82,7 +83,7 @@ def _weights(folder: Path) -> list[Path]:
             raise ValueError("a file of another folder")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EngineError(f"{folder / INDEX}: no index of weights: {error!r}") from error
-    absent = [file.name for file in files if not file.is_file()]
+    absent = [file.name for file in files if not os.path.isfile(file)]
     if absent:
         raise EngineError(f"{folder}: {len(absent)} of {len(files)} files of weights are missing ({absent[0]})")
     return files

@@ -179,8 +179,11 @@ def _read_once(folder: Path) -> Contents:
         except StoreError as error:
             problems.append(str(error))
     for table, collected in rows.items():
-        found.setdefault(table, []).append(to_arrow(table, collected))
-    return Contents({table: pa.concat_tables(found[table]) for table in TABLES if table in found}, problems)
+        try:
+            found.setdefault(table, []).append(to_arrow(table, collected))
+        except (pa.ArrowException, ValueError, OverflowError) as error:
+            problems.append(f"{folder}: {table}: {str(error).splitlines()[0]}")
+    return Contents({table: pa.concat_tables(found[table]) for table in TABLES if found.get(table)}, problems)
 
 
 def write_columns(folder: Path, table: str, data: pa.Table) -> None:
@@ -205,9 +208,11 @@ def read_columns(path: Path) -> tuple[str, pa.Table]:
         raise StoreError(f"{path}: torn or altered (checksum)")
     try:
         options = pa.ipc.IpcReadOptions(use_threads=False)
-        return match[1], conform(match[1], pa.ipc.open_file(pa.py_buffer(content), options=options).read_all())
-    except (OSError, pa.ArrowException, ValueError) as error:
-        raise StoreError(f"{path}: {str(error).splitlines()[0]}") from error
+        data = pa.ipc.open_file(pa.py_buffer(content), options=options).read_all()
+        data.validate(full=True)  # offsets of another's making are not believed
+        return match[1], conform(match[1], data)
+    except (OSError, pa.ArrowException, ValueError, KeyError) as error:
+        raise StoreError(f"{path}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
 
 
 def _content(path: Path) -> bytes:
@@ -228,5 +233,5 @@ def read_part(path: Path) -> dict[str, Sequence[Row]]:
     try:
         tables = _raw_decoder.decode(payload)
         return {name: _decoders[name].decode(tables[name]) for name in TABLES if name in tables}
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StoreError(f"{path}: not a journal part: {error}") from error

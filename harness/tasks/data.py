@@ -120,16 +120,19 @@ def _from_folder(data: DataSet, folder: Path) -> list[Row]:
 
 
 def _from_remote(data: DataSet, fetch: bool) -> list[Row]:
-    rows = []
-    for file, path in zip(data.remote.files, remote_files(data, fetch), strict=True):
-        try:
-            converted = (data.convert(raw, file, place) for place, raw in enumerate(_read(path)))
-            rows += [row for row in converted if row is not None]
-        except (KeyError, ValueError, TypeError, IndexError, AttributeError, RecursionError, OverflowError) as error:
-            raise DataError(
-                f"{data.name}: {file} of {data.remote.repository} has another form than expected: {error!r}"
-            ) from error
-    return rows
+    files = zip(data.remote.files, remote_files(data, fetch), strict=True)
+    return [row for file, path in files for row in convert(data, file, path)]
+
+
+def convert(data: DataSet, file: str, path: Path) -> list[Row]:
+    """Rows of one of the set's public files, which lies at `path`. Raises DataError."""
+    try:
+        converted = [data.convert(raw, file, place) for place, raw in enumerate(_read(path))]
+    except Exception as error:  # another form fails wherever a converter first meets it
+        raise DataError(
+            f"{data.name}: {file} of {data.remote.repository} has another form than expected: {error!r}"
+        ) from error
+    return [row for row in converted if row is not None]
 
 
 def _read(path: Path) -> Iterator[Mapping[str, Any]]:
