@@ -49,8 +49,10 @@ def read_bytes(path: Path, limit: int) -> bytes:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         data = file.read(size + 1) if size <= limit else b""
-        if len(data) > size:  # it grows, or states no size, as files in /proc
-            data += file.read(limit + 1 - len(data))
+        if data and len(data) > size:  # it grows, or states no size, as files in /proc
+            data += file.read(limit + 1 - len(data)) or b""
+    if data is None:
+        raise OSError(errno.EINVAL, "a file that one would have to wait for", str(path))
     if max(size, len(data)) > limit:
         raise OSError(errno.EINVAL, f"larger than {limit:,} bytes", str(path))
     return data
@@ -62,6 +64,12 @@ def read_text(path: Path, limit: int) -> str:
         return as_text(read_bytes(path, limit))
     except ValueError as error:
         raise OSError(errno.EINVAL, str(error), str(path)) from None
+
+
+def in_words(error: OSError) -> str:
+    """What is wrong, as the end of a sentence."""
+    words = error.strerror or str(error)
+    return words[:1].lower() + words[1:]
 
 
 def as_text(data: bytes) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UsageError
-from harness.reading import read_text
+from harness.reading import in_words, read_text
 
 MAX_BYTES = 4 << 20
 MAX_DEPTH = 16
@@ -31,9 +31,7 @@ def read_config(path: Path) -> Mapping[str, Any]:
     try:
         config = json.loads(read_text(path, MAX_BYTES))
     except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be read as a model's config: {(error.strerror or str(error)).lower()}"
-        ) from None
+        raise UsageError(f"{path}: cannot be read as a model's config: {in_words(error)}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read as a model's config: {error}") from None
     if not isinstance(config, dict):

@@ -22,7 +22,7 @@ from harness.cli.options import (
     print_json,
     print_table,
 )
-from harness.errors import HarnessError
+from harness.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
     from harness.session.prepare import Prepared
@@ -187,8 +187,9 @@ def evaluate(
     """Run a checkpoint through lm-eval; samples are stored like any other."""
     from harness.allocation.config import read_config
 
-    if checkpoint.is_dir():
-        read_config(checkpoint / "config.json")  # before libraries are imported, which takes seconds
+    if not checkpoint.is_dir():
+        raise UsageError(f"{checkpoint}: no such folder")
+    read_config(checkpoint / "config.json")  # before libraries are imported, which takes seconds
     from harness.session.standalone import evaluate_checkpoint
 
     found = evaluate_checkpoint(

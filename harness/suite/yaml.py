@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import yaml
 
 from harness.errors import SuiteError
-from harness.reading import CONTROLS, read_text
+from harness.reading import CONTROLS, in_words, read_text
 
 MAX_BYTES = 1 << 18
 MAX_DEPTH = 32
@@ -92,7 +92,7 @@ def read(path: Path) -> Any:
     try:
         text = read_text(path, MAX_BYTES)
     except OSError as error:
-        raise SuiteError(str(path), "", (error.strerror or str(error)).lower()) from None
+        raise SuiteError(str(path), "", in_words(error)) from None
     return parse(text, str(path))
 
 
