@@ -54,13 +54,15 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a result came from. `started`, `finished`: ISO 8601 in UTC; empty where it has not happened."""
+    """Where a result came from. `started`, `finished`: ISO 8601 in UTC; empty where it has not happened. environment: the variables
+    that `session.provenance` lists, and no others."""
 
     code_version: str = ""
     commit: str = ""
     dirty: bool = False
     packages: dict[str, str] = {}
     machine: dict[str, str] = {}
+    environment: dict[str, str] = {}
     python: str = ""
     started: str = ""
     finished: str = ""
