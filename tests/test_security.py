@@ -170,9 +170,8 @@ def test_our_own_statements_have_limits_too(results: Path, monkeypatch: pytest.M
     recursive = "WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r) SELECT count(*) FROM r"
     with Snapshot(results) as snapshot, pytest.raises(StoreError, match=r"[Ii]nterrupt"):
         snapshot.query(recursive)
-    with Snapshot(results, memory=64 << 20) as snapshot:
-        with pytest.raises(StoreError, match=r"[Mm]emory|[Ii]nterrupt"):
-            snapshot.query("SELECT list(i) FROM range(300000000) t(i)")
+    with Snapshot(results, memory=64 << 20) as snapshot, pytest.raises(StoreError, match=r"[Mm]emory|[Ii]nterrupt"):
+        snapshot.query("SELECT list(i) FROM range(300000000) t(i)")
 
 
 def test_the_leaderboard_listens_on_this_machine_alone(results: Path) -> None:
