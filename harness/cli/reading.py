@@ -145,10 +145,9 @@ def import_(
     json: Json = False,
 ) -> None:
     """Merge another lab's results after validating every record."""
-    from harness import limits
-    from harness.store.foreign import IMPORT_MEMORY, import_results
+    from harness.store.foreign import bounded, import_results
 
-    with limits.memory(IMPORT_MEMORY):
+    with bounded():
         report = import_results(folder, results, origin or folder.resolve().name)
     if json:
         print_json(report)

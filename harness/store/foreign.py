@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness import limits
 from harness.errors import StoreError, UsageError
 from harness.store.columns import SCHEMAS, without_nan
 from harness.store.files import replace_atomic
@@ -26,7 +28,7 @@ from harness.store.text import visible
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
 _BUDGET = re.compile(r"[1-9][0-9]?x")
 _MAX_JOURNAL = 2 << 30
-IMPORT_MEMORY = 8 << 30
+IMPORT_MEMORY = 4 << 30
 """What an import may take: a compressed file states its unpacked size itself."""
 _MAX_TEXT = 1 << 20
 _MAX_NAME = 256
@@ -104,6 +106,20 @@ def import_results(source: Path, results: Path, origin: str) -> ImportReport:
     for suite in dict.fromkeys(suite for suite, _ in folders):
         _take_suite(results / f"{suite}@{origin}", folders, suite, report)
     return report
+
+
+@contextmanager
+def bounded(memory: int = IMPORT_MEMORY) -> Iterator[None]:
+    """A ceiling on what reading another lab's files may take of this process's memory."""
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(
+        pa.system_memory_pool()
+    )  # others have reserved address space of their own, which no ceiling sees
+    try:
+        with limits.memory(memory):
+            yield
+    finally:
+        pa.set_memory_pool(before)
 
 
 def _cells(source: Path, report: ImportReport) -> Iterator[tuple[str, Path]]:
