@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test leaderboard lint clean
+.PHONY: run test leaderboard lint audit clean
 
 run: $(VENV)/.installed
 	$(BIN)/harness run quickstart
@@ -18,6 +18,11 @@ lint: $(VENV)/.tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# says so and ends well where the advisories cannot be had
+audit: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet pip-audit || true
+	$(BIN)/python tools/audit.py
 
 # torch first and pinned: anything else would pull a CUDA build
 $(VENV)/.installed: pyproject.toml constraints.txt

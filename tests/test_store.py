@@ -31,7 +31,7 @@ from harness.store.manifest import (
     write_manifest,
     write_suite,
 )
-from harness.store.read import Snapshot
+from harness.store.read import Limits, Snapshot
 from harness.store.render import render
 from harness.store.rows import CostRow, SampleRow, StepRow
 from harness.store.schema import create_statements
@@ -350,9 +350,9 @@ def test_sql_answers_and_has_a_deadline(results: Path) -> None:
         rows = snapshot.sql(
             "WITH x AS (SELECT labels['skill'] AS skill FROM samples) SELECT skill, count(*) AS n FROM x GROUP BY 1"
         )
-        assert {row["skill"] for row in rows.to_pylist()} == {"add", "mul"}
+        assert {row for row, _ in rows.rows} == {"add", "mul"}
         with pytest.raises(UsageError, match="longer than"):
-            snapshot.sql("SELECT count(*) FROM range(100000000) a, range(100000000) b", seconds=0.3)
+            snapshot.sql("SELECT count(*) FROM range(100000000) a, range(100000000) b", Limits(seconds=0.3))
 
 
 def test_missing_results_say_what_to_run(tmp_path: Path) -> None:

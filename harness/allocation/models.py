@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 import yaml
 
+from harness.allocation.config import read_config
 from harness.errors import UsageError
 
 MICRO = "micro/"
@@ -145,7 +146,7 @@ def load_config(model: str, revision: str | None = None) -> Mapping[str, Any]:
     """What a model's ``config.json`` states. Raises UsageError where there is none."""
     folder = Path(model).expanduser()
     if folder.is_dir():
-        return _read(folder / "config.json")
+        return read_config(folder / "config.json")
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -154,22 +155,12 @@ def load_config(model: str, revision: str | None = None) -> Mapping[str, Any]:
     except HFValidationError:
         raise UsageError(f"model {model!r}: neither a folder on this machine nor a name on the hub") from None
     if isinstance(found, str):
-        return _read(Path(found))
+        return read_config(Path(found))
     short = model.rsplit("/", 1)[-1]
     if short in shipped():
         return shipped()[short]
     try:
-        return _read(Path(hf_hub_download(model, "config.json", revision=revision, etag_timeout=10)))
+        return read_config(Path(hf_hub_download(model, "config.json", revision=revision, etag_timeout=10)))
     except (OSError, ValueError) as error:  # of which the hub's and the network's own errors are
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise UsageError(f"model {model!r}: neither a folder nor to be had from the hub ({reason})") from None
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise UsageError(f"{path}: cannot be read as a model's config: {problem}") from None
-    if not isinstance(config, dict):
-        raise UsageError(f"{path}: a model's config is a JSON object")
-    return config

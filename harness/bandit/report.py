@@ -117,6 +117,7 @@ def run_bandit(name: str, results: Path) -> BanditReport:
     if not isinstance(raw, dict):
         raise SuiteError(str(source), "", "a bandit suite is a mapping with `bandits` and `regimes`")
     raw.setdefault("name", source.stem)
+    yaml.check_numbers(raw, str(source))
     try:
         suite = BanditSuite.model_validate(raw)
     except ValidationError as error:

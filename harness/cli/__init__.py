@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from harness.errors import HarnessError
 from harness.threads import settle
+
+_LONGEST = 2000
 
 
 def _end(*_: object) -> NoReturn:
@@ -17,13 +19,36 @@ def _end(*_: object) -> NoReturn:
 
 
 def main() -> None:
-    """Entry point of `harness`. An expected error is one line on stderr."""
+    """Entry point of `harness`. An expected error is one line on stderr and, with `--json`, a document on stdout."""
     settle()
     signal.signal(signal.SIGTERM, _end)
+    import typer
+
     from harness.cli.app import app
 
+    # typer's own copy of click is not public, its subclasses are
+    usage: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
     except HarnessError as error:
-        print(f"harness: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        refuse(str(error), error.exit_code)
+    except usage as error:
+        if len(sys.argv) < 2:  # the help
+            error.show()
+            sys.exit(error.exit_code)
+        refuse(error.format_message(), error.exit_code)
+    except typer.Abort:
+        refuse("aborted", 1)
+
+
+def refuse(message: str, code: int) -> NoReturn:
+    """Say in one line why the command ends, what came from files made safe for a terminal, and leave."""
+    from harness.store.text import visible
+
+    line = visible(" ".join(message.splitlines()), _LONGEST)
+    print(f"harness: {line}", file=sys.stderr)
+    if "--json" in sys.argv[1:]:
+        from harness.cli.options import print_json
+
+        print_json({"error": line, "exit_code": code})
+    sys.exit(code)

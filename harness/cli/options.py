@@ -36,6 +36,23 @@ DataDir = Annotated[
 ]
 
 
+def _use_models(folders: list[Path] | None) -> list[Path] | None:
+    """`--models` adds to HARNESS_MODELS for one command."""
+    if folders:
+        named = [str(folder.expanduser().resolve()) for folder in folders]
+        os.environ["HARNESS_MODELS"] = os.pathsep.join(filter(None, [os.environ.get("HARNESS_MODELS", ""), *named]))
+    return folders
+
+
+Models = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--models", metavar="DIR", callback=_use_models,
+        help="A folder whose models a suite may name besides its own folder and this one (HARNESS_MODELS).",
+    ),
+]  # fmt: skip
+
+
 def is_file(given: str) -> bool:
     """Whether a SUITE argument means a file rather than a name."""
     return given.endswith((".yaml", ".yml")) or "/" in given

@@ -98,20 +98,29 @@ def show_suite(
 
 
 def sql(
-    query: Annotated[str, typer.Argument(help="One SELECT statement.")], results: Results = RESULTS, json: Json = False
+    query: Annotated[str, typer.Argument(help="One SELECT statement.")],
+    results: Results = RESULTS,
+    rows: Annotated[int, typer.Option("--rows", min=1, max=10_000_000, help="Rows that are shown at most.")] = 10_000,
+    megabytes: Annotated[int, typer.Option("--megabytes", min=1, max=4096, help="Size of the answer at most.")] = 16,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=86_400, help="The statement ends then.")] = 30.0,
+    memory: Annotated[int, typer.Option("--memory", min=64, metavar="MIB", help="What it may take.")] = 1024,
+    json: Json = False,
 ) -> None:
     """A read-only query on the store (docs/store.md has the schema)."""
     from harness.store.ingest import ingest
-    from harness.store.read import Snapshot
+    from harness.store.read import Limits
+    from harness.store.sql import ask
 
     if results.is_dir():
         ingest(results)
-    with Snapshot(results) as snapshot:
-        found = snapshot.sql(query)
+    found = ask(results, query, Limits(rows=rows, bytes=megabytes << 20, seconds=seconds, memory=memory << 20))
     if json:
-        print_json({"columns": found.column_names, "rows": [list(r.values()) for r in found.to_pylist()]})
-        return
-    print_table("", found.column_names, [[str(v) for v in row.values()] for row in found.to_pylist()])
+        print_json(found)
+    else:
+        print_table("", found.columns, [[str(v) for v in row] for row in found.rows])
+    if found.cut:
+        limit = f"--rows {rows}" if found.cut == "rows" else f"--megabytes {megabytes}"
+        print(f"note: the answer goes on; shown are its first {len(found.rows):,} rows ({limit})", file=sys.stderr)
 
 
 def export(
@@ -136,9 +145,10 @@ def import_(
     json: Json = False,
 ) -> None:
     """Merge another lab's results after validating every record."""
-    from harness.store.foreign import import_results
+    from harness.store.foreign import bounded, import_results
 
-    report = import_results(folder, results, origin or folder.resolve().name)
+    with bounded():
+        report = import_results(folder, results, origin or folder.resolve().name)
     if json:
         print_json(report)
     else:
@@ -146,7 +156,11 @@ def import_(
 
 
 def leaderboard(
-    port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 8501, results: Results = RESULTS
+    port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 8501,
+    address: Annotated[
+        str, typer.Option("--address", help="Who may read: by default this machine alone; 0.0.0.0 is everybody.")
+    ] = "localhost",
+    results: Results = RESULTS,
 ) -> None:
     """The Streamlit leaderboard."""
     import importlib.util
@@ -156,7 +170,9 @@ def leaderboard(
     from leaderboard import command
 
     sys.stdout.flush()
-    os.execv(sys.executable, command(results, port))  # in this process's place: a signal that ends it ends the server
+    os.execv(
+        sys.executable, command(results, port, address)
+    )  # in this process's place: a signal that ends it ends the server
 
 
 def rescore(suite: MaybeSuite = None, results: Results = RESULTS, json: Json = False) -> None:

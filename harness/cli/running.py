@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli import refuse
 from harness.cli.options import (
     RESULTS,
     DataDir,
     Engine,
     Json,
+    Models,
     Only,
     Results,
     Set,
@@ -20,7 +22,7 @@ from harness.cli.options import (
     print_json,
     print_table,
 )
-from harness.errors import HarnessError
+from harness.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
     from harness.session.prepare import Prepared
@@ -54,6 +56,7 @@ def run(
     only: Only = None,
     set_: Set = None,
     data_dir: DataDir = None,
+    models: Models = None,
     silence: Silence = None,
     verbose: Verbose = False,
     json: Json = False,
@@ -91,9 +94,9 @@ def run(
         words = (
             f"the disk is full ({outcome.disk}); finished work is intact, run the same command again once there is room"
         )
-        print(f"harness: {words}", file=sys.stderr)
+        refuse(words, outcome.exit_code)
     elif outcome.interrupted:
-        print(f"harness: interrupted; `harness run {suite}` goes on from here", file=sys.stderr)
+        refuse(f"interrupted; `harness run {suite}` goes on from here", outcome.exit_code)
     else:
         ingest(results)
         _after(prepared, results, json)
@@ -146,6 +149,7 @@ def plan(
     only: Only = None,
     set_: Set = None,
     data_dir: DataDir = None,
+    models: Models = None,
     json: Json = False,
 ) -> None:
     """Say what a suite needs, in which layout, how long it takes; exit code 1 if it does not fit."""
@@ -181,6 +185,11 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Run a checkpoint through lm-eval; samples are stored like any other."""
+    from harness.allocation.config import read_config
+
+    if not checkpoint.is_dir():
+        raise UsageError(f"{checkpoint}: no such folder")
+    read_config(checkpoint / "config.json")  # before libraries are imported, which takes seconds
     from harness.session.standalone import evaluate_checkpoint
 
     found = evaluate_checkpoint(

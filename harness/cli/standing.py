@@ -12,7 +12,18 @@ from typing import Annotated
 import msgspec
 import typer
 
-from harness.cli.options import RESULTS, Json, MaybeSuite, Results, Set, is_file, print_json, print_table, suite_name
+from harness.cli.options import (
+    RESULTS,
+    Json,
+    MaybeSuite,
+    Models,
+    Results,
+    Set,
+    is_file,
+    print_json,
+    print_table,
+    suite_name,
+)
 from harness.errors import HarnessError, UsageError
 from harness.session.log import log_of, tail
 from harness.session.prepare import Prepared, prepare, prepare_stored
@@ -45,7 +56,13 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.group}/{self.regime}{seed}" if self.regime else f"{self.group}{seed}"
 
 
-def status(suite: MaybeSuite = None, results: Results = RESULTS, set_: Set = None, json: Json = False) -> None:
+def status(
+    suite: MaybeSuite = None,
+    results: Results = RESULTS,
+    set_: Set = None,
+    models: Models = None,
+    json: Json = False,
+) -> None:
     """Done, running, cut off, failed or pending, per cell, with the reason and the log."""
     names = [suite] if suite else _known(results)
     if not names:

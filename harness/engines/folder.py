@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from harness.allocation.config import read_config
 from harness.engines.vocabulary import in_one_line, open_vocabulary
-from harness.errors import EngineError
+from harness.errors import EngineError, UsageError
+from harness.reading import read_bytes
 
+SMALL = {".json", ".jinja", ".txt", ".model"}
+MAX_SMALL_BYTES, MAX_INDEX_BYTES = 256 << 20, 64 << 20
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -23,8 +28,7 @@ def read_folder(folder: Path) -> tuple[PretrainedConfig, PreTrainedTokenizerFast
     EngineError
         One line: what is missing, damaged, or no causal language model; as `open_vocabulary` for the tokenizer.
     """
-    if not (folder / "config.json").is_file():
-        raise EngineError(f"{folder}: there is no config.json")
+    check_small_files(folder)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # what transformers makes of damaged files has no common base
@@ -34,6 +38,25 @@ def read_folder(folder: Path) -> tuple[PretrainedConfig, PreTrainedTokenizerFast
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         raise EngineError(f"{folder}: there is no tokenizer (tokenizer.json)")
     return config.get_text_config(), open_vocabulary(folder, chat=False).tokenizer
+
+
+def check_small_files(folder: Path) -> None:
+    """The configuration could be a model's, and nothing that libraries read whole is larger than such files are.
+
+    Raises EngineError in one line.
+    """
+    if not (folder / "config.json").exists():
+        raise EngineError(f"{folder}: there is no config.json")
+    try:
+        read_config(folder / "config.json")
+    except UsageError as error:
+        raise EngineError(str(error).replace(f"{folder}/", f"{folder}: ", 1)) from None
+    for file in folder.iterdir():
+        if file.suffix in SMALL and not file.is_dir():
+            if not file.is_file():
+                raise EngineError(f"{file}: not a regular file")
+            if file.stat().st_size > MAX_SMALL_BYTES:
+                raise EngineError(f"{file}: larger than {MAX_SMALL_BYTES:,} bytes")
 
 
 def check_weights(folder: Path) -> None:
@@ -53,10 +76,14 @@ def _weights(folder: Path) -> list[Path]:
     if not (folder / INDEX).is_file():
         raise EngineError(f"{folder}: there are no weights ({WEIGHTS})")
     try:
-        files = sorted({folder / name for name in json.loads((folder / INDEX).read_bytes())["weight_map"].values()})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        files = sorted(
+            {folder / name for name in json.loads(read_bytes(folder / INDEX, MAX_INDEX_BYTES))["weight_map"].values()}
+        )
+        if any(file.parent != folder for file in files):
+            raise ValueError("a file of another folder")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EngineError(f"{folder / INDEX}: no index of weights: {error!r}") from error
-    absent = [file.name for file in files if not file.is_file()]
+    absent = [file.name for file in files if not os.path.isfile(file)]
     if absent:
         raise EngineError(f"{folder}: {len(absent)} of {len(files)} files of weights are missing ({absent[0]})")
     return files

@@ -11,14 +11,15 @@ from msgspec import Meta
 from harness.errors import SuiteError
 
 Options = TypeVar("Options", bound=msgspec.Struct)
+DEVICE = r"^(cpu|cuda|mps|xpu)(:\d{1,3})?\Z"
 
 
 class Embedded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of the embedded engine. device: as torch names it; None takes CUDA where there is any. micro_tokens: padded tokens of one
     forward and backward pass."""
 
-    device: str | None = None
-    micro_tokens: Annotated[int, Meta(ge=1)] = 8192
+    device: Annotated[str, Meta(pattern=DEVICE)] | None = None
+    micro_tokens: Annotated[int, Meta(ge=1, le=1 << 30)] = 8192
 
 
 def read(kind: type[Options], options: Mapping[str, Any], source: str) -> Options:

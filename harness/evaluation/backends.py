@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, cast, get_args
 
 from lm_eval.api.model import LM
 
+from harness.engines.folder import MAX_SMALL_BYTES
 from harness.errors import InfeasibleError, UsageError
 from harness.evaluation.engine_lm import EngineLM
+from harness.reading import read_bytes
 
 Backend = Literal["embedded", "hf", "vllm"]
 
@@ -59,8 +62,9 @@ def _embedded(checkpoint: Path, seed: int, chat: bool | None, device: str | None
 def _has_template(checkpoint: Path) -> bool:
     if (checkpoint / "chat_template.jinja").is_file():
         return True
-    config = checkpoint / "tokenizer_config.json"
-    return config.is_file() and '"chat_template"' in config.read_text("utf-8")
+    with suppress(OSError, ValueError):
+        return '"chat_template"' in read_bytes(checkpoint / "tokenizer_config.json", MAX_SMALL_BYTES).decode()
+    return False
 
 
 def _transformers(checkpoint: Path, seed: int, device: str | None, batch_size: int) -> LM:

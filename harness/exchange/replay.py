@@ -19,6 +19,7 @@ import msgspec
 
 from harness.errors import DiskFullError, StoreError
 from harness.exchange.exchange import Exchange
+from harness.reading import open_regular
 
 DIGEST_BYTES = 16
 MAX_FRAME_BYTES = 512 << 20
@@ -98,7 +99,7 @@ class ReplaySource:
         self.path = path
         self._spans: dict[tuple[int, str], list[tuple[int, int]]] = {}
         self.digest = bytes(DIGEST_BYTES).hex()
-        with _disk(path), path.open("rb") as file:
+        with _disk(path), open_regular(path) as file:
             begin = 0
             for frame, end, seen in _frames(file, path):
                 self._spans.setdefault((frame.step, frame.author), []).append((begin, end))
@@ -118,7 +119,7 @@ class ReplaySource:
     def messages(self, step: int, author: str) -> list[bytes]:
         """What was accepted of `author` at `step`."""
         found: list[bytes] = []
-        with _disk(self.path), self.path.open("rb") as file:
+        with _disk(self.path), open_regular(self.path) as file:
             for begin, end in self._spans.get((step, author), []):
                 file.seek(begin + 4 + DIGEST_BYTES)
                 found += _frame(file.read(end - file.tell()), self.path).messages

@@ -14,12 +14,15 @@ import msgspec
 
 from harness.engines.embedded.checkpoint import drop_optimiser
 from harness.errors import CheckpointError
+from harness.reading import read_bytes
 from harness.session.exchanges import ExchangeState
 from harness.session.members import Member
 from harness.store.files import disk_errors, replace_atomic, write_atomic
 from harness.suite.schema import Keep
 
 FINAL = "checkpoint"
+MAX_BYTES = 64 << 20
+"""Of what a checkpoint holds besides weights."""
 _RESUME = "resume"
 _BEST = "best"
 _STEP = re.compile(r"step-(\d{8})")
@@ -138,8 +141,8 @@ def latest(folder: Path) -> tuple[int, Path] | None:
 def read(path: Path) -> SessionState:
     """What a checkpoint says besides weights. Raises CheckpointError."""
     try:
-        return msgspec.json.decode((path / "session.json").read_bytes(), type=SessionState)
-    except (OSError, msgspec.MsgspecError) as error:
+        return msgspec.json.decode(read_bytes(path / "session.json", MAX_BYTES), type=SessionState)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path / 'session.json'}: {error}") from None
 
 

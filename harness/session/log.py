@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from harness.reading import open_regular
+
 LOG = "log"
 KEPT = 3
 """Earlier attempts whose logs stay."""
@@ -70,7 +72,7 @@ def note(folder: Path, text: str) -> None:
 def tail(log: Path, lines: int) -> list[str]:
     """The last lines, at most 1 MiB of them; empty where there is no log."""
     try:
-        with log.open("rb") as file:
+        with open_regular(log) as file:
             file.seek(max(0, log.stat().st_size - (1 << 20)))
             return file.read().decode(errors="replace").splitlines()[-lines:] if lines else []
     except OSError:

@@ -12,6 +12,8 @@ from harness.errors import DataError
 from harness.suite.schema import Policy
 
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+_CREDENTIALS = re.compile(r"//[^/@\s]*@")
+"""Of an address that the environment gives, as HF_ENDPOINT may."""
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 Progress = Callable[[float, str], None]
 """(share done, a few words)"""
@@ -67,7 +69,8 @@ def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) ->
             failures.append(error)
     cause = "HF_HUB_OFFLINE is set" if offline else "the hub does not answer"
     absent = isinstance(failures[0], LocalEntryNotFoundError)
-    reason = f"not in this machine's cache, and {cause}" if absent else " ".join(str(failures[0]).split())[:200]
+    said = _CREDENTIALS.sub("//", " ".join(str(failures[0]).split()))[:200]
+    reason = f"not in this machine's cache, and {cause}" if absent else said
     raise DataError(f"model {policy.model!r}: neither a local folder nor to be had from the hub ({reason})")
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.engines.catalogue import MICRO_FAMILIES
-from harness.engines.embedded.presets import PRESETS
 from harness.errors import DataError, EngineError, SuiteError, TokenizationError
 from harness.experience.records import Rollout, Success, TextRollout
 from harness.learning import registry
@@ -16,7 +14,7 @@ from harness.session.engines import engines_of
 from harness.session.models import hub_folder, local_folder
 from harness.session.prepare import Prepared
 from harness.suite.cells import Cell
-from harness.suite.schema import Policy, Stage0
+from harness.suite.schema import Policy
 from harness.tasks.data import folder_in_use, load
 from harness.tasks.registry import get_task
 from harness.tasks.sets import SETS
@@ -53,7 +51,6 @@ def preflight(prepared: Prepared, run: bool) -> list[str]:
         for p, policy in enumerate(group.policies if own else ()):
             at = f"groups[{g}].policies[{p}]"
             if policy.model.startswith("micro/"):
-                _micro(policy, prepared.source, at)
                 continue
             full_size = full_size or policy
             if not _model(policy, own, prepared, at, run):
@@ -89,17 +86,6 @@ def _data(prepared: Prepared, run: bool) -> Iterator[str]:
     if training.prompts > len(pool.prompts):
         problem = f"{training.prompts} prompts a step asked for; the pool of {training.task} holds {len(pool.prompts)}"
         raise SuiteError(prepared.source, "training.prompts", problem)
-
-
-def _micro(policy: Policy, source: str, at: str) -> None:
-    family, preset = policy.model.removeprefix("micro/"), (policy.stage0 or Stage0()).preset
-    if family not in MICRO_FAMILIES:
-        known = ", ".join(f"micro/{name}" for name in MICRO_FAMILIES)
-        raise SuiteError(source, f"{at}.model", f"unknown micro model {policy.model!r}; there are {known}")
-    if preset not in PRESETS:
-        raise SuiteError(source, f"{at}.stage0.preset", f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")
-    if policy.chat:
-        raise SuiteError(source, f"{at}.chat", "a micro model has no chat template")
 
 
 def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, at: str, run: bool) -> bool:

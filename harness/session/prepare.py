@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 
 from harness.engines import options
+from harness.engines.catalogue import MICRO_FAMILIES
+from harness.engines.embedded.presets import PRESETS
 from harness.engines.openrlhf.settings import Settings
 from harness.errors import StoreError, SuiteError, UsageError
 from harness.learning import registry
@@ -17,13 +19,15 @@ from harness.session.identity import Identities, forerunners, notes, why_anew
 from harness.session.lock import held
 from harness.session.log import log_of
 from harness.session.manifests import Base, state_of, suite_file
+from harness.session.roots import check_roots
 from harness.session.weights import pinned
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, suite_files, write_suite
 from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell
 from harness.suite.load import find, load, resolve
-from harness.suite.schema import Suite
+from harness.suite.schema import Policy, Stage0, Suite
 
+MICRO = "micro/"
 ENGINE_OPTIONS: dict[str, type[msgspec.Struct]] = {"embedded": options.Embedded, "openrlhf": Settings}
 
 
@@ -126,6 +130,7 @@ def prepare(
     suite, written = load(name, overrides), None
     with suppress(SuiteError):  # one that is valid only with the settings given here
         written = registry.validate(load(name), source)
+    check_roots(suite, Path(source), overrides)
     return _prepare(suite, written, source, results, overrides, only, online)
 
 
@@ -156,6 +161,10 @@ def _prepare(
     if suite.engine not in ENGINE_OPTIONS:
         raise UsageError(f"{source}: engine: unknown engine {suite.engine!r} (installed: {', '.join(ENGINE_OPTIONS)})")
     options.read(ENGINE_OPTIONS[suite.engine], suite.engine_options, source)
+    for g, group in enumerate(suite.groups):
+        for p, policy in enumerate(group.policies):
+            if policy.model.startswith(MICRO):
+                _check_micro(policy, source, f"groups[{g}].policies[{p}]")
     suite = pinned(suite, online)
     identities = Identities(suite, source)
     every = suite_cells.expand(suite, identities.of_cell)
@@ -169,3 +178,14 @@ def _prepare(
         for seed in (suite.seeds if policy.stage0 is not None and policy.stage0.per_seed else [None])
     ]
     return Prepared(source, suite, results / suite.name, tuple(every), tuple(found), tuple(bases), altered)
+
+
+def _check_micro(policy: Policy, source: str, at: str) -> None:
+    family, preset = policy.model.removeprefix(MICRO), (policy.stage0 or Stage0()).preset
+    if family not in MICRO_FAMILIES:
+        known = ", ".join(MICRO + name for name in MICRO_FAMILIES)
+        raise SuiteError(source, f"{at}.model", f"unknown micro model {policy.model!r}; there are {known}")
+    if preset not in PRESETS:
+        raise SuiteError(source, f"{at}.stage0.preset", f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")
+    if policy.chat:
+        raise SuiteError(source, f"{at}.chat", "a micro model has no chat template")

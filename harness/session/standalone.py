@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from harness.errors import UsageError
+from harness.engines.folder import check_small_files
+from harness.errors import EngineError, UsageError
 from harness.evaluation.backends import open_lm
 from harness.evaluation.run import evaluate, metric_names
 from harness.evaluation.samples import Metric
@@ -52,7 +53,11 @@ def evaluate_checkpoint(
     chosen = [get_task(name) for name in tasks]
     for task in chosen:
         task.documents(data_dir)  # what is missing is said before a model is opened
-    model = open_lm(backend, checkpoint, seed=seed)
+    try:
+        check_small_files(checkpoint)
+        model = open_lm(backend, checkpoint, seed=seed)
+    except EngineError as error:
+        raise UsageError(str(error)) from error
     clock = Clock()
     with Verifier() as verifier, clock.phase("evaluate"):
         found = evaluate(

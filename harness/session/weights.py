@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 import sys
@@ -16,11 +17,14 @@ import msgspec
 
 from harness.cache import cache_folder
 from harness.errors import DataError, DiskFullError, StoreError
+from harness.reading import open_regular
 from harness.store.files import write_atomic
 from harness.suite.schema import Policy, Suite
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_SECONDS = 4.0
+MAX_FILES = 10_000
+"""Of a model's folder."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _REMEMBERED_BYTES = 1 << 20
 """Smaller files are read each time."""
@@ -128,7 +132,10 @@ def content_digest(folder: Path) -> str:
         A file cannot be read.
     """
     try:
-        paths = [p for p in sorted(folder.rglob("*")) if _counts(p.relative_to(folder)) and not p.is_dir()]
+        found = list(itertools.islice(folder.rglob("*"), MAX_FILES + 1))
+        if len(found) > MAX_FILES:
+            raise DataError(f"{folder}: more than {MAX_FILES:,} files: not a model's folder")
+        paths = [p for p in sorted(found) if _counts(p.relative_to(folder)) and not p.is_dir()]
         stamps = [_stamp(path) for path in paths]
         note = _cache() / "folders" / f"{hashlib.blake2b(bytes(folder.resolve()), digest_size=16).hexdigest()}.json"
         seen = _recall(note)
@@ -166,7 +173,7 @@ def _stamp(path: Path) -> tuple[int, int, int, int]:
 
 
 def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness import limits
 from harness.errors import StoreError, UsageError
 from harness.store.columns import SCHEMAS, without_nan
 from harness.store.files import replace_atomic
@@ -25,8 +27,9 @@ from harness.store.text import visible
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
 _BUDGET = re.compile(r"[1-9][0-9]?x")
-_MAX_MANIFEST = 4 << 20
 _MAX_JOURNAL = 2 << 30
+IMPORT_MEMORY = 4 << 30
+"""What an import may take: a compressed file states its unpacked size itself."""
 _MAX_TEXT = 1 << 20
 _MAX_NAME = 256
 _MAX_COUNT = 1 << 53
@@ -105,6 +108,20 @@ def import_results(source: Path, results: Path, origin: str) -> ImportReport:
     return report
 
 
+@contextmanager
+def bounded(memory: int = IMPORT_MEMORY) -> Iterator[None]:
+    """A ceiling on what reading another lab's files may take of this process's memory."""
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(
+        pa.system_memory_pool()
+    )  # others have reserved address space of their own, which no ceiling sees
+    try:
+        with limits.memory(memory):
+            yield
+    finally:
+        pa.set_memory_pool(before)
+
+
 def _cells(source: Path, report: ImportReport) -> Iterator[tuple[str, Path]]:
     suites = [source] if any(source.glob("*/manifest.json")) else sorted(p for p in source.iterdir() if p.is_dir())
     for suite in suites:
@@ -126,8 +143,6 @@ def _checked_manifest(suite: str, folder: Path) -> Manifest:
     for file in files:
         if file.is_symlink():
             raise StoreError(f"{file}: a link")
-    if files[0].stat().st_size > _MAX_MANIFEST:
-        raise StoreError(f"{files[0]}: larger than {_MAX_MANIFEST >> 20} MiB")
     if sum(file.stat().st_size for file in files[1:] if file.is_file()) > _MAX_JOURNAL:
         raise StoreError(f"{journal}: larger than {_MAX_JOURNAL >> 30} GiB")
     manifest = read_manifest(folder)
@@ -252,8 +267,8 @@ def _take_suite(target: Path, folders: list[tuple[str, Path]], suite: str, repor
     if not target.exists() or (target / "suite.json").exists() or file is None:
         return
     try:
-        if file.is_symlink() or file.stat().st_size > _MAX_MANIFEST:
-            raise StoreError(f"{file}: a link, or too large")
+        if file.is_symlink():
+            raise StoreError(f"{file}: a link")
         about = read_suite(source)
     except StoreError as error:
         report.refused.append(str(error))

@@ -22,10 +22,13 @@ import msgspec
 import pyarrow as pa
 
 from harness.errors import StoreError
+from harness.reading import read_bytes
 from harness.store.columns import conform, to_arrow, up_to
 from harness.store.files import TEMPORARY, disk_errors, remove, replace_atomic, sync, write_atomic
 from harness.store.rows import TABLE_OF, TABLES, Row
 
+MAX_BYTES = 1 << 30
+"""Of one file."""
 _MAGIC = b"XSJ1"
 _NAME = re.compile(r"part-(\d{6,})-(\d{6,})\.rows|compact-(\d{6,})")
 _COLUMNS = re.compile(r"([a-z]+)-([0-9a-f]{8})\.arrow")
@@ -151,6 +154,8 @@ def read_journal(folder: Path, attempts: int = 5) -> Contents:
             return _read_once(folder / "journal")
         except FileNotFoundError:  # compacted or rewound between listing and reading
             continue
+        except OSError as error:
+            raise StoreError(f"{error.filename or folder}: cannot be read: {error.strerror}") from error
     raise StoreError(f"{folder}: the journal changes too fast to be read")
 
 
@@ -174,8 +179,11 @@ def _read_once(folder: Path) -> Contents:
         except StoreError as error:
             problems.append(str(error))
     for table, collected in rows.items():
-        found.setdefault(table, []).append(to_arrow(table, collected))
-    return Contents({table: pa.concat_tables(found[table]) for table in TABLES if table in found}, problems)
+        try:
+            found.setdefault(table, []).append(to_arrow(table, collected))
+        except (pa.ArrowException, ValueError, OverflowError) as error:
+            problems.append(f"{folder}: {table}: {str(error).splitlines()[0]}")
+    return Contents({table: pa.concat_tables(found[table]) for table in TABLES if found.get(table)}, problems)
 
 
 def write_columns(folder: Path, table: str, data: pa.Table) -> None:
@@ -200,14 +208,16 @@ def read_columns(path: Path) -> tuple[str, pa.Table]:
         raise StoreError(f"{path}: torn or altered (checksum)")
     try:
         options = pa.ipc.IpcReadOptions(use_threads=False)
-        return match[1], conform(match[1], pa.ipc.open_file(pa.py_buffer(content), options=options).read_all())
-    except (OSError, pa.ArrowException, ValueError) as error:
-        raise StoreError(f"{path}: {str(error).splitlines()[0]}") from error
+        data = pa.ipc.open_file(pa.py_buffer(content), options=options).read_all()
+        data.validate(full=True)  # offsets of another's making are not believed
+        return match[1], conform(match[1], data)
+    except (OSError, pa.ArrowException, ValueError, KeyError) as error:
+        raise StoreError(f"{path}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
 
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path, MAX_BYTES)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -223,5 +233,5 @@ def read_part(path: Path) -> dict[str, Sequence[Row]]:
     try:
         tables = _raw_decoder.decode(payload)
         return {name: _decoders[name].decode(tables[name]) for name in TABLES if name in tables}
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StoreError(f"{path}: not a journal part: {error}") from error

@@ -16,10 +16,12 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from harness.errors import StoreError
+from harness.reading import read_bytes
 from harness.store.files import write_atomic
 from harness.suite.cells import Identity
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
+MAX_BYTES = 4 << 20
 State = Literal["pending", "running", "cut off", "done", "failed"]
 
 
@@ -52,13 +54,15 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a result came from. `started`, `finished`: ISO 8601 in UTC; empty where it has not happened."""
+    """Where a result came from. `started`, `finished`: ISO 8601 in UTC; empty where it has not happened. environment: the variables
+    that `session.provenance` lists, and no others."""
 
     code_version: str = ""
     commit: str = ""
     dirty: bool = False
     packages: dict[str, str] = {}
     machine: dict[str, str] = {}
+    environment: dict[str, str] = {}
     python: str = ""
     started: str = ""
     finished: str = ""
@@ -166,7 +170,7 @@ def _pretty(value: msgspec.Struct) -> bytes:
 
 def _read(path: Path, kind: type[Struct]) -> Struct:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(read_bytes(path, MAX_BYTES), type=kind)
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 import pyarrow as pa
 
 from harness.errors import StoreError, UsageError
@@ -16,6 +18,31 @@ from harness.store.ingest import STORE, quoted
 from harness.store.manifest import SuiteFile
 from harness.store.schema import CURRENT, DERIVED
 
+OWN_SECONDS = 120.0
+"""What one of our own statements may take: those of `show` and of the leaderboard's pages."""
+OWN_MEMORY = 4 << 30
+_BATCH = 256
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user's statement may take. rows, bytes: of its answer, which is cut there. seconds, memory (bytes): it is ended."""
+
+    rows: int = 10_000
+    bytes: int = 16 << 20
+    seconds: float = 30.0
+    memory: int = 1 << 30
+
+
+LIMITS = Limits()
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of a user's statement. cut: by which limit it lacks rows, `rows` or `bytes`; empty where it is whole."""
+
+    columns: list[str] = []
+    rows: list[list[Any]] = []
+    cut: str = ""
+
 
 class Snapshot:
     """One consistent state of the store. It stays readable while a newer one takes its place; `close` it after use.
@@ -23,18 +50,26 @@ class Snapshot:
     SQL can neither change anything nor reach files, the network or the settings.
     """
 
-    def __init__(self, results: Path, shown: SuiteFile | None = None) -> None:
+    def __init__(self, results: Path, shown: SuiteFile | None = None, memory: int = OWN_MEMORY) -> None:
         """shown: the run whose cells count for its suite, instead of the one that stands for the suite's folder.
+        memory: bytes that statements may take together.
 
         Raises StoreError where there is no store, or it cannot be read.
         """
         path = results / STORE
-        if not path.exists():
+        if not path.is_file():
             raise StoreError(f"{results}: no results yet (run a suite first: harness run quickstart)")
         self._use = "USE memory" if shown else "USE store"
         # attached to a private in-memory database: `connect(path)` would share one instance with older snapshots
         self._connection = duckdb.connect(
-            ":memory:", config={"temp_directory": "", "autoinstall_known_extensions": "false"}
+            ":memory:",
+            config={
+                "temp_directory": "",
+                "memory_limit": f"{memory}B",
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+                "python_enable_replacements": "false",
+            },
         )
         try:
             for statement in (
@@ -51,15 +86,19 @@ class Snapshot:
 
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> pa.Table:
         """Rows of one of our own statements. Safe to call from several threads. Raises StoreError."""
-        try:
-            with self._connection.cursor() as cursor:
+        with self._connection.cursor() as cursor:
+            try:
                 cursor.execute(self._use)
-                return cursor.sql(statement, params=list(parameters)).to_arrow_table()
-        except duckdb.Error as error:
-            raise StoreError(str(error)) from error
+                with _until(cursor, OWN_SECONDS):
+                    return cursor.sql(statement, params=list(parameters)).to_arrow_table()
+            except duckdb.Error as error:
+                raise StoreError(str(error)) from error
 
-    def sql(self, statement: str, seconds: float = 60.0) -> pa.Table:
-        """A user's statement: exactly one that only reads. Raises UsageError."""
+    def sql(self, statement: str, limits: Limits = LIMITS) -> Answer:
+        """A user's statement: exactly one that only reads. What bounds its memory and time for certain is `harness.store.sql`.
+
+        Raises UsageError.
+        """
         try:
             parsed = duckdb.extract_statements(statement)
         except duckdb.Error as error:
@@ -68,16 +107,15 @@ class Snapshot:
             raise UsageError("one SELECT statement is expected; the store is read-only")
         with self._connection.cursor() as cursor:
             cursor.execute("USE store")
-            timer = threading.Timer(seconds, cursor.interrupt)
-            timer.start()
             try:
-                return cursor.sql(statement).to_arrow_table()
+                with _until(cursor, limits.seconds):
+                    return _answer(cursor.sql(statement), limits)
             except duckdb.InterruptException as error:
-                raise UsageError(f"the statement took longer than {seconds:.0f} s") from error
-            except duckdb.Error as error:
+                raise UsageError(f"the statement took longer than {limits.seconds:g} s") from error
+            except duckdb.OutOfMemoryException as error:
+                raise UsageError(f"the statement needs more than {limits.memory >> 20:,} MiB of memory") from error
+            except (duckdb.Error, pa.ArrowException, OverflowError, ValueError) as error:
                 raise UsageError(_first_line(error)) from error
-            finally:
-                timer.cancel()
 
     def close(self) -> None:
         self._connection.close()
@@ -114,5 +152,32 @@ def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def _first_line(error: duckdb.Error) -> str:
-    return str(error).splitlines()[0]
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+@contextmanager
+def _until(cursor: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[None]:
+    timer = threading.Timer(seconds, cursor.interrupt)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _answer(relation: duckdb.DuckDBPyRelation | None, limits: Limits) -> Answer:
+    """The first rows, as many as the limits allow."""
+    if relation is None:
+        return Answer()
+    with relation.limit(limits.rows + 1).to_arrow_reader(_BATCH) as batches:
+        columns, rows, size = batches.schema.names, list[list[Any]](), 0
+        for batch in batches:
+            for row in range(batch.num_rows):
+                one = batch.slice(row, 1)
+                size += one.nbytes
+                cut = "rows" if len(rows) == limits.rows else "bytes" if size > limits.bytes else ""
+                if cut:
+                    return Answer(columns=columns, rows=rows, cut=cut)
+                rows += [list(values.values()) for values in one.to_pylist()]
+    return Answer(columns=columns, rows=rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import itertools
+import os
 import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -17,8 +18,8 @@ from harness.errors import SuiteError, UsageError
 from harness.suite import yaml
 from harness.suite.schema import Suite
 
-_STEP = re.compile(r"([A-Za-z0-9_.+-]+?)((?:\[\d+\])*)(?:\.(?=[A-Za-z])|$)")
-
+_STEP = re.compile(r"([A-Za-z0-9_.+-]+?)((?:\[\d{1,4}\])*)(?:\.(?=[A-Za-z])|$)")
+_LONGEST_KEY = 200
 
 LABORATORY = "bandit.yaml"
 
@@ -34,7 +35,7 @@ def shipped() -> dict[str, Path]:
 def find(name: str) -> Path:
     """The file meant by `name`: a path, or the name of a shipped suite. Raises SuiteError."""
     path = Path(name)
-    if path.suffix in {".yaml", ".yml"} or path.exists():
+    if path.suffix in {".yaml", ".yml"} or os.path.exists(path):
         return path
     known = shipped()
     if name == Path(LABORATORY).stem:
@@ -63,6 +64,7 @@ def resolve(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Su
     own = copy.deepcopy(dict(raw))
     for override in overrides:
         _apply(own, override)
+    yaml.check_numbers(own, source)
     try:
         return Suite.model_validate(own)
     except ValidationError as error:
@@ -105,7 +107,10 @@ def _apply(raw: dict[str, Any], override: str) -> None:
     if not sign or not key:
         raise UsageError(f"--set {override}: expected key=value, e.g. training.steps=10")
     steps: list[str | int] = []
-    for name, indices in _STEP.findall(key):
+    found = _STEP.findall(key) if len(key) <= _LONGEST_KEY else []
+    if len(key) != sum(len(name) + len(indices) for name, indices in found) + len(found) - 1:
+        raise UsageError(f"--set {key[:80]!a}: not the path of a setting, e.g. groups[0].policies[1].model")
+    for name, indices in found:
         steps.append(name)
         steps += [int(i) for i in re.findall(r"\d+", indices)]
     target: Any = raw
@@ -118,4 +123,4 @@ def _apply(raw: dict[str, Any], override: str) -> None:
             target = target[step]
         target[steps[-1]] = yaml.parse(text, f"--set {key}")
     except (KeyError, IndexError, TypeError):
-        raise UsageError(f"--set {override}: the suite has no {key!r}") from None
+        raise UsageError(f"--set {key}: the suite has no such place") from None

@@ -81,7 +81,9 @@ class Sharing(_Model):
     """Who sends to whom, how old it may be, and what is refused."""
 
     direction: Literal["all", "none", "strong_to_weak", "weak_to_strong", "edges"] = "all"
-    edges: list[Annotated[list[Name], Field(min_length=2, max_length=2)]] | None = None
+    edges: Annotated[list[Annotated[list[Name], Field(min_length=2, max_length=2)]], Field(max_length=4096)] | None = (
+        None
+    )
     """[author, receiver] pairs, for `direction: edges`."""
     max_staleness: Annotated[int, Field(ge=0, le=64)] = 0
     """Steps that a record may be old; 0 is lockstep."""
@@ -161,13 +163,13 @@ class Training(_Model):
     learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-4
     betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = [0.9, 0.99]
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
-    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    clip_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
     max_new_tokens: Annotated[int, Field(ge=1, le=131072)] = 44
     kl: Annotated[float, Field(ge=0, le=10)] = 0.0
     """Weight of a k3 penalty to the base policy on own answers."""
     checkpoint_every: Positive = 10
-    measure_every: Annotated[int, Field(ge=0)] = 5
+    measure_every: Annotated[int, Field(ge=0, le=1_000_000)] = 5
     """Every so many steps own and peer gradients and the KL to the base are measured; 0 is never."""
     max_invalid: Fraction = 0.02
     """A cell fails when a larger share of its verdicts is invalid."""
@@ -176,13 +178,13 @@ class Training(_Model):
 class Evaluation(_Model):
     """What is measured on a cell's checkpoints, through lm-eval."""
 
-    tasks: Annotated[list[Name], Field(min_length=1)] = ["micro"]
+    tasks: Annotated[list[Name], Field(min_length=1, max_length=64)] = ["micro"]
     greedy: bool = True
     k: Annotated[int, Field(ge=0, le=1024)] | None = 4
     """Samples per question at temperature 1 for avg@k; 0 leaves it out, null takes each task's own (32 for AIME)."""
     limit: Positive | None = None
     max_new_tokens: Positive | None = None
-    curve_every: Annotated[int, Field(ge=0)] = 15
+    curve_every: Annotated[int, Field(ge=0, le=1_000_000)] = 15
     """Held-out accuracy every so many steps, for learning curves; 0 is never."""
     curve_prompts: Positive = 120
 

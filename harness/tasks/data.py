@@ -12,10 +12,13 @@ from typing import Any, Literal
 import msgspec
 
 from harness.errors import DataError
+from harness.reading import read_bytes
 from harness.tasks.fetch import cached_path, remote_files
 from harness.tasks.rows import Row
 from harness.tasks.sets import SETS, DataSet
 
+MAX_BYTES = 1 << 30
+"""Of one file of a set."""
 State = Literal["present", "altered", "absent"]
 
 
@@ -73,7 +76,7 @@ def _info(data: DataSet, folder: Path | None) -> DataInfo:
     if folder is not None:
         path = folder / data.file
         origin = str(path)
-        state = "absent" if not path.is_file() else "present" if _checksum(path) == data.sha256 else "altered"
+        state = "absent" if not path.is_file() else "present" if _content(path)[1] == data.sha256 else "altered"
     else:
         origin = str(cached_path(remote, remote.files[0]).parent)
         state = "present" if all(cached_path(remote, file).is_file() for file in remote.files) else "absent"
@@ -81,12 +84,24 @@ def _info(data: DataSet, folder: Path | None) -> DataInfo:
     return DataInfo(data.name, data.title, data.rows, state, origin, source, data.licence)
 
 
-def _checksum(path: Path) -> str:
-    """Raises DataError."""
+def _content(path: Path) -> tuple[bytes, str]:
+    """A file and its SHA-256. Raises DataError."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        data = read_bytes(path, MAX_BYTES)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from error
+    return data, hashlib.sha256(data).hexdigest()
+
+
+def parse_rows(data: bytes, source: str) -> list[Row]:
+    """Rows of a JSON-lines file. Raises DataError naming the line."""
+    rows = []
+    for number, line in enumerate(data.split(b"\n"), 1):
+        try:
+            rows += [msgspec.json.decode(line, type=Row)] if line else []
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise DataError(f"{source}: line {number}: {error}") from None
+    return rows
 
 
 def _from_folder(data: DataSet, folder: Path) -> list[Row]:
@@ -96,28 +111,28 @@ def _from_folder(data: DataSet, folder: Path) -> list[Row]:
             f"{data.name}: there is no {data.file} in {folder}; put it there, or leave the data folder out "
             f"(no --data-dir, no HARNESS_DATA) to fetch {data.remote.repository}."
         )
-    found = _checksum(path)
+    content, found = _content(path)
     if found != data.sha256:
         raise DataError(
             f"{data.name}: {path} has SHA-256 {found[:12]}..., expected {data.sha256[:12]}...; its content was altered"
         )
-    try:
-        return [msgspec.json.decode(line, type=Row) for line in path.read_bytes().split(b"\n") if line]
-    except msgspec.DecodeError as error:
-        raise DataError(f"{data.name}: {path}: {error}") from error
+    return parse_rows(content, f"{data.name}: {path}")
 
 
 def _from_remote(data: DataSet, fetch: bool) -> list[Row]:
-    rows = []
-    for file, path in zip(data.remote.files, remote_files(data, fetch), strict=True):
-        try:
-            converted = (data.convert(raw, file, place) for place, raw in enumerate(_read(path)))
-            rows += [row for row in converted if row is not None]
-        except (KeyError, ValueError, TypeError, IndexError) as error:
-            raise DataError(
-                f"{data.name}: {file} of {data.remote.repository} has another form than expected: {error!r}"
-            ) from error
-    return rows
+    files = zip(data.remote.files, remote_files(data, fetch), strict=True)
+    return [row for file, path in files for row in convert(data, file, path)]
+
+
+def convert(data: DataSet, file: str, path: Path) -> list[Row]:
+    """Rows of one of the set's public files, which lies at `path`. Raises DataError."""
+    try:
+        converted = [data.convert(raw, file, place) for place, raw in enumerate(_read(path))]
+    except Exception as error:  # another form fails wherever a converter first meets it
+        raise DataError(
+            f"{data.name}: {file} of {data.remote.repository} has another form than expected: {error!r}"
+        ) from error
+    return [row for row in converted if row is not None]
 
 
 def _read(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -126,4 +141,4 @@ def _read(path: Path) -> Iterator[Mapping[str, Any]]:
 
         yield from pyarrow.parquet.read_table(path).to_pylist()
     else:
-        yield from (json.loads(line) for line in path.read_text("utf-8").split("\n") if line)
+        yield from (json.loads(line) for line in read_bytes(path, MAX_BYTES).decode().split("\n") if line)

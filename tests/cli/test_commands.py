@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -17,7 +18,13 @@ from synthetic_results import Regime, write_results
 
 from harness.cli.app import app
 from harness.engines.embedded.families import build_model, build_tokenizer
+from harness.session.provenance import ENVIRONMENT
 
+SECRETS = {
+    "HF_TOKEN": "hf_zZ9secretQ1", "AWS_SECRET_ACCESS_KEY": "aws+zZ9secretQ2", "WANDB_API_KEY": "zZ9secretQ3",
+    "PASSWORD": "zZ9secretQ4", "DATABASE_URL": "postgres://me:zZ9secretQ5@db",
+    "HARNESS_OWN_TOKEN": "zZ9secretQ6", "OMP_DISPLAY_SECRET": "zZ9secretQ7",
+}  # fmt: skip
 PROGRAM = Path(sys.executable).with_name("harness")
 SUITE = """
 name: tiny
@@ -46,8 +53,10 @@ class Place:
 
     def __call__(self, *arguments: object, code: int = 0) -> str:
         done = subprocess.run(
-            [PROGRAM, *map(str, arguments)], cwd=self.root, capture_output=True, text=True, timeout=280
-        )
+            [PROGRAM, *map(str, arguments)],
+            cwd=self.root, capture_output=True, text=True, timeout=280, env={**os.environ, **SECRETS},
+        )  # fmt: skip
+        assert not any(secret in done.stdout + done.stderr for secret in SECRETS.values())
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
         return done.stdout
@@ -211,6 +220,16 @@ def test_a_command(place: Place, name: str) -> None:
 def test_the_program_names_all_its_commands(place: Place) -> None:
     listed = place("--help")
     assert all(f"  {name} " in listed for name in STARTED)
+
+
+def test_nothing_of_the_environment_is_kept_but_what_is_listed(place: Place) -> None:
+    files = [file for file in place.root.rglob("*") if file.is_file()]
+    assert len(files) > 20
+    assert not [file for file in files for secret in SECRETS.values() if secret.encode() in file.read_bytes()]
+    (manifest, *_) = (place.root / "results" / "tiny").glob("[0-9a-f]*/manifest.json")
+    recorded = json.loads(manifest.read_text())["provenance"]["environment"]
+    assert recorded["OMP_NUM_THREADS"] == "1"
+    assert set(recorded) <= set(ENVIRONMENT)
 
 
 def test_published_numbers_beside_ours(tmp_path: Path) -> None:

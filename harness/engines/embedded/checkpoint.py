@@ -21,10 +21,12 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from harness.errors import CheckpointError
+from harness.reading import open_regular, read_bytes
 from harness.store.files import TEMPORARY, write_atomic
 
 SEAL = "engine.json"
 OPTIMISER = "optimiser.safetensors"
+MAX_SEAL_BYTES = 1 << 20
 
 
 class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,7 +94,11 @@ def check(folder: Path, policy: str) -> Seal:
             raise CheckpointError(f"{folder / name}: not part of the checkpoint")
         if name not in present:
             raise CheckpointError(f"{folder / name}: missing")
-        if _digest(folder / name) != seal.files[name]:
+        try:
+            found = _digest(folder / name)
+        except OSError as error:
+            raise CheckpointError(f"{folder / name}: {error.strerror}") from error
+        if found != seal.files[name]:
             raise CheckpointError(f"{folder / name}: truncated or altered (its digest is not the sealed one)")
     return seal
 
@@ -120,10 +126,10 @@ def load_moments(path: Path, optimiser: torch.optim.Optimizer, model: PreTrained
 
 def _seal(folder: Path) -> Seal:
     try:
-        return msgspec.json.decode((folder / SEAL).read_bytes(), type=Seal)
+        return msgspec.json.decode(read_bytes(folder / SEAL, MAX_SEAL_BYTES), type=Seal)
     except OSError as error:
         raise CheckpointError(f"{folder}: not a checkpoint: {SEAL}: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{folder / SEAL}: unreadable: {error}") from error
 
 
@@ -132,5 +138,5 @@ def _sealed(seal: Seal) -> bytes:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 import transformers
 from jaxtyping import Float32, Int64
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from harness.engines.vocabulary import Vocabulary, open_vocabulary
+from harness.engines.folder import check_small_files, check_weights
+from harness.engines.vocabulary import Vocabulary, in_one_line, open_vocabulary
 from harness.errors import EngineError
 
 transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -48,6 +48,11 @@ def open_policy(folder: Path, device: torch.device, chat: bool, name: str) -> Po
     EngineError
         One line: the folder does not open, a layer has other than full attention, or the tokenizer lacks what is needed.
     """
+    try:
+        check_small_files(folder)
+        check_weights(folder)
+    except EngineError as error:
+        raise EngineError(f"{name}: does not open: {error}") from error
     vocabulary = open_vocabulary(folder, chat, name)
     where = f"{name}: {folder}"
     try:
@@ -59,8 +64,8 @@ def open_policy(folder: Path, device: torch.device, chat: bool, name: str) -> Po
             use_safetensors=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
-        raise EngineError(f"{where}: does not open: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # what transformers makes of damaged files has no common base
+        raise EngineError(f"{where}: does not open: {in_one_line(error)}") from error
     model, loaded = opened
     if loaded["missing_keys"]:
         raise EngineError(f"{where}: does not open: the weights lack {min(loaded['missing_keys'])}")

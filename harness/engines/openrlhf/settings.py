@@ -43,15 +43,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     enforce_eager: bool | None = None
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     gradient_checkpointing: bool = False
-    micro_batch_tokens: Annotated[int, Meta(ge=1)] = 8192
+    micro_batch_tokens: Annotated[int, Meta(ge=1, le=1 << 30)] = 8192
     rollout_memory: Annotated[float, Meta(gt=0, lt=1)] = 0.4
     rollout_sequences: Count = 256
-    max_length: Annotated[int, Meta(ge=2)] | None = None
+    max_length: Annotated[int, Meta(ge=2, le=1 << 30)] | None = None
     start_seconds: Seconds = 300.0
     sync_seconds: Seconds = 300.0
     call_seconds: Seconds = 1800.0
     silence_seconds: Seconds = 60.0
-    sync_tolerance: Annotated[float, Meta(gt=0)] | None = None
+    sync_tolerance: Annotated[float, Meta(gt=0, le=1e6)] | None = None
 
     @property
     def devices(self) -> int:

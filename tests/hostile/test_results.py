@@ -1,0 +1,99 @@
+"""Results of others that mean harm: nothing hangs, nothing grows, the good cells are taken."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from synthetic_results import REGIMES, write_results
+
+from harness import limits
+from harness.store.columns import SCHEMAS
+from harness.store.foreign import bounded, import_results
+from harness.store.ingest import ingest
+from harness.store.read import Snapshot
+
+
+def _replace(file: Path, make: Callable[[Path], object]) -> None:
+    if file.is_dir():
+        shutil.rmtree(file)
+    else:
+        file.unlink()
+    make(file)
+
+
+KINDS: dict[str, Callable[[Path], object]] = {
+    "pipe": lambda f: os.mkfifo(f),
+    "endless device": lambda f: f.symlink_to("/dev/zero"),
+    "folder": lambda f: f.mkdir(),
+    "file": lambda f: f.write_bytes(b"x"),
+    "loop": lambda f: f.symlink_to(f.name),
+    "dangling link": lambda f: f.symlink_to("nowhere"),
+    "sparse terabyte": lambda f: (f.touch(), os.truncate(f, 1 << 40)),
+}
+PLACES = {
+    "manifest": "manifest.json",
+    "table": "journal/compact-000001/samples-*.arrow",
+    "compact": "journal/compact-000001",
+    "journal": "journal",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", PLACES)
+def test_one_cell_of_another_kind_and_the_others_are_read(tmp_path: Path, kind: str, place: str) -> None:
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    write_results(theirs, "s", regimes=REGIMES[:1], seeds=[1], steps=1, questions=2, exchanges=0)
+    cells = sorted(folder for folder in (theirs / "s").iterdir() if folder.is_dir())
+    _replace(next(cells[0].glob(PLACES[place])), KINDS[kind])
+    started = time.process_time()
+    report = import_results(theirs, ours, "lab")
+    assert report.cells == len(cells) - 1
+    assert report.refused or (place, kind) in {
+        ("manifest", "loop"),
+        ("manifest", "dangling link"),
+    }  # as if there were none
+    ingest(theirs)
+    with Snapshot(theirs) as snapshot:
+        found = snapshot.sql("SELECT count(DISTINCT cell) FROM samples").rows[0][0]
+    assert found == len(cells) - (place != "manifest")
+    assert time.process_time() - started < 10
+
+
+def test_a_small_file_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    write_results(theirs, "s", regimes=REGIMES[:1], seeds=[1], steps=1, questions=2, exchanges=0)
+    cells = sorted(folder for folder in (theirs / "s").iterdir() if folder.is_dir())
+    file = next(cells[0].glob("journal/compact-000001/samples-*.arrow"))
+    rows = 1 << 18
+    zeros = {"checkpoint_step": pa.array(np.zeros(rows, np.int64)), "repeat": pa.array(np.zeros(rows, np.int64))}
+    columns = [zeros.get(f.name, pa.nulls(rows, f.type)) for f in SCHEMAS["samples"]]
+    batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMAS["samples"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        for _ in range(100):
+            writer.write_batch(batch)
+    content = sink.getvalue().to_pybytes()
+    assert len(content) < 2 << 20
+    file.unlink()
+    file.with_name(f"samples-{zlib.crc32(content):08x}.arrow").write_bytes(content)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    with bounded(256 << 20):
+        report = import_results(theirs, tmp_path / "ours", "lab")
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) - before < 400 << 20
+    assert report.cells == len(cells) - 1
+    assert "malloc" in report.refused[0]
+
+
+def test_the_ceiling_is_one_and_is_lifted_again() -> None:
+    with limits.memory(64 << 20), pytest.raises(MemoryError):
+        bytearray(256 << 20)
+    assert len(bytearray(256 << 20)) == 256 << 20
