@@ -10,6 +10,7 @@ import typer
 
 from harness.cli.options import (
     RESULTS,
+    Address,
     DataDir,
     Engine,
     Json,
@@ -35,17 +36,13 @@ Silence = Annotated[
 ]  # fmt: skip
 ShardOf = Annotated[
     str | None,
-    typer.Option("--shard", metavar="I/N", help="Part I of N of the cells; the parts may run side by side, on any machines."),
+    typer.Option(
+        "--shard", metavar="I/N", help="Part I of N of the cells; the parts may run side by side, on any machines."
+    ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Phases and steps of every cell on stderr.")]
 Inventory = Annotated[
     str | None, typer.Option("--inventory", metavar="SPEC", help="Plan for e.g. 8xH100-80G instead of this machine.")
-]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        "--address", metavar="HOST:PORT", help="Ray cluster to join; default RAY_ADDRESS, else one of its own."
-    ),
 ]
 
 

@@ -127,7 +127,7 @@ def _alone(mine: Path, claim: Claim) -> None:
         if (back := any(file < mine for file in rivals)) is laid:
             write_atomic(mine, msgspec.json.encode(msgspec.structs.replace(claim, keys=() if back else claim.keys)))
             laid = not back
-        if laid and rivals or back:
+        if back or (laid and rivals):
             time.sleep(_LOOK_SECONDS)
 
 

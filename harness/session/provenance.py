@@ -28,7 +28,7 @@ def stamp(versions: Mapping[str, str], started: str, finished: str = "") -> Prov
         code_version=f"{harness.__version__}+{digest(dict(versions))[:12]}",
         commit=commit,
         dirty=dirty,
-        packages=_packages(),
+        packages=packages(),
         machine=_machine(),
         python=platform.python_version(),
         started=started,
@@ -60,7 +60,8 @@ def _commit() -> tuple[str, bool]:
 
 
 @functools.cache
-def _packages() -> dict[str, str]:
+def packages() -> dict[str, str]:
+    """Versions of the installed libraries that results depend on."""
     found = {}
     for name in PACKAGES:
         try:

@@ -11,6 +11,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from harness.cache import cache_folder
@@ -18,12 +19,12 @@ from harness.errors import StoreError
 
 STORE = "harness.duckdb"
 VARIABLE = "HARNESS_STORE"
-NETWORK = frozenset(
-    "nfs nfs3 nfs4 lustre gpfs beegfs beegfs_nodev cifs smb3 smbfs ceph glusterfs afs 9p virtiofs wekafs panfs orangefs pvfs2 "
-    "gfs2 ocfs2 fuse".split()
-)
+NETWORK = {
+    "nfs", "nfs3", "nfs4", "lustre", "gpfs", "beegfs", "beegfs_nodev", "cifs", "smb3", "smbfs", "ceph", "glusterfs", "afs", "9p",
+    "virtiofs", "wekafs", "panfs", "orangefs", "pvfs2", "gfs2", "ocfs2", "fuse",
+}  # fmt: skip
 """Kinds of file systems that several machines may have mounted; every `fuse.*` too, but those of LOCAL_FUSE."""
-LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs", "fuse.portal", "fuse.lxcfs"})
+LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.portal", "fuse.lxcfs"}
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
@@ -40,7 +41,8 @@ def store_path(results: Path) -> Path:
         return cache_folder() / "stores" / _name(results) / STORE
     user = os.getuid() if hasattr(os, "getuid") else 0
     place = Path(tempfile.gettempdir()) / f"experience-sharing-harness-{user}"
-    place.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):
+        place.mkdir(mode=0o700)
     if place.is_symlink() or place.stat().st_uid != user:
         raise StoreError(f"{place}: belongs to somebody else; {VARIABLE} names another folder for the store")
     return place / _name(results) / STORE

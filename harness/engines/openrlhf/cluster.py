@@ -6,8 +6,10 @@ they need cannot happen.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterable, Mapping
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
+from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
@@ -26,12 +29,13 @@ from harness.engines.openrlhf.settings import Settings
 from harness.engines.openrlhf.turns import Turns
 from harness.errors import EngineError, InfeasibleError
 
+REACH_SECONDS = 5.0
 _connecting = threading.Lock()
 OWN = "local"
 """Ray's word for a new cluster; without an address it joins whichever was started on the machine last."""
 
 
-def connect(devices: int | None = None, address: str | None = None) -> None:
+def connect(devices: int | None = None, address: str | None = None, quiet: bool = False) -> None:
     """Join the cluster at `address`, by default that of `RAY_ADDRESS`, or start a Ray of our own on this machine, whatever else
     runs there. Idempotent.
 
@@ -39,6 +43,10 @@ def connect(devices: int | None = None, address: str | None = None) -> None:
     ----------
     devices
         Without CUDA a local Ray gets so many logical GPUs, each with a CPU of its own; the default is one per core.
+    quiet
+        Of a cluster that is joined: what its actors say on stderr is not heard here.
+
+    Raises EngineError where no cluster answers at the address.
     """
     with _connecting:
         if ray.is_initialized():
@@ -48,8 +56,7 @@ def connect(devices: int | None = None, address: str | None = None) -> None:
         environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(roots)}}
         address = address or os.environ.get("RAY_ADDRESS") or OWN
         if address != OWN:
-            # What its actors say on stderr is heard here: in the cell's log.
-            ray.init(address=address, runtime_env=environment)
+            _join(address, environment, quiet)
             return
         count = devices or len(os.sched_getaffinity(0))
         logical = {"num_gpus": count, "num_cpus": count} if cpu.needed() else {}
@@ -64,6 +71,18 @@ def connect(devices: int | None = None, address: str | None = None) -> None:
             _system_config={"prestart_worker_first_driver": False} if cpu.needed() else None,
             **logical,
         )
+
+
+def _join(address: str, environment: dict[str, Any], quiet: bool) -> None:
+    """What its actors say on stderr is heard here, in the cell's log, unless `quiet`."""
+    host, _, port = address.rpartition(":")
+    try:
+        if port.isdecimal() and "/" not in host:  # Ray itself waits long for an address at which nothing is
+            socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
+        level = {"logging_level": logging.ERROR} if quiet else {}
+        ray.init(address=address, runtime_env=environment, log_to_driver=not quiet, **level)
+    except (OSError, RuntimeError, ValueError, OverflowError) as error:
+        raise EngineError(f"no Ray cluster to join at {address}: {' '.join(str(error).split())[:300]}") from None
 
 
 def inventory(address: str | None = None) -> Inventory:
