@@ -10,6 +10,7 @@ again=
 trap 'again=1; [ -z "$run" ] || kill -TERM "$run"' USR1 TERM
 @RUN@ --jobs "${SLURM_CPUS_ON_NODE:-1}" --shard "$SLURM_ARRAY_TASK_ID/@SHARDS@" &
 run=$!
+[ -z "$again" ] || kill -TERM "$run" # signalled before it was known
 wait "$run"
 code=$?
 while kill -0 "$run" 2>/dev/null; do # a signal ended the wait

@@ -45,6 +45,7 @@ again=
 trap 'again=1; [ -z "$run" ] || kill -TERM "$run"' USR1 TERM
 @RUN@ --address "$address" &
 run=$!
+[ -z "$again" ] || kill -TERM "$run" # signalled before it was known
 wait "$run"
 code=$?
 while kill -0 "$run" 2>/dev/null; do # a signal ended the wait
