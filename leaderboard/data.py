@@ -13,7 +13,7 @@ import streamlit as st
 
 from harness.errors import StoreError
 from harness.statistics import MARGIN
-from harness.store.ingest import STORE
+from harness.store.place import store_path
 from harness.store.ranking import in_pairs
 from harness.store.read import Snapshot
 from harness.store.table import SeedRow, seed_rows, show_rows
@@ -90,7 +90,7 @@ FROM current_cells c LEFT JOIN suites s USING (suite) WHERE c.suite = ? AND c.ki
 def open_store(results: Path) -> Store:
     """The newest state of the store. Raises StoreError where there is none."""
     try:
-        found = os.stat(results / STORE)
+        found = os.stat(store_path(results))
     except OSError:
         raise StoreError(f"{results}: no results yet") from None
     store = Store(str(results), (found.st_ino, found.st_mtime_ns, found.st_size))

@@ -36,7 +36,8 @@ LEVELS = {
     "regimes": 5,
     "evaluation": 6,
     "session": 7,
-    "cli": 8,
+    "clusters": 8,
+    "cli": 9,
 }
 """A package imports only packages of a lower level. The harness itself reaches regimes by their entry points alone."""
 OUTSIDE = {"regimes", "leaderboard"}

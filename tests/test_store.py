@@ -312,7 +312,7 @@ def test_a_full_disk_leaves_the_old_store(tmp_path: Path, monkeypatch: pytest.Mo
 def _hold(results: Path, ready: multiprocessing.synchronize.Event) -> None:
     from harness.store.ingest import writer_lock
 
-    with writer_lock(results, 1):
+    with writer_lock(results / STORE, 1):
         ready.set()
         time.sleep(60)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from harness.cli import listing, models, reading, running, standing
+from harness.cli import listing, models, reading, running, standing, submitting
 
 app = typer.Typer(
     name="harness",
@@ -17,6 +17,7 @@ app = typer.Typer(
 
 app.command("run")(running.run)
 app.command("plan")(running.plan)
+app.command("submit")(submitting.submit)
 app.command("status")(standing.status)
 app.command("logs")(standing.logs)
 app.command("show")(reading.show)

@@ -8,33 +8,35 @@ import platform
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from harness.cache import cache_folder
+from harness.clusters.check import Check
 from harness.engines import catalogue
+from harness.errors import StoreError
 from harness.learning import registry
+from harness.store.place import kind_of_mount, on_network, store_path
 from harness.tasks.data import folder_in_use, inventory
 
 GIB = 2**30
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One finding. `needed`: without it nothing runs."""
-
-    name: str
-    ok: bool
-    found: str
-    advice: str = ""
-    needed: bool = False
-
-
-def examine() -> list[Check]:
-    """All checks, in seconds."""
-    return [_python(), _memory(), _disk(), _gpu(), *_engines(), _plugins(), _cache(), _data(), _leaderboard()]
+def examine(results: Path) -> list[Check]:
+    """All checks of this machine, in seconds."""
+    return [
+        _python(),
+        _memory(),
+        _disk(),
+        _store(results),
+        _gpu(),
+        *_engines(),
+        _plugins(),
+        _cache(),
+        _data(),
+        _leaderboard(),
+    ]
 
 
 def _python() -> Check:
@@ -54,6 +56,17 @@ def _disk() -> Check:
     free = shutil.disk_usage(Path.cwd()).free
     ok = free > 2 * GIB
     return Check("disk", ok, f"{free / GIB:.1f} GiB free here", "" if ok else "the quickstart needs about 1 GiB")
+
+
+def _store(results: Path) -> Check:
+    """Where the tables of these results are kept, and why there."""
+    kind = kind_of_mount(results) or "an unknown file system"
+    try:
+        place = store_path(results)
+    except StoreError as error:
+        return Check("store", False, str(error), "needed by `harness show` and the leaderboard")
+    why = "on the network: its store is this machine's own" if on_network(results) else "local"
+    return Check("store", True, f"{results} on {kind}, {why}: {place}")
 
 
 def _gpu() -> Check:

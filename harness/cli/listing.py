@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.options import DataDir, Json, print_json, print_table
+from harness.cli.options import RESULTS, Address, DataDir, Json, Results, print_json, print_table
+from harness.store.text import visible
 
 
 def regimes(json: Json = False) -> None:
@@ -73,13 +74,33 @@ def engines(json: Json = False) -> None:
     print_table("", ["engine", "runs here", "version", "what it is", "what is missing, and how to get it"], rows)
 
 
-def doctor(json: Json = False) -> None:
-    """What this machine can run, what is missing, and how to get it."""
-    from harness.cli.checkup import examine
+def doctor(
+    address: Address = None,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="With --address: so many nodes are expected.")] = 1,
+    within: Annotated[
+        float, typer.Option("--within", min=1, metavar="SECONDS", help="With --address: how long to wait for them.")
+    ] = 30.0,
+    models: Annotated[
+        list[Path] | None,
+        typer.Option("--models", metavar="DIR", help="With --address: a folder that every node must see."),
+    ] = None,
+    results: Results = RESULTS,
+    json: Json = False,
+) -> None:
+    """What this machine, or each node of a Ray cluster, can run, what is missing, and how to get it."""
+    if address:
+        from harness.clusters.nodes import examine_nodes
 
-    found = examine()
+        found = examine_nodes(address, nodes, within, results, models or [])
+    else:
+        from harness.cli.checkup import examine
+
+        found = examine(results)
     if json:
         print_json({"checks": found})
+    elif address:  # a line each, whatever its length: in the logs of jobs
+        for c in found:
+            print(f"{'ok' if c.ok else '--'}  {c.name}: {visible(c.found)}{f' ({c.advice})' if c.advice else ''}")
     else:
         rows = [["ok" if c.ok else "--", c.name, c.found, c.advice] for c in found]
         print_table("", ["", "what", "found", "advice"], rows)

@@ -20,6 +20,12 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.
 Engine = Annotated[str | None, typer.Option("--engine", help="embedded or openrlhf, instead of the suite's.")]
 Only = Annotated[str | None, typer.Option("--only", metavar="GLOB", help="Cells whose group/regime/seed matches.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the suite.")]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address", metavar="HOST:PORT", help="Ray cluster to join; default RAY_ADDRESS, else one of its own."
+    ),
+]
 
 RESULTS = Path("results")
 

@@ -11,6 +11,7 @@ import typer
 from harness.cli import refuse
 from harness.cli.options import (
     RESULTS,
+    Address,
     DataDir,
     Engine,
     Json,
@@ -25,7 +26,7 @@ from harness.cli.options import (
 from harness.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
-    from harness.session.prepare import Prepared
+    from harness.session.prepare import Prepared, Shard
 
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, max=1024, help="Worker processes; default one per core.")]
 Silence = Annotated[
@@ -35,15 +36,15 @@ Silence = Annotated[
         help="Kill a worker that gives no sign of life for so long; default half an hour.",
     ),
 ]  # fmt: skip
+ShardOf = Annotated[
+    str | None,
+    typer.Option(
+        "--shard", metavar="I/N", help="Part I of N of the cells; the parts may run side by side, on any machines."
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Phases and steps of every cell on stderr.")]
 Inventory = Annotated[
     str | None, typer.Option("--inventory", metavar="SPEC", help="Plan for e.g. 8xH100-80G instead of this machine.")
-]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        "--address", metavar="HOST:PORT", help="Ray cluster to join; default RAY_ADDRESS, else one of its own."
-    ),
 ]
 
 
@@ -54,6 +55,7 @@ def run(
     jobs: Jobs = None,
     address: Address = None,
     only: Only = None,
+    shard: ShardOf = None,
     set_: Set = None,
     data_dir: DataDir = None,
     models: Models = None,
@@ -67,22 +69,26 @@ def run(
     from harness.session.matrix import SILENCE_SECONDS, run_matrix
     from harness.session.planning import check_feasible
     from harness.session.preflight import preflight
-    from harness.session.prepare import prepare
+    from harness.session.prepare import Shard, prepare
     from harness.session.progress import reporter
     from harness.session.room import check_room
     from harness.store.ingest import ingest
 
-    prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only, online=True)
+    part = Shard.parse(shard) if shard else None
+    prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only, shard=part, online=True)
     if not prepared.pending():
-        _say_scope(prepared, only)
-        print(f"{prepared.suite.name}: nothing left to do, all {len(prepared.cells)} cells are done.", file=sys.stderr)
+        _say_scope(prepared, only, part)
+        words = f"all {len(prepared.cells)} cells are done" if prepared.cells else "this part has no cells"
+        print(f"{prepared.suite.name}: nothing left to do, {words}.", file=sys.stderr)
         prepared.record()
-        _after(prepared, results, json)
+        ingest(results)
+        if prepared.cells:
+            _after(prepared, results, json)
         return
     found = preflight(prepared, run=True)
     plan = check_feasible(prepared, jobs, address)
     check_room(prepared, plan.disk)
-    _say_scope(prepared, only)
+    _say_scope(prepared, only, part)
     for remark in [*found, *registry.remarks(prepared.suite), *unknown_commits(prepared.suite)]:
         print(f"note: {remark}", file=sys.stderr)
     outcome = run_matrix(
@@ -96,7 +102,7 @@ def run(
         )
         refuse(words, outcome.exit_code)
     elif outcome.interrupted:
-        refuse(f"interrupted; `harness run {suite}` goes on from here", outcome.exit_code)
+        refuse("interrupted; the same command goes on from here", outcome.exit_code)
     else:
         ingest(results)
         _after(prepared, results, json)
@@ -113,7 +119,7 @@ def _ingest(results: Path) -> None:
         print(f"harness: the store was not refreshed: {error}", file=sys.stderr)
 
 
-def _say_scope(prepared: Prepared, only: str | None) -> None:
+def _say_scope(prepared: Prepared, only: str | None, shard: Shard | None) -> None:
     """What this run is, where it is not the whole suite as written."""
     words = []
     if prepared.altered:
@@ -122,7 +128,8 @@ def _say_scope(prepared: Prepared, only: str | None) -> None:
             f"altered by {settings}: its cells are stored under their own keys; the suite as written is unchanged"
         )
     if len(prepared.cells) < len(prepared.every):
-        words.append(f"a part of the suite: {len(prepared.cells)} of {len(prepared.every)} cells (--only {only})")
+        chosen = " ".join([*([f"--only {only}"] if only else []), *([f"--shard {shard}"] if shard else [])])
+        words.append(f"a part of the suite: {len(prepared.cells)} of {len(prepared.every)} cells ({chosen})")
     for line in words:
         print(f"{prepared.suite.name}: {line}", file=sys.stderr)
 

@@ -36,6 +36,9 @@ class Base:
     seed: int | None
     identity: Identity
 
+    def needed_by(self, cell: Cell) -> bool:
+        return self.group.name == cell.group.name and self.seed in (None, cell.seed)
+
     @property
     def key(self) -> str:
         """Folder name under the suite's results."""

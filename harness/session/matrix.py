@@ -18,7 +18,7 @@ from harness.allocation.suites import kind_of
 from harness.errors import HarnessError
 from harness.session.cluster import cluster
 from harness.session.jobs import base_job, cell_job
-from harness.session.lock import locked
+from harness.session.lock import holding, locked
 from harness.session.log import note
 from harness.session.manifests import base_manifest, cell_manifest, cut_off, mark, state_of
 from harness.session.messages import Alive, Finished, Job, Leave, Progress, Ready, Said
@@ -71,14 +71,17 @@ def run_matrix(
     address: of the Ray cluster to join.
     silence: seconds without a sign of life after which a worker is killed. verbose: report the lines of the cells' logs.
 
-    Raises UsageError if another run holds these results, EngineError if the cluster does not start.
+    Raises UsageError if another run has some of these cells, EngineError if the cluster does not start.
     """
-    with locked(prepared.folder):
+    keys = prepared.keys()
+    with locked(prepared.folder, keys) as held:
+        theirs = holding(prepared.folder) - keys
         for manifest in prepared.folder.glob("*/manifest.json"):
-            cut_off(manifest.parent)  # left by a driver that was killed: nobody else runs while we hold the lock
+            if manifest.parent.name not in theirs:
+                cut_off(manifest.parent)  # left by a driver that was killed: nobody else writes this cell
         prepared.record()
         with cluster(prepared.suite.engine, address) as environment:
-            return _Driver(prepared, plan, reporter, refresh, environment, silence, verbose).run()
+            return _Driver(prepared, plan, reporter, refresh, environment, silence, verbose, held.lost).run()
 
 
 def visible_gpus(count: int) -> list[str]:
@@ -99,7 +102,9 @@ class _Driver:
         environment: Mapping[str, str],
         silence: float = SILENCE_SECONDS,
         verbose: bool = False,
+        lost: Callable[[], bool] = lambda: False,
     ) -> None:
+        self.lost = lost
         self.prepared, self.reporter, self.refresh, self.environment = prepared, reporter, refresh, environment
         self.silence, self.verbose, self.looked = silence, verbose, time.monotonic()
         self.inbox: Inbox = queue.Queue()
@@ -224,6 +229,11 @@ class _Driver:
 
     def _look(self) -> None:
         """Time has passed: for the scheduler, for who watches, and for workers without a sign of life."""
+        if self.lost():
+            raise HarnessError(
+                f"{self.prepared.folder}: this run gave no sign of life for long, and another has taken its cells over: "
+                "it ends here, and writes nothing more"
+            )
         now, before = time.monotonic(), self.looked
         self.looked = now
         self.reporter.tick()

@@ -16,7 +16,7 @@ from harness.engines.openrlhf.settings import Settings
 from harness.errors import StoreError, SuiteError, UsageError
 from harness.learning import registry
 from harness.session.identity import Identities, forerunners, notes, why_anew
-from harness.session.lock import held
+from harness.session.lock import holding
 from harness.session.log import log_of
 from harness.session.manifests import Base, state_of, suite_file
 from harness.session.roots import check_roots
@@ -46,7 +46,7 @@ class CellStatus:
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A suite ready to run. folder: results/<suite>. every: all its cells; cells: those that were asked for.
-    altered: the settings by which it differs from the suite as written."""
+    altered: the settings by which it differs from the suite as written. elsewhere: keys of the bases that other shards evaluate."""
 
     source: str
     suite: Suite
@@ -55,11 +55,12 @@ class Prepared:
     cells: tuple[Cell, ...]
     bases: tuple[Base, ...]
     altered: tuple[str, ...]
+    elsewhere: frozenset[str] = frozenset()
 
     def status(self) -> list[CellStatus]:
         """Every cell; a pending one that ran before under another key says why it is to be run anew."""
-        going_on = held(self.folder)
-        found = [self._status(cell, going_on) for cell in self.cells]
+        going_on = holding(self.folder)
+        found = [self._status(cell, cell.key in going_on) for cell in self.cells]
         if all(s.state != "pending" for s in found):
             return found
         before = forerunners(self.folder, {*(c.key for c in self.every), *self._beside()})
@@ -104,13 +105,45 @@ class Prepared:
         return notes(self.suite, stored)
 
     def bases_of(self, cell: Cell) -> list[Base]:
-        return [b for b in self.bases if b.group.name == cell.group.name and b.seed in (None, cell.seed)]
+        """The start checkpoints that this run evaluates before the cell."""
+        return [b for b in self.bases if b.needed_by(cell) and b.key not in self.elsewhere]
+
+    def keys(self) -> set[str]:
+        """Of all that this run may write."""
+        return {c.key for c in self.cells} | {b.key for c in self.cells for b in self.bases_of(c)}
 
 
 def _explained(status: CellStatus, before: Manifest | None) -> CellStatus:
     if status.state != "pending" or before is None:
         return status
     return replace(status, reason=why_anew(status.cell, before))
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Part `number` of `count` of a suite, for as many runs side by side. The same suite and --only always have the same parts."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """From `i/n`. Raises UsageError."""
+        number, _, count = text.partition("/")
+        if not (number.isascii() and count.isascii() and number.isdigit() and count.isdigit() and len(text) <= 11):
+            raise UsageError(f"--shard {text[:40]!r}: expected i/n, e.g. 1/4 for the first of four")
+        if not 1 <= int(number) <= int(count):
+            raise UsageError(f"--shard {text}: i is from 1 to n")
+        return cls(int(number), int(count))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def of(self, prepared: Prepared) -> Prepared:
+        """Its cells, every `count`th, and of the start checkpoints those that its cells are the first to need."""
+        first = {b.key: next((i for i, c in enumerate(prepared.cells) if b.needed_by(c)), 0) for b in prepared.bases}
+        elsewhere = frozenset(key for key, i in first.items() if i % self.count != self.number - 1)
+        return replace(prepared, cells=prepared.cells[self.number - 1 :: self.count], elsewhere=elsewhere)
 
 
 def prepare(
@@ -120,6 +153,7 @@ def prepare(
     overrides: Sequence[str] = (),
     engine: str | None = None,
     only: str | None = None,
+    shard: Shard | None = None,
     online: bool = False,
 ) -> Prepared:
     """Load, validate and expand a suite; `online`: the hub may be asked for commits. Raises SuiteError, PluginError, UsageError,
@@ -131,7 +165,8 @@ def prepare(
     with suppress(SuiteError):  # one that is valid only with the settings given here
         written = registry.validate(load(name), source)
     check_roots(suite, Path(source), overrides)
-    return _prepare(suite, written, source, results, overrides, only, online)
+    prepared = _prepare(suite, written, source, results, overrides, only, online)
+    return prepared if shard is None else shard.of(prepared)
 
 
 def prepare_stored(name: str, results: Path, *, overrides: Sequence[str] = ()) -> Prepared:

@@ -35,7 +35,7 @@ def stamp(versions: Mapping[str, str], started: str, finished: str = "") -> Prov
         code_version=f"{harness.__version__}+{digest(dict(versions))[:12]}",
         commit=commit,
         dirty=dirty,
-        packages=_packages(),
+        packages=packages(),
         machine=_machine(),
         environment={name: os.environ[name][:_LONGEST] for name in ENVIRONMENT if name in os.environ},
         python=platform.python_version(),
@@ -68,7 +68,8 @@ def _commit() -> tuple[str, bool]:
 
 
 @functools.cache
-def _packages() -> dict[str, str]:
+def packages() -> dict[str, str]:
+    """Versions of the installed libraries that results depend on."""
     found = {}
     for name in PACKAGES:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from harness.errors import DiskFullError, StoreError
 
 TEMPORARY = ".tmp"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF}
 
 
 @contextmanager
@@ -26,10 +28,13 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a folder's entries to the disk."""
+    """Flush a file or a folder's entries to the disk; some network file systems cannot flush a folder, and write it at once."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NO_SYNC or not path.is_dir():
+            raise
     finally:
         os.close(handle)
 
@@ -45,8 +50,8 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def replace_atomic(path: Path, fill: Callable[[Path], None]) -> None:
-    """Let `fill` make a file or folder under a temporary name, then rename it to `path`."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
+    """Let `fill` make a file or folder under a temporary name, which no other machine chooses, then rename it to `path`."""
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}{TEMPORARY}")
     try:
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Builds results/harness.duckdb from the cells' journals: incremental, one writer, atomically replaced for readers.
+"""Builds the store's DuckDB file (`place`) from the cells' journals: incremental, one writer, atomically replaced for readers.
 
 The store holds nothing that the journals do not: delete it and it is built again.
 """
@@ -26,10 +26,11 @@ from harness.store.columns import SCHEMAS
 from harness.store.files import TEMPORARY, disk_errors, remove, replace_atomic, sync
 from harness.store.journal import Contents, read_journal
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, suite_files
+from harness.store.place import STORE, store_path
 from harness.store.schema import DERIVE, DERIVED, SOURCE, create_statements, version
 
-STORE = "harness.duckdb"
 _LOCK = ".harness.lock"
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}
 _BATCH_BYTES = 256 << 20
 """Rows held before they are inserted. Each commit writes again what the last one left of a row group: few large ones are fast."""
 _THREADS = min(4, os.cpu_count() or 1)
@@ -64,21 +65,30 @@ class Report:
 
 
 @contextmanager
-def writer_lock(results: Path, deadline: float) -> Iterator[None]:
-    """Hold the results folder's one writer lock; the operating system frees it when the holder dies. Raises StoreError."""
-    with disk_errors(results / _LOCK):
-        handle = os.open(results / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+def writer_lock(store: Path, deadline: float) -> Iterator[bool]:
+    """Hold the one writer lock of a store's folder, which the operating system frees when the holder dies. Raises StoreError.
+
+    Yields whether there are locks: without them two writers build the same file twice, and each puts it in place whole.
+    """
+    with disk_errors(store.parent / _LOCK):
+        store.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(store.parent / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        end = time.monotonic() + deadline
+        end, there = time.monotonic() + deadline, True
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() >= end:
-                    raise StoreError(f"{results}: another process is writing the store") from None
+                    raise StoreError(f"{store.parent}: another process is writing the store") from None
                 time.sleep(0.02)
-        yield
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise StoreError(f"{store.parent / _LOCK}: cannot be locked: {error.strerror}") from error
+                there = False
+                break
+        yield there
     finally:
         os.close(handle)
 
@@ -91,9 +101,9 @@ def ingest(results: Path, deadline: float = 30.0, rebuild: bool = False) -> Repo
     if not results.is_dir():
         raise StoreError(f"{results}: no such results folder")
     started = time.monotonic()
-    with writer_lock(results, deadline):
-        store = results / STORE
-        for leftover in results.glob(f"{STORE}.*{TEMPORARY}*"):  # of a writer that died
+    store = store_path(results)
+    with writer_lock(store, deadline) as alone:
+        for leftover in store.parent.glob(f"{STORE}.*{TEMPORARY}*") if alone else ():  # of a writer that died
             remove(leftover)
         known = None if rebuild else _known(store)
         sources, suites = scan(results)

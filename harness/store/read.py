@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from harness.errors import StoreError, UsageError
 from harness.store.columns import SCHEMAS
-from harness.store.ingest import STORE, quoted
+from harness.store.ingest import quoted
 from harness.store.manifest import SuiteFile
+from harness.store.place import store_path
 from harness.store.schema import CURRENT, DERIVED
 
 OWN_SECONDS = 120.0
@@ -56,7 +57,7 @@ class Snapshot:
 
         Raises StoreError where there is no store, or it cannot be read.
         """
-        path = results / STORE
+        path = store_path(results)
         if not path.is_file():
             raise StoreError(f"{results}: no results yet (run a suite first: harness run quickstart)")
         self._use = "USE memory" if shown else "USE store"

@@ -19,7 +19,7 @@ from harness.tasks.sets import SETS
 
 
 def checks() -> dict[str, Check]:
-    return {check.name: check for check in examine()}
+    return {check.name: check for check in examine(Path("results"))}
 
 
 @pytest.fixture

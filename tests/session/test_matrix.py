@@ -78,12 +78,10 @@ def test_a_cell_that_fails_leaves_the_others_alone(suite_file, tmp_path, folders
 
 
 def test_two_runs_on_one_folder_are_refused(suite_file, tmp_path):
-    import fcntl
+    from harness.session.lock import locked
 
-    folder = tmp_path / "results" / "tiny"
-    folder.mkdir(parents=True)
-    with (folder / ".lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    prepared = prepare(str(suite_file), tmp_path / "results", overrides=["regimes=[independent, hacpo]"])
+    with locked(prepared.folder, {prepared.cells[0].key}):
         code, _, err = harness("run", suite_file, "--results", tmp_path / "results", *SHORT)
     assert code == 2
     assert "another `harness run`" in err

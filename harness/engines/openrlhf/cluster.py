@@ -6,17 +6,21 @@ they need cannot happen.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
+from typing import Any
 
 import ray
+from ray._private import state as ray_state
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
 from harness import phases
@@ -26,12 +30,17 @@ from harness.engines.openrlhf.settings import Settings
 from harness.engines.openrlhf.turns import Turns
 from harness.errors import EngineError, InfeasibleError
 
+REACH_SECONDS = 5.0
+NODE = "ray.io/node-id"
+"""Ray's own label of a node."""
+ANOTHER_SECONDS = 60.0
+"""For the nodes chosen to become free, before others are tried."""
 _connecting = threading.Lock()
 OWN = "local"
 """Ray's word for a new cluster; without an address it joins whichever was started on the machine last."""
 
 
-def connect(devices: int | None = None, address: str | None = None) -> None:
+def connect(devices: int | None = None, address: str | None = None, quiet: bool = False) -> None:
     """Join the cluster at `address`, by default that of `RAY_ADDRESS`, or start a Ray of our own on this machine, whatever else
     runs there. Idempotent.
 
@@ -39,6 +48,10 @@ def connect(devices: int | None = None, address: str | None = None) -> None:
     ----------
     devices
         Without CUDA a local Ray gets so many logical GPUs, each with a CPU of its own; the default is one per core.
+    quiet
+        Of a cluster that is joined: what its actors say on stderr is not heard here.
+
+    Raises EngineError where no cluster answers at the address.
     """
     with _connecting:
         if ray.is_initialized():
@@ -48,8 +61,7 @@ def connect(devices: int | None = None, address: str | None = None) -> None:
         environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(roots)}}
         address = address or os.environ.get("RAY_ADDRESS") or OWN
         if address != OWN:
-            # What its actors say on stderr is heard here: in the cell's log.
-            ray.init(address=address, runtime_env=environment)
+            _join(address, environment, quiet)
             return
         count = devices or len(os.sched_getaffinity(0))
         logical = {"num_gpus": count, "num_cpus": count} if cpu.needed() else {}
@@ -64,6 +76,18 @@ def connect(devices: int | None = None, address: str | None = None) -> None:
             _system_config={"prestart_worker_first_driver": False} if cpu.needed() else None,
             **logical,
         )
+
+
+def _join(address: str, environment: dict[str, Any], quiet: bool) -> None:
+    """What its actors say on stderr is heard here, in the cell's log, unless `quiet`."""
+    host, _, port = address.rpartition(":")
+    try:
+        if port.isdecimal() and "/" not in host:  # Ray itself waits long for an address at which nothing is
+            socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
+        level = {"logging_level": logging.ERROR} if quiet else {}
+        ray.init(address=address, runtime_env=environment, log_to_driver=not quiet, **level)
+    except (OSError, RuntimeError, ValueError, OverflowError) as error:
+        raise EngineError(f"no Ray cluster to join at {address}: {' '.join(str(error).split())[:300]}") from None
 
 
 def inventory(address: str | None = None) -> Inventory:
@@ -106,14 +130,14 @@ class Reservation:
         devices = [settings.devices for settings in policies.values()]
         count = max(devices) if self.shared else sum(devices)
         _check_capacity(count)
-        self.group = placement_group([{"GPU": 1, "CPU": 1}] * count, strategy="PACK")
-        if not _granted(self.group, deadline):
-            remove_placement_group(self.group)
+        group = _grouped(undivided(policies), deadline)
+        if group is None:
             free = ray.available_resources()
             raise EngineError(
                 f"no room on the cluster within {deadline:g} s: {count} devices needed, "
                 f"{free.get('GPU', 0):g} GPUs and {free.get('CPU', 0):g} CPUs free"
             )
+        self.group = group
         self.slots = _assign(self.group, policies)
         try:
             self._check_nodes(policies)
@@ -149,6 +173,77 @@ class Reservation:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.release()
+
+
+def _grouped(blocks: Sequence[int], deadline: float) -> PlacementGroup | None:
+    """A placement group of one bundle per device, whose blocks of devices lie on one node each; None after `deadline` seconds.
+
+    Ray's own packing fills one node after the other, and would divide a block between two. So where there are blocks and several
+    nodes, each block is given its node, and another one if that does not become free.
+
+    Raises InfeasibleError where a block is larger than any node has room for.
+    """
+    end = monotonic() + deadline
+    bundles = [{"GPU": 1.0, "CPU": 1.0}] * sum(blocks)
+    while True:
+        nodes = _nodes_of(blocks)
+        group = placement_group(
+            bundles, strategy="PACK", bundle_label_selector=[{NODE: node} for node in nodes] if nodes else None
+        )
+        if _granted(group, min(end - monotonic(), ANOTHER_SECONDS if nodes else deadline)):
+            return group
+        remove_placement_group(group)
+        if monotonic() >= end:
+            return None
+
+
+def _nodes_of(blocks: Sequence[int]) -> list[str]:
+    """The node of each device: where there is room now, else where there would be on an idle cluster. Empty where any will do."""
+    total = ray_state.total_resources_per_node()
+    if max(blocks) == 1 or len(total) == 1:
+        return []
+    for resources in (ray_state.available_resources_per_node(), total):
+        rooms = {node: int(min(has.get("GPU", 0), has.get("CPU", 0))) for node, has in sorted(resources.items())}
+        if found := fit(blocks, rooms):
+            return found
+    most = max(int(min(has.get("GPU", 0), has.get("CPU", 0))) for has in total.values())
+    raise InfeasibleError(
+        f"a rollout engine's {max(blocks)} devices must be on one node, and the cell's are {sum(blocks)}: no such room on "
+        f"{len(total)} nodes of at most {most}; a smaller tensor_parallel fits"
+    )
+
+
+def fit(blocks: Sequence[int], rooms: Mapping[str, int]) -> list[str]:
+    """The node of each device, block after block: the largest first, each to the fullest node that holds it. Empty: no room."""
+    left, chosen = dict(rooms), dict[int, str]()
+    for index in sorted(range(len(blocks)), key=lambda i: -blocks[i]):
+        able = [node for node, room in left.items() if room >= blocks[index]]
+        if not able:
+            return []
+        chosen[index] = min(able, key=lambda node: left[node])
+        left[chosen[index]] -= blocks[index]
+    return [chosen[index] for index, size in enumerate(blocks) for _ in range(size)]
+
+
+def undivided(policies: Mapping[str, Settings]) -> list[int]:
+    """Sizes of the blocks of neighbouring devices that must lie on one node, in order: an engine's tensor-parallel ones."""
+    together = shared(policies.values())
+    count = (max if together else sum)(settings.devices for settings in policies.values())
+    joined = [False] * count  # whether a device is in one block with the one before it
+    first = 0
+    for settings in policies.values():
+        shift = first if settings.colocate else first + settings.trainers
+        for engine in range(settings.rollout_engines):
+            start = shift + engine * settings.tensor_parallel
+            joined[start + 1 : start + settings.tensor_parallel] = [True] * (settings.tensor_parallel - 1)
+        first += 0 if together else settings.devices
+    blocks: list[int] = []
+    for same in joined:
+        if same:
+            blocks[-1] += 1
+        else:
+            blocks.append(1)
+    return blocks
 
 
 def _granted(group: PlacementGroup, deadline: float) -> bool:

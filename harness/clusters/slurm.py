@@ -1,0 +1,183 @@
+"""A suite as a SLURM job: a batch script from a template, and the resolved suite beside it.
+
+A template is a shell script with words between @: DIRECTIVES, FOLDER, PYTHON, RUN (the command, without --shard or --address),
+SHARDS (how many parts there are) and DOCTOR (the check of a cluster's nodes). What takes their place is quoted for the shell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import yaml
+
+from harness.errors import HarnessError, SuiteError, UsageError
+from harness.learning import registry
+from harness.session.prepare import Prepared
+from harness.session.weights import pinned
+from harness.store.files import disk_errors, write_atomic
+from harness.suite.load import load
+from harness.suite.schema import Suite
+
+SIGNAL_SECONDS = 180
+"""Before the time limit: for the checkpoint, half a minute, and SLURM's own minute of inaccuracy."""
+SUBMIT_SECONDS = 60.0
+MOST_SHARDS = 10
+WORDS = ("DIRECTIVES", "FOLDER", "PYTHON", "RUN", "SHARDS", "DOCTOR")
+_WORD = re.compile(r"@([A-Z]+)@")
+_FORMS = {
+    "partition": (r"[\w.,-]{1,200}", "names, separated by commas"),
+    "account": (r"[\w.@-]{1,200}", "a name"),
+    "time": (r"\d{1,6}|\d{1,6}:\d\d(:\d\d)?|\d{1,4}-\d{1,2}(:\d\d){0,2}", "e.g. 90 (minutes), 12:00:00 or 2-00"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the job asks SLURM for; None and empty leave it to the cluster. gpus, cpus: of each node. others: further options of
+    sbatch, each as on its command line."""
+
+    partition: str = ""
+    account: str = ""
+    time: str = ""
+    nodes: int = 1
+    gpus: int | None = None
+    cpus: int | None = None
+    shards: int | None = None
+    others: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises UsageError."""
+        for name, (form, words) in _FORMS.items():
+            value = getattr(self, name)
+            if value and not re.fullmatch(form, value, re.ASCII):
+                raise UsageError(f"--{name} {value[:80]!r}: expected {words}")
+        for other in self.others:
+            if not other.isprintable() or not re.match(r"--?[a-zA-Z]", other):
+                raise UsageError(f"--sbatch {other[:80]!r}: expected one option of sbatch, e.g. --sbatch=--qos=high")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What there is to submit: the script and the suite that it runs, as text, and the folder for them."""
+
+    folder: Path
+    script: str
+    suite: str
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "job.sh"
+
+    def write(self) -> None:
+        """Raises DiskFullError, StoreError."""
+        with disk_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.folder / "suite.yaml", self.suite.encode())
+        write_atomic(self.file, self.script.encode())
+        self.file.chmod(0o755)
+
+    def submit(self) -> str:
+        """Hand the written script to sbatch and return what it says. Raises UsageError without one, HarnessError."""
+        if shutil.which("sbatch") is None:
+            raise UsageError("sbatch is not on this machine; `--dry-run` prints the script")
+        try:
+            done = subprocess.run(
+                ["sbatch", str(self.file)], capture_output=True, text=True, timeout=SUBMIT_SECONDS, errors="replace"
+            )
+        except subprocess.TimeoutExpired:
+            raise HarnessError(
+                f"sbatch did not answer within {SUBMIT_SECONDS:g} s; the script is {self.file}"
+            ) from None
+        if done.returncode:
+            raise HarnessError(f"sbatch refused {self.file}: {' '.join(done.stderr.split())[:300]}")
+        return done.stdout.strip()
+
+
+def job(
+    prepared: Prepared, results: Path, options: Sequence[str], overrides: Sequence[str], wishes: Wishes, template: str
+) -> Job:
+    """The job of a suite.
+
+    options: further options of `harness run`. overrides: the suite's --set, which stay apart from it, so that its cells keep the
+    keys that they have without SLURM.
+
+    Raises UsageError for a template with unknown words.
+    """
+    text = yaml.safe_dump(_written(prepared).model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    shards = min(wishes.shards or MOST_SHARDS, len(prepared.cells)) if prepared.suite.engine == "embedded" else 0
+    sets = [word for override in overrides for word in ("--set", override)]
+    results = results.resolve()
+    content = repr((text, options, sets, wishes, template, str(Path.cwd())))
+    folder = results / prepared.suite.name / "slurm" / hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
+    harness = [sys.executable, "-m", "harness"]
+    run = [*harness, "run", str(folder / "suite.yaml"), "--results", str(results), *options, *sets]
+    values = {
+        "DIRECTIVES": "\n".join(_directives(prepared.suite.name, folder, wishes, shards)),
+        "FOLDER": shlex.quote(str(Path.cwd())),
+        "PYTHON": shlex.quote(sys.executable),
+        "RUN": shlex.join(run),
+        "SHARDS": str(shards),
+        "DOCTOR": shlex.join([*harness, "doctor", "--results", str(results)]),
+    }
+    return Job(folder, _filled(template, values), text)
+
+
+def read_template(file: Path | None, engine: str) -> str:
+    """A template of one's own, or the engine's. Raises UsageError."""
+    if file is None:
+        return (resources.files("harness.clusters") / f"{engine}.sh").read_text("utf-8")
+    try:
+        if not file.is_file():
+            raise UsageError(f"{file}: no such template")
+        with file.open(encoding="utf-8") as handle:
+            text = handle.read(1 << 20)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file}: cannot be read: {error}") from None
+    if not text.startswith("#!"):
+        raise UsageError(f"{file}: a batch script begins with #! and its shell")
+    return text
+
+
+def _written(prepared: Prepared) -> Suite:
+    """The suite as it is without --set, its models' commits noted; with them where it is valid with them alone."""
+    with suppress(SuiteError):
+        return pinned(registry.validate(load(prepared.source), prepared.source), online=True)
+    return prepared.suite
+
+
+def _directives(name: str, folder: Path, wishes: Wishes, shards: int) -> list[str]:
+    logs = str(folder).replace("%", "%%")
+    asked = [
+        f"--job-name={name}",
+        f"--output={logs}/{'%A_%a' if shards else '%j'}.log",
+        "--open-mode=append",
+        "--requeue",
+        f"--signal=B:USR1@{SIGNAL_SECONDS}",
+        f"--nodes={1 if shards else wishes.nodes}",
+        "--ntasks-per-node=1",
+    ]
+    asked += [f"--array=1-{shards}"] if shards else []
+    for option, value in (
+        ("cpus-per-task", wishes.cpus), ("gpus-per-node", wishes.gpus), ("partition", wishes.partition),
+        ("account", wishes.account), ("time", wishes.time),
+    ):  # fmt: skip
+        asked += [f"--{option}={value}"] if value else []
+    if any(not one.isprintable() for one in asked):
+        raise UsageError(f"{folder}: a path for SLURM has no line breaks or control characters")
+    return [f"#SBATCH {shlex.quote(one)}" for one in [*asked, *wishes.others]]
+
+
+def _filled(template: str, values: dict[str, str]) -> str:
+    if unknown := sorted(set(_WORD.findall(template)) - values.keys()):
+        raise UsageError(f"template: unknown word @{unknown[0]}@; there are {', '.join(f'@{w}@' for w in WORDS)}")
+    return _WORD.sub(lambda found: values[found[1]], template)

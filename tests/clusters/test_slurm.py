@@ -1,0 +1,183 @@
+"""The batch script: what it asks for, what it runs, that nothing of a suite or an option reaches the shell unquoted.
+
+Against a real SLURM: benchmarks/slurm_here.sh.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.clusters.slurm import Wishes, job, read_template
+from harness.errors import UsageError
+from harness.session.prepare import Shard, prepare
+from tests.session.command import harness
+
+EVIL = 'x\'; touch hacked; echo $(touch hacked) `touch hacked` "$(touch hacked)" #'
+
+
+def written(
+    name: str, results: Path, *overrides: str, wishes: Wishes | None = None, template: str | None = None, **options: str
+):
+    prepared = prepare(name, results, overrides=overrides)
+    text = template or read_template(None, prepared.suite.engine)
+    more = [word for key, value in options.items() for word in (f"--{key}", value)]
+    return prepared, job(prepared, results, more, overrides, wishes or Wishes(), text)
+
+
+def run(script: str, folder: Path, stubs: dict[str, str], **environment: str) -> subprocess.Popen[str]:
+    """The script in bash, with commands of ours in the place of some."""
+    place = folder / "bin"
+    place.mkdir(exist_ok=True)
+    for name, text in stubs.items():
+        (place / name).write_text(f"#!/bin/bash\n{text}\n")
+        (place / name).chmod(0o755)
+    env = {"PATH": f"{place}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2", **environment}
+    return subprocess.Popen(
+        ["bash", "-c", script], env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("suite", "wishes"), [("quickstart", Wishes(cpus=4)), ("openrlhf_cpu", Wishes(nodes=3, gpus=8, time="1-0"))]
+)
+def test_it_is_a_script_that_shells_and_checkers_take(tmp_path, suite, wishes):
+    _, made = written(suite, tmp_path / "a folder", f"title={EVIL}", wishes=wishes)
+    subprocess.run(["bash", "-n"], input=made.script, text=True, check=True)
+    if shutil.which("shellcheck"):
+        done = subprocess.run(
+            ["shellcheck", "--severity=warning", "-"], input=made.script, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout
+
+
+def test_what_it_asks_for(tmp_path):
+    wishes = Wishes("gpu,big", "lab", "12:00:00", 3, 8, 64, None, ("--qos=high", "--mail-user=a b"))
+    _, made = written("openrlhf_cpu", tmp_path / "100% mine", wishes=wishes)
+    asked = [shlex.split(line)[1] for line in made.script.splitlines() if line.startswith("#SBATCH")]
+    assert asked == [
+        "--job-name=openrlhf_cpu", f"--output={made.folder}/%j.log".replace("100% mine", "100%% mine"), "--open-mode=append",
+        "--requeue", "--signal=B:USR1@180", "--nodes=3", "--ntasks-per-node=1", "--cpus-per-task=64", "--gpus-per-node=8",
+        "--partition=gpu,big", "--account=lab", "--time=12:00:00", "--qos=high", "--mail-user=a b",
+    ]  # fmt: skip
+    assert made.script.index("#SBATCH") < made.script.index("\nset -u")
+
+
+def test_an_array_has_a_task_for_each_part_and_no_empty_one(tmp_path):
+    for asked, tasks in ((None, 10), (4, 4), (900, 15)):
+        prepared, made = written("quickstart", tmp_path, wishes=Wishes(shards=asked))
+        assert f"#SBATCH --array=1-{tasks}\n" in made.script
+        assert f'--shard "$SLURM_ARRAY_TASK_ID/{tasks}"' in made.script
+        assert all(Shard(i + 1, tasks).of(prepared).cells for i in range(tasks))
+
+
+@pytest.mark.parametrize("overrides", [(), ("training.steps=7", "seeds=[5]")])
+def test_the_suite_beside_it_has_the_cells_of_the_one_that_was_named(tmp_path, overrides):
+    prepared, made = written("quickstart", tmp_path, *overrides)
+    made.write()
+    again = prepare(str(made.folder / "suite.yaml"), tmp_path, overrides=overrides)
+    assert [c.key for c in again.every] == [c.key for c in prepared.every]
+    assert again.folder == prepared.folder
+    assert again.altered == prepared.altered
+    assert again.file() == prepared.file()
+
+
+def test_nothing_of_an_option_is_run_by_the_shell(tmp_path):
+    """The command is replaced by one that prints its arguments."""
+    _, made = written(
+        "quickstart",
+        tmp_path / EVIL.replace("/", ""),
+        f"title={EVIL}",
+        only="*",
+        template=read_template(None, "embedded"),
+    )
+    script = made.script.replace(shlex.quote(os.sys.executable), "show")
+    out, _ = run(
+        script, tmp_path, {"show": 'printf "%s\\n" "$@"', "scontrol": "true"}, SLURM_CPUS_ON_NODE="3"
+    ).communicate(timeout=20)
+    said = out.splitlines()
+    assert f"title={EVIL}" in said
+    assert said[said.index("--results") + 1] == str(tmp_path / EVIL)
+    assert said[-4:] == ["--jobs", "3", "--shard", "2/10"]
+    assert not [*tmp_path.rglob("hacked")]
+    assert not Path("hacked").exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "sent", "requeued"),
+    [("RUNNING", "USR1", True), ("RUNNING", "TERM", True), ("COMPLETING", "TERM", False), ("RUNNING", None, False)],
+)
+def test_a_signal_reaches_the_run_and_only_a_job_that_is_to_run_on_is_requeued(tmp_path, state, sent, requeued):
+    _, made = written("quickstart", tmp_path)
+    stubs = {
+        "run": f"trap 'echo checkpoint; exit 130' TERM; touch {tmp_path}/up; sleep 1 & wait; exit 3",
+        "scontrol": f'[ "$1" = requeue ] && echo "requeue $2" || echo "JobId=7 JobState={state} Reason=None"',
+    }
+    process = run(made.script.replace(shlex.quote(os.sys.executable), "run"), tmp_path, stubs)
+    end = time.monotonic() + 20
+    while not (tmp_path / "up").exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    if sent:
+        process.send_signal(getattr(signal, f"SIG{sent}"))
+    out, _ = process.communicate(timeout=20)
+    assert ("checkpoint" in out) == (sent is not None)
+    assert ("requeue 7" in out) == requeued
+    assert process.returncode == (130 if sent else 3)
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"partition": "a b"},
+        {"partition": "a\n#SBATCH --uid=0"},
+        {"account": "$(id)"},
+        {"time": "soon"},
+        {"others": ("qos",)},
+        {"others": ("--a\nb",)},
+    ],
+)
+def test_wishes_that_are_none(wish):
+    with pytest.raises(UsageError):
+        Wishes(**wish)
+
+
+def test_templates_of_ones_own(tmp_path):
+    file = tmp_path / "mine.sh"
+    file.write_text("#!/bin/sh\n@DIRECTIVES@\nmodule load cuda\n@RUN@ --address @ADRESS@\n")
+    with pytest.raises(UsageError, match="unknown word @ADRESS@; there are @DIRECTIVES@"):
+        written("openrlhf_cpu", tmp_path, template=read_template(file, "openrlhf"))
+    file.write_text("echo")
+    with pytest.raises(UsageError, match="#!"):
+        read_template(file, "openrlhf")
+    with pytest.raises(UsageError, match="no such template"):
+        read_template(tmp_path / "none", "openrlhf")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="no such template"):
+        read_template(tmp_path / "pipe", "openrlhf")
+
+
+def test_the_command_prints_and_writes_nothing_or_says_what_is_missing(tmp_path):
+    results = tmp_path / "results"
+    code, out, err = harness("submit", "quickstart", "--slurm", "--dry-run", "--results", results)
+    assert (code, out.startswith("#!/bin/bash\n#SBATCH"), results.exists()) == (0, True, False), err
+    empty = {"PATH": str(tmp_path)}
+    code, out, err = harness("submit", "quickstart", "--slurm", "--results", results, env=empty)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert "sbatch is not on this machine" in err
+    code, _, err = harness("submit", "quickstart")
+    assert (code, err) == (2, "harness: submit: say where to: --slurm\n")
+    (tmp_path / "sbatch").write_text("#!/bin/bash\necho 'invalid partition' >&2\nexit 1")
+    (tmp_path / "sbatch").chmod(0o755)
+    code, out, err = harness(
+        "submit", "quickstart", "--slurm", "--results", results, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    )
+    assert (code, "invalid partition" in err) == (1, True), err

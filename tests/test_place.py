@@ -1,0 +1,68 @@
+"""Where the store's file lies: by the kind of mount, by HARNESS_STORE, never in a folder of somebody else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import StoreError
+from harness.store import place
+from harness.store.ingest import ingest
+from harness.store.place import kind_of_mount, store_path
+
+MOUNTS = [
+    ("/", "ext4"), ("/home", "nfs4"), ("/home/local disk", "xfs"), ("/scratch", "lustre"), ("/fuse", "fuse.sshfs"),
+    ("/over", "fuse.fuse-overlayfs"), ("/ntfs", "fuseblk"), ("/win", "cifs"), ("/cover", "nfs"), ("/cover", "tmpfs"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def mounted(monkeypatch):
+    monkeypatch.setattr(place, "_mounts", lambda: ((Path(point), kind) for point, kind in MOUNTS))
+    monkeypatch.delenv("HARNESS_STORE", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "network"),
+    [
+        ("/results", "ext4", False), ("/home/me/results", "nfs4", True), ("/home/local disk/results", "xfs", False),
+        ("/homes/me", "ext4", False), ("/scratch", "lustre", True), ("/fuse/x", "fuse.sshfs", True),
+        ("/over/x", "fuse.fuse-overlayfs", False),
+        ("/ntfs/x", "fuseblk", False), ("/win/x", "cifs", True), ("/cover/x", "tmpfs", False),
+    ],
+)  # fmt: skip
+def test_kinds(mounted, path, kind, network):
+    assert (kind_of_mount(Path(path)), place.on_network(Path(path))) == (kind, network)
+
+
+def test_the_file_is_local_whatever_lies_on_the_network(mounted, monkeypatch, tmp_path):
+    monkeypatch.setenv("HARNESS_CACHE", "/results/cache")
+    assert store_path(Path("/results")) == Path("/results/harness.duckdb")
+    on_nfs = store_path(Path("/home/me/results"))
+    assert on_nfs.is_relative_to("/results/cache/stores")
+    assert on_nfs != store_path(Path("/home/you/results"))
+    monkeypatch.setenv("HARNESS_CACHE", "/home/me/.cache")
+    monkeypatch.setattr(place.tempfile, "gettempdir", lambda: str(tmp_path))
+    mine = store_path(Path("/home/me/results"))
+    assert mine.is_relative_to(tmp_path)
+    (kept,) = tmp_path.iterdir()
+    assert kept.stat().st_mode & 0o77 == 0
+    kept.rmdir()
+    kept.symlink_to("/somewhere")
+    with pytest.raises(StoreError, match="HARNESS_STORE"):
+        store_path(Path("/home/me/results"))
+
+
+def test_the_variable_comes_first_and_a_store_is_built_there(monkeypatch, tmp_path):
+    monkeypatch.setenv("HARNESS_STORE", str(tmp_path / "stores"))
+    results = tmp_path / "results"
+    results.mkdir()
+    ingest(results)
+    assert store_path(results).exists()
+    assert store_path(results).is_relative_to(tmp_path / "stores")
+    assert not [*results.iterdir()]
+
+
+def test_this_machines_own_mounts_are_read():
+    assert kind_of_mount(Path("/proc/self")) == "proc"
