@@ -74,6 +74,7 @@ def run(
         _say_scope(prepared, only)
         print(f"{prepared.suite.name}: nothing left to do, all {len(prepared.cells)} cells are done.", file=sys.stderr)
         prepared.record()
+        ingest(results)  # the run before may have been killed just then
         _after(prepared, results, json)
         return
     found = preflight(prepared, run=True)

@@ -16,6 +16,8 @@ from harness.store.ingest import STORE, quoted
 from harness.store.manifest import SuiteFile
 from harness.store.schema import CURRENT, DERIVED
 
+_DAMAGE = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException, duckdb.SerializationException)
+
 
 class Snapshot:
     """One consistent state of the store. It stays readable while a newer one takes its place; `close` it after use.
@@ -28,7 +30,7 @@ class Snapshot:
 
         Raises StoreError where there is no store, or it cannot be read.
         """
-        path = results / STORE
+        self._path = path = results / STORE
         if not path.exists():
             raise StoreError(f"{results}: no results yet (run a suite first: harness run quickstart)")
         self._use = "USE memory" if shown else "USE store"
@@ -47,7 +49,7 @@ class Snapshot:
                 self._connection.execute(statement)
         except duckdb.Error as error:
             self._connection.close()
-            raise StoreError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
+            raise StoreError(self._damaged(error)) from error
 
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> pa.Table:
         """Rows of one of our own statements. Safe to call from several threads. Raises StoreError."""
@@ -55,6 +57,8 @@ class Snapshot:
             with self._connection.cursor() as cursor:
                 cursor.execute(self._use)
                 return cursor.sql(statement, params=list(parameters)).to_arrow_table()
+        except _DAMAGE as error:
+            raise StoreError(self._damaged(error)) from error
         except duckdb.Error as error:
             raise StoreError(str(error)) from error
 
@@ -74,10 +78,15 @@ class Snapshot:
                 return cursor.sql(statement).to_arrow_table()
             except duckdb.InterruptException as error:
                 raise UsageError(f"the statement took longer than {seconds:.0f} s") from error
+            except _DAMAGE as error:
+                raise StoreError(self._damaged(error)) from error
             except duckdb.Error as error:
                 raise UsageError(_first_line(error)) from error
             finally:
                 timer.cancel()
+
+    def _damaged(self, error: duckdb.Error) -> str:
+        return f"{self._path}: cannot be read: {_first_line(error)} (delete it: it is built again from the journals)"
 
     def close(self) -> None:
         self._connection.close()
