@@ -402,7 +402,7 @@ class Torture:
         return done
 
     def killed_storing(self, command: Command, results: Path) -> bool:
-        """The parent, while the new state of the store lies beside the old one. The store is removed before, so that there is one to make."""
+        """The parent, while the new state of the store lies beside the old one; it is removed before, so one is made."""
         (results / STORE).unlink(missing_ok=True)
         while command.going():
             if any(results.glob(f"{STORE}.*")):
@@ -680,7 +680,16 @@ def main() -> None:
     counts = {"kills": chosen.kills - chosen.kills // 10, "verifier": chosen.kills // 10, "stops": 6, "full_disks": 6,
               "input_errors": 6, "clock_steps": 3, "pairs": 4, "flips": 200}  # fmt: skip
     if chosen.short:
-        counts = {"kills": 4, "verifier": 2, "stops": 1, "pairs": 1, "flips": 4}
+        counts = {
+            "kills": 4,
+            "verifier": 2,
+            "stops": 2,
+            "full_disks": 1,
+            "input_errors": 1,
+            "clock_steps": 1,
+            "pairs": 1,
+            "flips": 4,
+        }
     for unknown in set(chosen.only or ()) - counts.keys():
         parser.error(f"--only {unknown}: one of {', '.join(counts)}")
     adopt()

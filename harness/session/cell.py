@@ -20,6 +20,7 @@ from harness.session import checkpoint
 from harness.session.clock import Clock
 from harness.session.engines import Engines, open_engines
 from harness.session.evaluate import cost_rows, evaluate_member
+from harness.session.health import check_trained
 from harness.session.loop import Observer, Run
 from harness.session.manifests import cell_manifest, mark, with_commits
 from harness.session.members import Member
@@ -59,6 +60,7 @@ def run_cell(
         manifest = with_commits(manifest, {m.name: m.base for m in members})
         try:
             _train(cell, folder, engines, members, journal, verifier, attempt, observe, stopped, fence)
+            check_trained(folder)
             for rows in engines.each(partial(_evaluate, cell, verifier, attempt), members):
                 journal.append(rows)
             journal.commit(cell.training.steps + 1)

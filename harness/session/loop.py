@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import structs
 
 from harness.engines.protocol import Optimisation, PolicyEngine, Sampling
-from harness.errors import Fault, TrainingError, VerificationError
+from harness.errors import VerificationError
 from harness.experience.answers import Group, Prompt
 from harness.learning.regime import Context
 from harness.learning.terms import Objective, Term, TermAnswer
@@ -19,6 +19,7 @@ from harness.session import checkpoint, metrics, sharing
 from harness.session.engines import Engines
 from harness.session.evaluate import cost_rows
 from harness.session.exchanges import CellExchange
+from harness.session.health import check_loss
 from harness.session.members import Member, roll_out, verdicts
 from harness.session.prompts import curve_prompts, training_prompts
 from harness.session.traces import trace_rows
@@ -199,8 +200,7 @@ class Run:
         measure = self._measured(step)
         with member.clock.phase("train"):
             report = member.engine.update([*prompts, *earlier], terms, self._optimisation(member, measure))
-        if not np.isfinite(report.loss):
-            raise TrainingError(Fault.NOT_FINITE, f"{member.name}: the loss is {report.loss} at step {step}")
+        check_loss(member.name, step, report.loss)
         sharing.mark_used(received, terms, report.terms)
         kl_step, kl_base = self._divergences(member, own) if measure else (metrics.NAN, metrics.NAN)
         return Learnt(
