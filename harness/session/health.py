@@ -44,23 +44,28 @@ def check_trained(folder: Path) -> None:
 
 
 def _judge(policy: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    cut = len(rows) - max(1, math.ceil(LAST_SHARE * len(rows)))
-    before, last = rows[:cut], rows[cut:]
+    size = max(1, math.ceil(LAST_SHARE * len(rows)))
+    last, earlier = rows[-size:], rows[:-size]
     answers, truncated = _sum(last, "answers"), _sum(last, "truncated")
     if answers < LEAST_ANSWERS:
         return
     where = f"in steps {last[0]['step']} to {last[-1]['step']}"
+    right, valid = _sum(last, "right"), _sum(last, "right") + _sum(last, "wrong")
+    best = max((_rate(earlier[at : at + size]) for at in range(0, len(earlier), size)), default=0.0)
+    if right == 0 and valid and (best >= 1 or valid * math.log1p(-best) < math.log(CHANCE)):
+        cut = f", {truncated} were cut off" if truncated else ""
+        raise TrainingError(
+            Fault.COLLAPSED,
+            f"{policy}: the reward collapsed: none of {valid} answers {where} is right{cut}, {best:.1%} once were",
+        )
     if truncated == answers:
         raise TrainingError(
             Fault.TRUNCATED, f"{policy}: all {answers} answers {where} were cut off at training.max_new_tokens"
         )
-    right, valid = _sum(last, "right"), _sum(last, "right") + _sum(last, "wrong")
-    rate = _sum(before, "right") / max(1, _sum(before, "right") + _sum(before, "wrong"))
-    if right == 0 and valid and (rate >= 1 or valid * math.log1p(-rate) < math.log(CHANCE)):
-        raise TrainingError(
-            Fault.COLLAPSED,
-            f"{policy}: none of {valid} answers {where} is right, {rate:.1%} were before: the reward collapsed",
-        )
+
+
+def _rate(rows: Sequence[Mapping[str, Any]]) -> float:
+    return _sum(rows, "right") / max(1, _sum(rows, "right") + _sum(rows, "wrong"))
 
 
 def _sum(rows: Sequence[Mapping[str, Any]], column: str) -> int:

@@ -6,6 +6,7 @@ A policy is judged by the last quarter of its steps so far (`LAST_SHARE`), the e
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
@@ -100,10 +101,16 @@ def _cell(snapshot: Snapshot, suite: str, cell: dict[str, Any]) -> Iterator[dict
         cure = CURES.get(cell["fault"], "its log says more: harness logs " + cell["cell"])
         word = cell["fault"] or "failed"
         yield {"policy": "", "trouble": Trouble.MISSING, "words": f"{word}: {cell['reason']}", "advice": cure}
-    for row in snapshot.query(_STEPS, [*where, LAST_SHARE]).to_pylist():
+    for row in _counted(snapshot, _STEPS, [*where, LAST_SHARE]):
         yield from _policy(row)
-    for row in snapshot.query(_EXCHANGES, where).to_pylist():
+    for row in _counted(snapshot, _EXCHANGES, where):
         yield from _exchange(row, len(cell["policies"]))
+
+
+def _counted(snapshot: Snapshot, query: str, where: list[Any]) -> list[dict[str, Any]]:
+    """Rows with sums of integers as integers."""
+    rows = snapshot.query(query, where).to_pylist()
+    return [{name: int(v) if isinstance(v, Decimal) else v for name, v in row.items()} for row in rows]
 
 
 def _policy(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -153,7 +160,7 @@ WITH mine AS (SELECT * FROM steps WHERE suite = $1 AND cell = $2),
 spans AS (SELECT policy, max(step) - greatest(1, ceil($3 * count(*))) AS after FROM mine GROUP BY policy),
 late AS (SELECT mine.* FROM mine JOIN spans USING (policy) WHERE step > after),
 own AS (
-    SELECT policy, sum(answers) AS own, sum(active) AS active FROM terms JOIN late USING (suite, cell, policy, step)
+    SELECT policy, sum(terms.answers) AS own, sum(active) AS active FROM terms JOIN late USING (suite, cell, policy, step)
     WHERE source = 'own' AND name <> 'kl' GROUP BY policy
 )
 SELECT policy, min(step) AS first, max(step) AS last, sum(answers) AS answers, sum("right") AS "right", sum(wrong) AS wrong,

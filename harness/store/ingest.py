@@ -122,9 +122,9 @@ def ingest(results: Path, deadline: float = 30.0, rebuild: bool = False) -> Repo
             replace_atomic(store, fill)
         except DiskFullError:
             raise
-        except (duckdb.Error, StoreError) as error:
+        except StoreError:
             if known is None:
-                raise StoreError(f"{store}: cannot be written: {str(error).splitlines()[0]}") from error
+                raise
             known, changed, gone, problems = None, sources, [], []  # what is there is damaged: built anew
             replace_atomic(store, fill)
         seconds = time.monotonic() - started
@@ -205,7 +205,7 @@ def _write(
             if problems:
                 connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", problems)
             connection.execute("CHECKPOINT")
-    except duckdb.IOException as error:
+    except duckdb.Error as error:  # a failed write comes as one of several kinds
         full = "No space left" in str(error)
         raise OSError(errno.ENOSPC if full else errno.EIO, str(error).splitlines()[0]) from error
     return rows
