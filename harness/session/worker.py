@@ -102,9 +102,12 @@ class Worker:
             self._say(Progress(job, done, total, words))
 
     def _say(self, message: FromWorker) -> None:
-        with self._lock:
-            self._sink.write(encoder.encode(message) + b"\n")
-            self._sink.flush()
+        try:
+            with self._lock:
+                self._sink.write(encoder.encode(message) + b"\n")
+                self._sink.flush()
+        except BrokenPipeError:  # the driver is gone: the step ends and is kept, as if it had said so
+            self._stopped.set()
 
     def _pulse(self, interval: float) -> None:
         """Tell the driver that the work gets on, as long as it does: a phase counted, or the main thread computed.

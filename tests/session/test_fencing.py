@@ -54,6 +54,20 @@ def test_a_stopped_worker_wakes_up_too_late(suite_file: Path, tmp_path: Path) ->
     assert "taken over by start 2" in (log.parent / "log.1").read_text()
 
 
+@pytest.mark.timeout(600)
+def test_a_worker_whose_driver_was_killed_keeps_its_step(suite_file: Path, tmp_path: Path) -> None:
+    process = start("run", suite_file, "--results", tmp_path, *LONG)
+    wait_until(lambda: bool(said(tmp_path, "step 2/8")), process, 300)
+    (log,) = said(tmp_path, "step 2/8")
+    worker = psutil.Process(worker_of(log))
+    process.kill()
+    process.communicate()
+    worker.wait(100)
+    assert list(log.parent.glob("resume/step-*")), "the checkpoint of the step in which the driver died"
+    assert read_manifest(log.parent).state == "running", "not failed: the next run calls it cut off, and goes on"
+    assert "BrokenPipeError" not in log.read_text()
+
+
 def test_nothing_that_is_kept_can_be_written_by_an_older_start(tmp_path: Path) -> None:
     cell = Manifest(suite="s", key="k", group="g")
     old = Fence(tmp_path)
