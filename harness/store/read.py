@@ -57,10 +57,8 @@ class Snapshot:
             with self._connection.cursor() as cursor:
                 cursor.execute(self._use)
                 return cursor.sql(statement, params=list(parameters)).to_arrow_table()
-        except _DAMAGE as error:
-            raise StoreError(self._damaged(error)) from error
         except duckdb.Error as error:
-            raise StoreError(str(error)) from error
+            raise StoreError(self._damaged(error) if _is_damage(error) else str(error)) from error
 
     def sql(self, statement: str, seconds: float = 60.0) -> pa.Table:
         """A user's statement: exactly one that only reads. Raises UsageError."""
@@ -78,9 +76,9 @@ class Snapshot:
                 return cursor.sql(statement).to_arrow_table()
             except duckdb.InterruptException as error:
                 raise UsageError(f"the statement took longer than {seconds:.0f} s") from error
-            except _DAMAGE as error:
-                raise StoreError(self._damaged(error)) from error
             except duckdb.Error as error:
+                if _is_damage(error):
+                    raise StoreError(self._damaged(error)) from error
                 raise UsageError(_first_line(error)) from error
             finally:
                 timer.cancel()
@@ -121,6 +119,11 @@ def _texts(values: Iterable[str]) -> str:
 
 def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
+
+
+def _is_damage(error: duckdb.Error) -> bool:
+    """Of the file, not of the statement. A broken block comes as one of several kinds."""
+    return isinstance(error, _DAMAGE) or "Corrupt database" in str(error)
 
 
 def _first_line(error: duckdb.Error) -> str:
