@@ -7,9 +7,11 @@ HarnessError                 exit code 1 unless a subclass says otherwise
 │   └── DataError            a benchmark set that is absent, altered or unreadable
 ├── InfeasibleError          the machine or cluster cannot hold what was asked for
 ├── CellError                one cell failed; the others go on
+│   ├── TrainingError        what was learnt is of no use: `fault` says why
 │   ├── EngineError          an engine died, hung or returned nonsense
 │   ├── VerificationError    the verifier failed on more answers than the suite allows
-│   └── CheckpointError      a checkpoint is incomplete, altered or of another cell
+│   ├── CheckpointError      a checkpoint is incomplete, altered or of another cell
+│   └── FencedError          a newer start of the cell has taken its folder over
 ├── DiskFullError            no room left; what was finished is kept
 ├── ExchangeError            a record was refused; `reason` is one of `exchange.Refusal`
 ├── TokenizationError        a text that a tokenizer cannot represent
@@ -17,6 +19,30 @@ HarnessError                 exit code 1 unless a subclass says otherwise
 """
 
 from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Fault(StrEnum):
+    """Why a cell is missing: `fault` of a manifest and of the store's `cells`, NULL there for a cell that has not failed.
+
+    The first four are the training's own; `harness.session.health` says when each holds.
+    """
+
+    NOT_FINITE = "not finite"
+    EXPLODED = "exploded"
+    COLLAPSED = "collapsed"
+    TRUNCATED = "all truncated"
+    MEMORY = "out of memory"
+    KILLED = "killed"
+    SILENT = "hung"
+    ENGINE = "engine"
+    VERIFIER = "verifier"
+    DAMAGED = "damaged"
+    """A file of the cell is torn or altered, or cannot be read or written."""
+    BASE = "base failed"
+    ERROR = "error"
+    """Of a plugin, or of ours."""
 
 
 class HarnessError(Exception):
@@ -55,6 +81,14 @@ class CellError(HarnessError):
     """One cell could not be finished. The message is the reason shown by `harness status`."""
 
 
+class TrainingError(CellError):
+    """The cell has trained itself into a state in which there is nothing left to measure; again it would do the same."""
+
+    def __init__(self, fault: Fault, words: str) -> None:
+        self.fault = fault
+        super().__init__(words)
+
+
 class EngineError(CellError):
     """An engine died, missed its deadline or returned something unusable."""
 
@@ -65,6 +99,10 @@ class VerificationError(CellError):
 
 class CheckpointError(CellError):
     """A checkpoint is incomplete, altered or belongs to another cell."""
+
+
+class FencedError(CellError):
+    """A newer start of the cell has taken its folder over: this one must write nothing more."""
 
 
 class DiskFullError(HarnessError):

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.options import RESULTS, Address, DataDir, Json, Results, print_json, print_table
+from harness.cli.options import RESULTS, Address, DataDir, Json, Results, fold, print_json, print_table, suite_name
+from harness.errors import UsageError
 from harness.store.text import visible
 
 
@@ -75,6 +76,9 @@ def engines(json: Json = False) -> None:
 
 
 def doctor(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="A suite, or a cell's folder: what is wrong with that run.")
+    ] = None,
     address: Address = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="With --address: so many nodes are expected.")] = 1,
     within: Annotated[
@@ -87,7 +91,11 @@ def doctor(
     results: Results = RESULTS,
     json: Json = False,
 ) -> None:
-    """What this machine, or each node of a Ray cluster, can run, what is missing, and how to get it."""
+    """What this machine, or each node of a Ray cluster, can run, what is missing, and how to get it; with RUN, what is wrong
+    with a run and what to do."""
+    if run is not None:
+        _doctor_run(run, results, json)
+        return
     if address:
         from harness.clusters.nodes import examine_nodes
 
@@ -105,6 +113,34 @@ def doctor(
         rows = [["ok" if c.ok else "--", c.name, c.found, c.advice] for c in found]
         print_table("", ["", "what", "found", "advice"], rows)
     raise typer.Exit(1 if any(c.needed and not c.ok for c in found) else 0)
+
+
+def _doctor_run(run: str, results: Path, json: bool) -> None:
+    """Exit code 1 where something is wrong."""
+    from harness.store.diagnosis import diagnose
+    from harness.store.ingest import ingest
+    from harness.store.read import Snapshot
+
+    folder, key = Path(run), None
+    if (folder / "manifest.json").is_file():
+        key, suite, results = folder.resolve().name, folder.resolve().parent.name, folder.resolve().parents[1]
+    else:
+        suite = suite_name(run)
+    if not (results / suite).is_dir():
+        raise UsageError(f"{results}: no results of a suite {suite!r}, and no cell's folder {run!r}")
+    ingest(results)
+    with Snapshot(results) as snapshot:
+        found = diagnose(snapshot, suite, key)
+    if json:
+        print_json({"suite": suite, "findings": found})
+    elif not found:
+        print(f"{suite}{f'/{key}' if key else ''}: nothing is wrong that its records would show")
+    for cell in dict.fromkeys(f.cell for f in found) if not json else ():
+        print(visible(cell))
+        for one in (f for f in found if f.cell == cell):
+            who = f"{one.policy}, " if one.policy else ""
+            print(fold(f"{who}{one.trouble}: {one.words}; {one.advice}"))
+    raise typer.Exit(1 if found else 0)
 
 
 def new_regime(

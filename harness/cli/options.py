@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +14,8 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from harness.store.text import visible
 
 SuiteName = Annotated[str, typer.Argument(metavar="SUITE", help="A YAML file, or the name of a shipped suite.")]
 MaybeSuite = Annotated[str | None, typer.Argument(metavar="[SUITE]", help="A YAML file, or the name of a suite.")]
@@ -74,6 +78,19 @@ def suite_name(given: str) -> str:
     with suppress(SuiteError):
         return load(given).name
     return Path(given).stem
+
+
+def fold(text: str) -> str:
+    """A sentence below a heading: as wide as the terminal, folded between words only."""
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(
+        visible(text),
+        width,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def print_json(value: Any) -> None:

@@ -95,6 +95,9 @@ def show_suite(
         for one in names:
             rows, head = show_rows(snapshot, one, margin), heading(snapshot, one, margin)
             sys.stdout.write(render(one, rows, format_, width, colour, head))
+            damaged = snapshot.query("SELECT problem FROM problems WHERE suite = ? ORDER BY ALL", [one])
+            for problem in damaged["problem"].to_pylist():
+                print(f"harness: {problem}", file=sys.stderr)
 
 
 def sql(

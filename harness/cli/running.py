@@ -81,7 +81,7 @@ def run(
         words = f"all {len(prepared.cells)} cells are done" if prepared.cells else "this part has no cells"
         print(f"{prepared.suite.name}: nothing left to do, {words}.", file=sys.stderr)
         prepared.record()
-        ingest(results)
+        ingest(results)  # the run before may have been killed just then
         if prepared.cells:
             _after(prepared, results, json)
         return

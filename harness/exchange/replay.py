@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ import msgspec
 from harness.errors import DiskFullError, StoreError
 from harness.exchange.exchange import Exchange
 from harness.reading import open_regular
+from harness.store.files import TEMPORARY
 
 DIGEST_BYTES = 16
 MAX_FRAME_BYTES = 512 << 20
@@ -48,15 +51,21 @@ class ReplayWriter:
         self._written: dict[tuple[int, str], set[bytes]] = {}
         with _disk(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("r+b" if path.exists() else "w+b")
             end = 0
-            if resume >= 0:
-                for frame, end_of, digest in _frames(self._file, path):
-                    if frame.step > resume:
-                        break
-                    end, self._digest = end_of, digest
+            if resume >= 0 and path.exists():
+                with path.open("rb") as file:
+                    for frame, end_of, digest in _frames(file, path):
+                        if frame.step > resume:
+                            break
+                        end, self._digest = end_of, digest
+            # another file under the name: a start of the cell that wakes up late writes on in the old one
+            new = path.with_name(f"{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
+            if end:
+                shutil.copyfile(path, new)
+            self._file = new.open("r+b" if end else "w+b")
+            self._file.truncate(end)
             self._file.seek(end)
-            self._file.truncate()
+            os.replace(new, path)
 
     def record(self, step: int, author: str, messages: Sequence[bytes]) -> None:
         """Store what another receiver has not stored yet at this step. Receivers may call side by side."""

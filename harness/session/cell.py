@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,17 +13,20 @@ from typing import Any
 from msgspec import structs
 
 from harness.engines.protocol import PolicyEngine
+from harness.errors import HarnessError
 from harness.learning import registry
 from harness.phases import Phase, halt, log, phase
 from harness.session import checkpoint
 from harness.session.clock import Clock
 from harness.session.engines import Engines, open_engines
-from harness.session.evaluate import evaluate_member
+from harness.session.evaluate import cost_rows, evaluate_member
+from harness.session.health import check_trained
 from harness.session.loop import Observer, Run
 from harness.session.manifests import cell_manifest, mark, with_commits
 from harness.session.members import Member
 from harness.session.models import base_folder
 from harness.session.prompts import pool_entry
+from harness.store.fence import Fence
 from harness.store.journal import Journal
 from harness.store.rows import Row
 from harness.suite.cells import Cell
@@ -36,43 +40,68 @@ def run_cell(
     observe: Observer,
     stopped: Callable[[], bool],
     layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
-    attempt: int = 1,
+    fence: Fence | None = None,
 ) -> float:
     """Train and evaluate `cell` in `folder`, from its newest checkpoint if there is one. Returns the CPU-seconds it took.
 
-    layout: engine options that a plan has chosen, by policy; the suite's own come before them.
+    layout: engine options that a plan has chosen, by policy; the suite's own come before them. fence: this start's, if it has
+    one by now.
 
     Raises CellError, DiskFullError, Interrupted.
     """
+    fence = fence or Fence(folder)
+    attempt = fence.owner.attempt
     manifest = structs.replace(cell_manifest(cell), pool=pool_entry(cell.training))
-    mark(folder, manifest, "running", attempts=attempt)
-    journal = Journal(folder)
+    mark(folder, manifest, "running", attempts=attempt, guard=fence)
+    journal = Journal(folder, fence)
     options = {p.name: {**layout.get(p.name, {}), **cell.engine_options} for p in cell.group.policies}
     with open_engines(cell.engine, options, cell.training.temperature) as engines:
         members = engines.each(partial(_open, cell, engines), range(len(cell.group.policies)))
         manifest = with_commits(manifest, {m.name: m.base for m in members})
-        final = folder / checkpoint.FINAL
-        if not final.is_dir():
-            references = _references(cell, engines, members)
-            with phase("training", cell.training.steps) as training:
-                heard = _Told(training, observe)
-                run = Run(cell, folder, engines, members, journal, verifier, attempt, heard, stopped, references)
-                try:
-                    run.train()
-                finally:
-                    run.costs()
-            checkpoint.finish(folder, cell.training.steps)
-        else:
-            checkpoint.finish(folder, cell.training.steps)  # it may have been cut off there
-            checkpoint.restore(final, cell.key, members)
-            journal.rewind(cell.training.steps)
-        for rows in engines.each(partial(_evaluate, cell, verifier, attempt), members):
-            journal.append(rows)
-        journal.commit(cell.training.steps + 1)
+        try:
+            _train(cell, folder, engines, members, journal, verifier, attempt, observe, stopped, fence)
+            check_trained(folder)
+            for rows in engines.each(partial(_evaluate, cell, verifier, attempt), members):
+                journal.append(rows)
+            journal.commit(cell.training.steps + 1)
+        except Exception:
+            for member in members:  # what it has cost, and the rows up to there, which say how it came to it
+                journal.append(cost_rows(attempt, member.name, member.clock))
+            with suppress(HarnessError):
+                journal.commit(0)
+            raise
     journal.compact()
-    mark(folder, manifest, "done", attempts=attempt)
-    checkpoint.retain(folder, cell.keep)
+    mark(folder, manifest, "done", attempts=attempt, guard=fence)
+    checkpoint.retain(folder, cell.keep, fence)
     return sum(member.clock.ever for member in members)
+
+
+def _train(
+    cell: Cell,
+    folder: Path,
+    engines: Engines,
+    members: Sequence[Member],
+    journal: Journal,
+    verifier: Verifier,
+    attempt: int,
+    observe: Observer,
+    stopped: Callable[[], bool],
+    fence: Fence,
+) -> None:
+    """Until the final checkpoint is there, or open that which is."""
+    final, steps = folder / checkpoint.FINAL, cell.training.steps
+    if final.is_dir():
+        checkpoint.finish(folder, steps, fence)  # it may have been cut off there
+        checkpoint.restore(final, cell.key, members)
+        journal.rewind(steps)
+        return
+    references = _references(cell, engines, members)
+    with phase("training", steps) as training:
+        heard = _Told(training, observe)
+        run = Run(cell, folder, engines, members, journal, verifier, attempt, heard, stopped, references)
+        run.train()
+        run.costs()
+    checkpoint.finish(folder, steps, fence)
 
 
 @dataclass(frozen=True, slots=True)

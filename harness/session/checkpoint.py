@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +18,7 @@ from harness.errors import CheckpointError
 from harness.reading import read_bytes
 from harness.session.exchanges import ExchangeState
 from harness.session.members import Member
+from harness.store.fence import Guard
 from harness.store.files import disk_errors, replace_atomic, write_atomic
 from harness.suite.schema import Keep
 
@@ -52,10 +54,11 @@ def save(
     members: Sequence[Member],
     exchange: ExchangeState,
     best: Mapping[str, Best] = MappingProxyType({}),
+    guard: Guard = nullcontext,
 ) -> Path:
     """Write a checkpoint of `step` finished steps and drop older ones, weights that are no longer the best among them.
 
-    Raises DiskFullError, StoreError.
+    guard: the context of each change (`store.fence`). Raises DiskFullError, StoreError, FencedError.
     """
     target = folder / _RESUME / f"step-{step:08d}"
 
@@ -69,15 +72,18 @@ def save(
 
     with disk_errors(folder):
         target.parent.mkdir(parents=True, exist_ok=True)
-        replace_atomic(target, fill)
-        for step_before, old in _found(folder):
-            if step_before != step:
-                shutil.rmtree(old, ignore_errors=True)
-        _only(folder, best)
+        replace_atomic(target, fill, guard)
+        with guard():
+            for old in target.parent.iterdir():
+                if old != target:
+                    shutil.rmtree(old, ignore_errors=True)
+        _only(folder, best, guard)
     return target
 
 
-def offer(folder: Path, step: int, member: Member, accuracy: float, best: dict[str, Best]) -> None:
+def offer(
+    folder: Path, step: int, member: Member, accuracy: float, best: dict[str, Best], guard: Guard = nullcontext
+) -> None:
     """Keep the weights of a point of the learning curve that is better than all before; the best so far are noted in `best`.
 
     What it supersedes stays until the next checkpoint, for a cell that is cut off goes back to the last one.
@@ -85,51 +91,59 @@ def offer(folder: Path, step: int, member: Member, accuracy: float, best: dict[s
     known = best.get(member.name)
     if math.isnan(accuracy) or (known is not None and accuracy <= known.accuracy):
         return
+
+    def fill(temporary: Path) -> None:
+        member.engine.save(temporary)
+        drop_optimiser(temporary)
+
     place = folder / _BEST / f"{member.name}-{step}"
-    with disk_errors(folder):
-        member.engine.save(place)
-        drop_optimiser(place)
+    with guard():
+        shutil.rmtree(place, ignore_errors=True)  # of a start that was cut off
+    replace_atomic(place, fill, guard)
     best[member.name] = Best(step, accuracy)
 
 
-def resumed_best(folder: Path, path: Path) -> dict[str, Best]:
+def resumed_best(folder: Path, path: Path, guard: Guard = nullcontext) -> dict[str, Best]:
     """The best of a checkpoint that is gone on from; later ones are removed."""
     best = read(path).best
-    _only(folder, best)
+    _only(folder, best, guard)
     return best
 
 
-def retain(folder: Path, keep: Keep) -> None:
+def retain(folder: Path, keep: Keep, guard: Guard = nullcontext) -> None:
     """Of a finished cell keep what the suite says, in `checkpoint/`."""
     final = folder / FINAL
-    if keep == "best":
-        for name, best in read(final).best.items():
-            chosen = folder / _BEST / f"{name}-{best.step}"
-            if chosen.is_dir():
-                shutil.rmtree(final / name, ignore_errors=True)
-                chosen.rename(final / name)
-    elif keep == "none":
-        shutil.rmtree(final, ignore_errors=True)
-    shutil.rmtree(folder / _BEST, ignore_errors=True)
+    with guard():
+        if keep == "best":
+            for name, best in read(final).best.items():
+                chosen = folder / _BEST / f"{name}-{best.step}"
+                if chosen.is_dir():
+                    shutil.rmtree(final / name, ignore_errors=True)
+                    chosen.rename(final / name)
+        elif keep == "none":
+            shutil.rmtree(final, ignore_errors=True)
+        shutil.rmtree(folder / _BEST, ignore_errors=True)
 
 
-def _only(folder: Path, best: Mapping[str, Best]) -> None:
+def _only(folder: Path, best: Mapping[str, Best], guard: Guard) -> None:
     named = {f"{name}-{one.step}" for name, one in best.items()}
-    for path in (folder / _BEST).glob("*"):
-        if path.name not in named:
-            shutil.rmtree(path, ignore_errors=True)
+    with guard():
+        for path in (folder / _BEST).glob("*"):
+            if path.name not in named:
+                shutil.rmtree(path, ignore_errors=True)
 
 
-def finish(folder: Path, step: int) -> None:
+def finish(folder: Path, step: int, guard: Guard = nullcontext) -> None:
     """The checkpoint of the last step becomes the cell's `checkpoint/`, without the optimisers' states."""
     last = folder / _RESUME / f"step-{step:08d}"
-    if last.is_dir():
-        shutil.rmtree(folder / FINAL, ignore_errors=True)
-        last.rename(folder / FINAL)
-    for policy in (folder / FINAL).iterdir():
-        if policy.is_dir():
-            drop_optimiser(policy)
-    shutil.rmtree(folder / _RESUME, ignore_errors=True)
+    with guard():
+        if last.is_dir():
+            shutil.rmtree(folder / FINAL, ignore_errors=True)
+            last.rename(folder / FINAL)
+        for policy in (folder / FINAL).iterdir():
+            if policy.is_dir():
+                drop_optimiser(policy)
+        shutil.rmtree(folder / _RESUME, ignore_errors=True)
 
 
 def latest(folder: Path) -> tuple[int, Path] | None:

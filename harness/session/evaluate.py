@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -20,6 +20,7 @@ from harness.session.engines import open_engines
 from harness.session.manifests import Base, base_manifest, mark, with_commits
 from harness.session.members import Member
 from harness.session.models import base_folder
+from harness.store.fence import Fence
 from harness.store.journal import Journal
 from harness.store.rows import CostRow, SampleRow
 from harness.suite.cells import Cell
@@ -41,12 +42,13 @@ def evaluate_base(
     verifier: Verifier,
     progress: Callable[[float, float, str], None],
     layout: Mapping[str, Any] = MappingProxyType({}),
-    attempt: int = 1,
+    fence: Fence | None = None,
 ) -> float:
     """Make the base checkpoint if need be, and measure it as every trained one is measured; returns the CPU-seconds it took.
 
-    layout: as in `run_cell`.
+    layout, fence: as in `run_cell`.
     """
+    fence = fence or Fence(folder)
     clock = Clock()
     with clock.phase("stage0"), phase(f"base weights of {base.policy.name}", 1.0) as weights:
 
@@ -57,7 +59,7 @@ def evaluate_base(
 
         checkpoint = base_folder(base.policy, base.seed or 0, trained)
     manifest = with_commits(base_manifest(base), {base.policy.name: checkpoint})
-    journal = Journal(folder)
+    journal = Journal(folder, fence)
     journal.rewind(-1)
     options = {**layout, **base.suite.engine_options}
     with open_engines(base.suite.engine, {base.policy.name: options}, 1.0) as engines:
@@ -67,10 +69,10 @@ def evaluate_base(
         with clock.phase("evaluate"):
             rows = sample_rows(engine, base.suite.evaluation, base.policy.name, 0, base.seed or 0, verifier)
     journal.append(rows)
-    journal.append(cost_rows(attempt, base.policy.name, clock, rows))
+    journal.append(cost_rows(fence.owner.attempt, base.policy.name, clock, rows))
     journal.commit(0)
     journal.compact()
-    mark(folder, manifest, "done", attempts=attempt)
+    mark(folder, manifest, "done", attempts=fence.owner.attempt, guard=fence)
     return clock.ever
 
 
@@ -105,8 +107,8 @@ def _row(sample: EvaluationSample, vote: int, policy: str, step: int) -> SampleR
     )  # fmt: skip
 
 
-def cost_rows(attempt: int, policy: str, clock: Clock, rows: list[SampleRow]) -> list[CostRow]:
-    """The clock's phases as ledger entries; answers and tokens belong to `evaluate`."""
+def cost_rows(attempt: int, policy: str, clock: Clock, rows: Sequence[SampleRow] = ()) -> list[CostRow]:
+    """The clock's phases since it was last asked, as ledger entries; rows: the answers that belong to `evaluate`."""
     return [
         CostRow(
             attempt=attempt, policy=policy, phase=phase, cpu_seconds=spent.cpu, gpu_seconds=spent.gpu,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import socket
 import traceback
 from collections.abc import Callable, Mapping
@@ -12,11 +13,24 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import DiskFullError, HarnessError, PluginError, StoreError
+from harness.errors import (
+    CheckpointError,
+    DiskFullError,
+    EngineError,
+    Fault,
+    FencedError,
+    HarnessError,
+    PluginError,
+    StoreError,
+    TrainingError,
+    VerificationError,
+)
 from harness.learning import registry
 from harness.phases import Interrupted
 from harness.session.manifests import Base, base_manifest, cell_manifest, mark, state_of
 from harness.session.messages import BaseJob, CellJob, Job
+from harness.store.fence import Fence
+from harness.store.files import TEMPORARY, remove
 from harness.suite.cells import Cell
 from harness.suite.schema import Evaluation, Group, Sharing, Suite, Training, Variant
 
@@ -24,6 +38,10 @@ if TYPE_CHECKING:
     from harness.verification.verifier import Verifier
 
 log = logging.getLogger("harness")
+_NO_MEMORY = re.compile(r"out of memory|(?:can't|cannot) allocate memory|not enough memory|bad_alloc", re.IGNORECASE)
+"""In the words of CUDA, PyTorch's allocators, the C library and C++."""
+_NOT_FINITE = re.compile(r"not finite|`inf`, `nan`", re.IGNORECASE)
+"""In the engines' words, and in those of PyTorch's sampling."""
 
 
 def cell_job(cell: Cell, folder: Path, layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> CellJob:
@@ -75,25 +93,28 @@ def run_job(
     folder = Path(job.folder)
     work = cell_of(job) if isinstance(job, CellJob) else _base_of(job)
     manifest = cell_manifest(work) if isinstance(work, Cell) else base_manifest(work)
-    attempt = state_of(folder)[2] + 1
-    mark(folder, manifest, "running", attempts=attempt)
+    fence = Fence(folder, attempts=state_of(folder)[2])
+    attempt = fence.owner.attempt
+    for leftover in folder.glob(f"*{TEMPORARY}"):  # of a start that was killed
+        remove(leftover)
+    mark(folder, manifest, "running", attempts=attempt, guard=fence)
     log.info("start %d of %s (%s), process %d on %s", attempt, job.id, folder.name, os.getpid(), socket.gethostname())
     try:
         if isinstance(work, Cell):
             from harness.session.cell import run_cell
 
-            return run_cell(work, folder, verifier, progress, stopped, job.layout, attempt)
+            return run_cell(work, folder, verifier, progress, stopped, job.layout, fence)
         from harness.session.evaluate import evaluate_base
 
-        return evaluate_base(work, folder, verifier, progress, job.layout, attempt)
+        return evaluate_base(work, folder, verifier, progress, job.layout, fence)
     except (DiskFullError, Interrupted):
         log.info("broken off", exc_info=True)
         raise
     except Exception as error:
         log.exception("failed")
         if reason := reason_of(error, job):
-            with contextlib.suppress(StoreError):
-                mark(folder, manifest, "failed", reason, attempts=attempt)
+            with contextlib.suppress(StoreError, FencedError):
+                mark(folder, manifest, "failed", reason, attempts=attempt, guard=fence, fault=fault_of(error))
         raise
 
 
@@ -107,6 +128,26 @@ def reason_of(error: Exception, job: Job) -> str:
     frame, line = (theirs or frames)[-1]
     file = "/".join(Path(frame.f_code.co_filename).parts[-2:])
     return f"{type(error).__name__}: {error} ({file}:{line}, in {frame.f_code.co_name})"
+
+
+def fault_of(error: Exception) -> Fault:
+    """The word for what has happened."""
+    match error:
+        case TrainingError():
+            return error.fault
+        case MemoryError():
+            return Fault.MEMORY
+        case RuntimeError() | EngineError() | OSError() if _NO_MEMORY.search(str(error)):
+            return Fault.MEMORY
+        case RuntimeError() | EngineError() | ArithmeticError() if _NOT_FINITE.search(str(error)):
+            return Fault.NOT_FINITE
+        case VerificationError():
+            return Fault.VERIFIER
+        case StoreError() | CheckpointError() | OSError():
+            return Fault.DAMAGED
+        case EngineError():
+            return Fault.ENGINE
+    return Fault.ERROR
 
 
 def _plugin_package(job: Job) -> str:

@@ -10,19 +10,21 @@ import numpy as np
 from msgspec import structs
 
 from harness.engines.protocol import Optimisation, PolicyEngine, Sampling
-from harness.errors import EngineError, VerificationError
+from harness.errors import VerificationError
 from harness.experience.answers import Group, Prompt
 from harness.learning.regime import Context
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.phases import Interrupted
 from harness.session import checkpoint, metrics, sharing
 from harness.session.engines import Engines
+from harness.session.evaluate import cost_rows
 from harness.session.exchanges import CellExchange
+from harness.session.health import check_loss
 from harness.session.members import Member, roll_out, verdicts
 from harness.session.prompts import curve_prompts, training_prompts
 from harness.session.traces import trace_rows
 from harness.store.journal import Journal
-from harness.store.rows import CostRow, CurveRow, StepRow, TermRow, TraceRow
+from harness.store.rows import CurveRow, StepRow, TermRow, TraceRow
 from harness.suite.cells import Cell
 from harness.suite.seeds import derive_many, generator
 from harness.verification.verifier import Verifier
@@ -76,7 +78,7 @@ class Run:
             self._curve(0)
         else:
             self.exchange.restore(checkpoint.restore(found[1], cell.key, self.members))
-            self.best = checkpoint.resumed_best(self.folder, found[1])
+            self.best = checkpoint.resumed_best(self.folder, found[1], self.journal.guard)
         while done < steps:
             first, done = done + 1, done + 1 if lockstep else self._meeting(done + 1)
             learnt = self._together(done) if lockstep else self._apart(first, done)
@@ -198,8 +200,7 @@ class Run:
         measure = self._measured(step)
         with member.clock.phase("train"):
             report = member.engine.update([*prompts, *earlier], terms, self._optimisation(member, measure))
-        if not np.isfinite(report.loss):
-            raise EngineError(f"{member.name}: the loss is {report.loss} at step {step}")
+        check_loss(member.name, step, report.loss)
         sharing.mark_used(received, terms, report.terms)
         kl_step, kl_base = self._divergences(member, own) if measure else (metrics.NAN, metrics.NAN)
         return Learnt(
@@ -250,7 +251,7 @@ class Run:
                 CurveRow(policy=member.name, step=step, metric="sampled", accuracy=accuracy, answers=answers)
             )
             if self.cell.keep == "best":
-                checkpoint.offer(self.folder, step, member, accuracy, self.best)
+                checkpoint.offer(self.folder, step, member, accuracy, self.best, self.journal.guard)
 
     def _probe(self, member: Member, engine: PolicyEngine) -> tuple[float, int]:
         """Accuracy of one sample per curve prompt at temperature 1, with the same seeds at every step and in every cell."""
@@ -282,18 +283,14 @@ class Run:
             )
 
     def _checkpoint(self, step: int) -> None:
-        with self.members[0].clock.phase("save"):
-            checkpoint.save(self.folder, self.cell.key, step, self.members, self.exchange.state(), self.best)
+        """Rows first: a checkpoint without the rows of its steps would lose them, rows after the checkpoint are made again."""
         self.costs()
         self.journal.commit(step)
+        with self.members[0].clock.phase("save"):
+            exchange = self.exchange.state()
+            checkpoint.save(self.folder, self.cell.key, step, self.members, exchange, self.best, self.journal.guard)
 
     def costs(self) -> None:
         """Move the clocks' totals into the append-only ledger."""
         for member in self.members:
-            for phase, spent in member.clock.take().items():
-                self.journal.append(
-                    CostRow(
-                        attempt=self.attempt, policy=member.name, phase=phase, cpu_seconds=spent.cpu,
-                        gpu_seconds=spent.gpu, wall_seconds=spent.wall,
-                    )
-                )  # fmt: skip
+            self.journal.append(cost_rows(self.attempt, member.name, member.clock))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Container, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from harness.errors import StoreError
+from harness.errors import Fault, StoreError
 from harness.session.provenance import now, stamp
 from harness.session.weights import loaded_commit
+from harness.store.fence import Guard
 from harness.store.manifest import (
     Manifest,
     PolicyEntry,
@@ -126,7 +128,15 @@ def suite_file(
     )
 
 
-def mark(folder: Path, manifest: Manifest, state: State, reason: str = "", attempts: int = 0) -> None:
+def mark(
+    folder: Path,
+    manifest: Manifest,
+    state: State,
+    reason: str = "",
+    attempts: int = 0,
+    guard: Guard = nullcontext,
+    fault: Fault | None = None,
+) -> None:
     """Write the manifest with its new state; it keeps the first start and what was noted of the training pool."""
     started, pool = now(), manifest.pool
     if (folder / "manifest.json").exists():
@@ -138,8 +148,9 @@ def mark(folder: Path, manifest: Manifest, state: State, reason: str = "", attem
     write_manifest(
         folder,
         msgspec.structs.replace(
-            manifest, state=state, reason=reason, attempts=attempts, provenance=provenance, pool=pool
+            manifest, state=state, reason=reason, fault=fault, attempts=attempts, provenance=provenance, pool=pool
         ),
+        guard,
     )
 
 
@@ -148,7 +159,7 @@ def cut_off(folder: Path, states: Container[State] = ("running",)) -> None:
     with contextlib.suppress(StoreError):
         found = read_manifest(folder)
         if found.state in states:
-            write_manifest(folder, msgspec.structs.replace(found, state="cut off", reason=""))
+            write_manifest(folder, msgspec.structs.replace(found, state="cut off", reason="", fault=None))
 
 
 def state_of(folder: Path) -> tuple[str, str, int]:

@@ -15,7 +15,7 @@ from harness.allocation.inventory import Inventory
 from harness.allocation.planner import Plan
 from harness.allocation.scheduler import Action, Refuse, Request, Scheduler, Start, Stop
 from harness.allocation.suites import kind_of
-from harness.errors import HarnessError
+from harness.errors import Fault, HarnessError
 from harness.session.cluster import cluster
 from harness.session.jobs import base_job, cell_job
 from harness.session.lock import holding, locked
@@ -26,6 +26,7 @@ from harness.session.planning import place_of_base, place_of_cell
 from harness.session.prepare import Prepared
 from harness.session.process import LAST_WORDS_SECONDS, VISIBLE, Inbox, WorkerProcess
 from harness.session.progress import Reporter
+from harness.store.files import TEMPORARY, remove
 
 SILENCE_SECONDS = 1800.0
 """A worker that gives no sign of life for so long is taken for hung and killed (docs/recovery.md)."""
@@ -39,6 +40,8 @@ STOP_SECONDS = 18.0
 CLOSE_SECONDS = 5.0
 LONGEST_SECONDS = 30 * 86400.0
 """No job may take longer; what hangs is found by its silence, long before."""
+ONCE_MORE = frozenset({Fault.MEMORY, Fault.KILLED})
+"""Faults that depend on what else the machine did. All others would come again, and are for the next `harness run`."""
 PATIENCE_SECONDS = 1800.0
 """After so long a waiting job that fits nowhere gets a reservation in the future (`Scheduler`)."""
 
@@ -79,6 +82,8 @@ def run_matrix(
         for manifest in prepared.folder.glob("*/manifest.json"):
             if manifest.parent.name not in theirs:
                 cut_off(manifest.parent)  # left by a driver that was killed: nobody else writes this cell
+        for leftover in [] if theirs else prepared.folder.glob(f"*{TEMPORARY}"):
+            remove(leftover)
         prepared.record()
         with cluster(prepared.suite.engine, address) as environment:
             return _Driver(prepared, plan, reporter, refresh, environment, silence, verbose, held.lost).run()
@@ -133,6 +138,8 @@ class _Driver:
             self.jobs[cell.key] = cell_job(cell, folder / cell.key, place.layout)
             self.requests[cell.key] = Request(cell.key, kind_of(cell), place.bundles, LONGEST_SECONDS)
         self.granted: deque[str] = deque()
+        self.again: dict[str, Job | None] = {}
+        """What has failed as it need not fail again: to be tried once more, then None."""
         self.gpus = visible_gpus(plan.resources.gpus)
 
     def run(self) -> Outcome:
@@ -149,11 +156,13 @@ class _Driver:
 
     def _loop(self) -> None:
         self._submit()
-        while self.jobs or self._busy():
+        while self.jobs or self._busy() or any(self.again.values()):
             if self.disk:
                 self.granted.clear()
                 if not self._busy():
                     return
+            if not self.granted and not self._busy():
+                self._once_more()
             for worker in self.workers:
                 if self.granted and worker.ready and worker.job is None:
                     self._assign(worker, self.granted.popleft())
@@ -163,6 +172,15 @@ class _Driver:
                 self.workers.append(WorkerProcess(self.inbox, environment, self.silence))
                 continue
             self._hear()
+
+    def _once_more(self) -> None:
+        """Nothing else runs or can: what has failed for want of memory, or was killed, gets the machine and a new process."""
+        for key, job in self.again.items():
+            if job is not None:
+                self.again[key], self.jobs[key] = None, job
+                self.granted.append(key)
+                self._close()
+                return
 
     def _gpu(self) -> dict[str, str]:
         """The one GPU that a new worker sees, where workers share this machine's: that with the fewest of them."""
@@ -189,7 +207,7 @@ class _Driver:
                         if worker.job is not None and Path(worker.job.folder).name == key:
                             worker.process.kill()
                 case Refuse(key=key, reason=reason):
-                    self._fail(key, self.jobs.pop(key).id, reason)
+                    self._fail(key, self.jobs.pop(key).id, reason, Fault.MEMORY)
 
     def _assign(self, worker: WorkerProcess, key: str) -> None:
         job = self.jobs.pop(key)
@@ -204,6 +222,8 @@ class _Driver:
             worker, message = self.inbox.get(timeout=LOOK_SECONDS)
         except queue.Empty:
             return
+        if worker not in self.workers:
+            return  # closed meanwhile
         worker.heard = time.monotonic()
         match message:
             case Ready():
@@ -218,11 +238,13 @@ class _Driver:
                 if self.verbose and worker.job is not None:
                     self.reporter.message(f"{worker.job.id}: {text}")
             case Finished():
-                self._finished(worker, message.outcome, message.reason, message.cpu_seconds)
+                self._finished(worker, message.outcome, message.reason, message.cpu_seconds, message.fault)
             case None:
                 self.workers.remove(worker)
                 if worker.job is not None:
-                    self._finished(worker, "failed", worker.last_words(), 0.0)
+                    self._finished(
+                        worker, "failed", worker.last_words(), 0.0, Fault.SILENT if worker.verdict else Fault.KILLED
+                    )
                 elif not worker.ready:
                     raise HarnessError(worker.last_words())
                 worker.close(time.monotonic() + CLOSE_SECONDS)
@@ -247,7 +269,7 @@ class _Driver:
                 worker.give_up(f"no sign of life for {limit:g} s{doing}: taken for hung and killed")
                 worker.heard = now + LAST_WORDS_SECONDS
 
-    def _finished(self, worker: WorkerProcess, outcome: str, reason: str, cpu: float) -> None:
+    def _finished(self, worker: WorkerProcess, outcome: str, reason: str, cpu: float, fault: Fault) -> None:
         job, worker.job = worker.job, None
         assert job is not None
         key = Path(job.folder).name
@@ -257,8 +279,11 @@ class _Driver:
             self.done += key in self.cells
         elif outcome == "disk":
             self.disk = reason
+        elif outcome == "failed" and fault in ONCE_MORE and key not in self.again:
+            self.again[key] = job
+            outcome = "once more, after the others and alone"
         elif outcome == "failed":
-            self._fail(key, job.id, reason)
+            self._fail(key, job.id, reason, fault)
         self.reporter.end(job.id, outcome, reason, cpu)
         ended = self.scheduler.finished if outcome == "done" else self.scheduler.failed
         self._act(ended(key, time.monotonic()))
@@ -266,17 +291,17 @@ class _Driver:
         if outcome in {"done", "failed"} and key in self.cells:
             self.refresh()
 
-    def _fail(self, key: str, label: str, reason: str) -> None:
+    def _fail(self, key: str, label: str, reason: str, fault: Fault) -> None:
         folder = self.prepared.folder / key
         self.failed[label] = reason
         if state_of(folder)[0] != "failed":
             manifest = cell_manifest(self.cells[key]) if key in self.cells else base_manifest(self.bases[key])
-            mark(folder, manifest, "failed", reason, attempts=state_of(folder)[2])
+            mark(folder, manifest, "failed", reason, attempts=state_of(folder)[2], fault=fault)
             note(folder, f"failed: {reason}")
         for cell_key, waiting in self.waits.items():
             if key in waiting and cell_key in self.requests:
                 del self.requests[cell_key], self.jobs[cell_key]
-                self._fail(cell_key, self.cells[cell_key].label, f"{label} failed: {reason}")
+                self._fail(cell_key, self.cells[cell_key].label, f"{label} failed: {reason}", Fault.BASE)
 
     def _interrupt(self) -> None:
         """Let every worker write a checkpoint; a second Ctrl-C or the deadline ends it at once."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from harness.errors import Fault
 from harness.suite.cells import Identity
 from harness.suite.schema import Keep
 
@@ -71,11 +72,12 @@ class Said(_Message, frozen=True, tag="said"):
 
 
 class Finished(_Message, frozen=True, tag="finished"):
-    """outcome: `done`, `failed` (`reason`), `interrupted`, `disk` (the disk is full)."""
+    """outcome: `done`, `failed` (`reason`, and the word for it), `interrupted`, `disk` (the disk is full)."""
 
     id: str
     outcome: str
     reason: str = ""
+    fault: Fault = Fault.ERROR
     cpu_seconds: float = 0.0
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from harness import phases
 from harness.errors import DiskFullError
-from harness.session.jobs import reason_of, run_job
+from harness.session.jobs import fault_of, reason_of, run_job
 from harness.session.log import log_of, logged, trim
 from harness.session.messages import (
     Alive,
@@ -94,7 +94,7 @@ class Worker:
             return Finished(job.id, "disk", str(error))
         except Exception as error:  # a fault of ours or of a plugin ends this cell, not the others
             return _failed(error, job)
-        return Finished(job.id, "done", "", spent)
+        return Finished(job.id, "done", cpu_seconds=spent)
 
     def _progress(self, job: str, done: float, total: float, words: str) -> None:
         if time.monotonic() - self._reported >= _REPORT_SECONDS or done >= total:
@@ -102,9 +102,12 @@ class Worker:
             self._say(Progress(job, done, total, words))
 
     def _say(self, message: FromWorker) -> None:
-        with self._lock:
-            self._sink.write(encoder.encode(message) + b"\n")
-            self._sink.flush()
+        try:
+            with self._lock:
+                self._sink.write(encoder.encode(message) + b"\n")
+                self._sink.flush()
+        except BrokenPipeError:  # the driver is gone: the step ends and is kept, as if it had said so
+            self._stopped.set()
 
     def _pulse(self, interval: float) -> None:
         """Tell the driver that the work gets on, as long as it does: a phase counted, or the main thread computed.
@@ -138,7 +141,7 @@ class Worker:
 def _failed(error: Exception, job: Job) -> Finished:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return Finished(job.id, "disk", str(error))
-    return Finished(job.id, "failed", reason_of(error, job))
+    return Finished(job.id, "failed", reason_of(error, job), fault_of(error))
 
 
 class _ToDriver(logging.Handler):

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from harness.errors import DiskFullError, StoreError
@@ -39,25 +39,29 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes, guard: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
     """Write to a temporary name, flush, rename. Raises DiskFullError, StoreError; `path` is then as it was."""
 
     def fill(temporary: Path) -> None:
         temporary.write_bytes(data)
         sync(temporary)
 
-    replace_atomic(path, fill)
+    replace_atomic(path, fill, guard)
 
 
-def replace_atomic(path: Path, fill: Callable[[Path], None]) -> None:
-    """Let `fill` make a file or folder under a temporary name, which no other machine chooses, then rename it to `path`."""
+def replace_atomic(
+    path: Path, fill: Callable[[Path], None], guard: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> None:
+    """Let `fill` make a file or folder under a temporary name, which no other machine chooses, then rename it to `path`, in the
+    context that `guard` makes."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}{TEMPORARY}")
     try:
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             fill(temporary)
-            os.replace(temporary, path)
-            sync(path.parent)
+            with guard():
+                os.replace(temporary, path)
+                sync(path.parent)
     except BaseException:
         remove(temporary)
         raise

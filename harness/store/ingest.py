@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import duckdb
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from harness.errors import StoreError
+from harness.errors import DiskFullError, Fault, StoreError
 from harness.store.columns import SCHEMAS
 from harness.store.files import TEMPORARY, disk_errors, remove, replace_atomic, sync
 from harness.store.journal import Contents, read_journal
@@ -127,7 +128,15 @@ def ingest(results: Path, deadline: float = 30.0, rebuild: bool = False) -> Repo
             finally:
                 remove(temporary.with_name(temporary.name + ".wal"))
 
-        replace_atomic(store, fill)
+        try:
+            replace_atomic(store, fill)
+        except DiskFullError:
+            raise
+        except StoreError:
+            if known is None:
+                raise
+            known, changed, gone, problems = None, sources, [], []  # what is there is damaged: built anew
+            replace_atomic(store, fill)
         seconds = time.monotonic() - started
         return Report(len(changed), len(gone), rows, seconds, [problem for *_, problem in problems])
 
@@ -206,7 +215,7 @@ def _write(
             if problems:
                 connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", problems)
             connection.execute("CHECKPOINT")
-    except duckdb.IOException as error:
+    except duckdb.Error as error:  # a failed write comes as one of several kinds
         full = "No space left" in str(error)
         raise OSError(errno.ENOSPC if full else errno.EIO, str(error).splitlines()[0]) from error
     return rows
@@ -253,12 +262,18 @@ def _load(source: Source) -> _Cell:
         manifest = read_manifest(source.folder)
     except StoreError as error:
         problems.append(str(error))
-        manifest = Manifest(suite=source.suite, key=source.cell, group="", state="failed", reason=str(error))
+        manifest = Manifest(
+            suite=source.suite, key=source.cell, group="", state="failed", reason=str(error), fault=Fault.DAMAGED
+        )
     try:
         contents = read_journal(source.folder)
     except StoreError as error:
         contents = Contents({}, [str(error)])
-    return _Cell(source, manifest, contents.tables, problems + contents.problems)
+    if contents.problems:  # what is left of it is no result: in no table, and no part of a mean
+        reason = f"{contents.problems[0]}; remove {source.folder} and run the suite again"
+        problems += [reason, *contents.problems[1:]]
+        manifest = msgspec.structs.replace(manifest, state="failed", reason=reason, fault=Fault.DAMAGED)
+    return _Cell(source, manifest, contents.tables, problems)
 
 
 def _batches(sources: Sequence[Source], problems: list[Problem]) -> Iterator[list[_Cell]]:
@@ -312,7 +327,8 @@ def _cells_table(batch: Sequence[_Cell]) -> pa.Table:
             "regime": m.regime, "regime_type": m.regime_type, "seed": m.seed, "budget": m.budget,
             "options": json.dumps(m.options, sort_keys=True), "engine": m.engine, "baseline": m.baseline,
             "policies": [x.name for x in m.policies], "models": [x.model for x in m.policies], "state": m.state,
-            "reason": m.reason, "attempts": m.attempts, "config": json.dumps(m.config), "code_version": p.code_version,
+            "reason": m.reason, "fault": m.fault, "attempts": m.attempts, "config": json.dumps(m.config),
+            "code_version": p.code_version,
             "commit_hash": p.commit, "dirty": p.dirty, "packages": json.dumps(p.packages), "machine": json.dumps(p.machine),
             "python": p.python, "started": p.started, "finished": p.finished, "fingerprint": cell.source.fingerprint,
         }  # fmt: skip

@@ -15,6 +15,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,7 @@ import pyarrow as pa
 from harness.errors import StoreError
 from harness.reading import read_bytes
 from harness.store.columns import conform, to_arrow, up_to
+from harness.store.fence import Guard
 from harness.store.files import TEMPORARY, disk_errors, remove, replace_atomic, sync, write_atomic
 from harness.store.rows import TABLE_OF, TABLES, Row
 
@@ -52,9 +54,12 @@ class Journal:
     evaluation in one piece.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """`folder` is the cell's. Leftovers of an interrupted writer are removed. Raises DiskFullError, StoreError."""
-        self.folder = folder / "journal"
+    def __init__(self, folder: Path, guard: Guard = nullcontext) -> None:
+        """`folder` is the cell's. Leftovers of an interrupted writer are removed.
+
+        guard: the context of each change (`store.fence`). Raises DiskFullError, StoreError, FencedError.
+        """
+        self.folder, self.guard = folder / "journal", guard
         self._buffer: dict[str, list[Row]] = {}
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +80,7 @@ class Journal:
         highest = max([step, *(row.at or 0 for rows in self._buffer.values() for row in rows)])
         payload = _encoder.encode(self._buffer)
         data = _MAGIC + zlib.crc32(payload).to_bytes(4, "little") + payload
-        write_atomic(self.folder / f"part-{self._next():06d}-{highest:06d}.rows", data)
+        write_atomic(self.folder / f"part-{self._next():06d}-{highest:06d}.rows", data, self.guard)
         self._buffer = {}
 
     def rewind(self, step: int) -> None:
@@ -115,7 +120,7 @@ class Journal:
                     write_columns(temporary, table, kept)
             sync(temporary)
 
-        replace_atomic(self.folder / f"compact-{self._next():06d}", fill)
+        replace_atomic(self.folder / f"compact-{self._next():06d}", fill, self.guard)
         self._tidy()
 
     def _next(self) -> int:
@@ -123,11 +128,12 @@ class Journal:
         return max([0, *(number for number, *_ in compacts), *(number for number, *_ in parts)]) + 1
 
     def _tidy(self) -> None:
-        compacts, parts = _listing(self.folder)
-        keep = {path for *_, path in (*compacts[-1:], *parts)}
-        for path in self.folder.iterdir():
-            if path not in keep and (_NAME.fullmatch(path.name) or path.name.endswith(TEMPORARY)):
-                remove(path)
+        with self.guard():
+            compacts, parts = _listing(self.folder)
+            keep = {path for *_, path in (*compacts[-1:], *parts)}
+            for path in self.folder.iterdir():
+                if path not in keep and (_NAME.fullmatch(path.name) or path.name.endswith(TEMPORARY)):
+                    remove(path)
 
 
 def _listing(folder: Path) -> tuple[list[tuple[int, Path]], list[tuple[int, int, Path]]]:

@@ -10,13 +10,16 @@ results/<suite>/base-<hash>/              the same for an evaluated base checkpo
 from __future__ import annotations
 
 import hashlib
+import zlib
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from harness.errors import StoreError
+from harness.errors import Fault, StoreError
 from harness.reading import read_bytes
+from harness.store.fence import Guard
 from harness.store.files import write_atomic
 from harness.suite.cells import Identity
 
@@ -75,6 +78,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     options: every setting of the variant besides name and budget; the budget-matched baseline is the variant whose
     regime_type and options equal those of `baseline` and whose budget equals this cell's.
     baseline: name of the suite's baseline variant. origin: empty here, a label after an import from another lab.
+    fault: of a failed cell, the word for `reason`; None in results that are older than these words.
     identity: what the key holds besides `config`, the results versions among it; empty in results that are older than these.
     pool: None for micro, whose prompts are made.
     """
@@ -94,6 +98,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any] = {}
     state: State = "pending"
     reason: str = ""
+    fault: Fault | None = None
     attempts: int = 0
     provenance: Provenance = Provenance()
     origin: str = ""
@@ -128,9 +133,9 @@ class SuiteFile(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any] = {}
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Replace `folder`'s manifest. Raises DiskFullError, StoreError."""
-    write_atomic(folder / "manifest.json", _pretty(manifest))
+def write_manifest(folder: Path, manifest: Manifest, guard: Guard = nullcontext) -> None:
+    """Replace `folder`'s manifest, in the context of `guard`. Raises DiskFullError, StoreError, FencedError."""
+    write_atomic(folder / "manifest.json", _pretty(manifest), guard)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -165,12 +170,23 @@ def read_suite(folder: Path, file: Path | None = None) -> SuiteFile:
 
 
 def _pretty(value: msgspec.Struct) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+    """With a checksum in front: one altered digit of a seed would otherwise be another seed."""
+    plain = msgspec.json.decode(msgspec.json.encode(value))
+    return msgspec.json.format(msgspec.json.encode({"checksum": _checksum(plain), **plain}), indent=1) + b"\n"
+
+
+def _checksum(plain: dict[str, Any]) -> str:
+    return f"{zlib.crc32(msgspec.json.encode(plain)):08x}"
 
 
 def _read(path: Path, kind: type[Struct]) -> Struct:
     try:
-        return msgspec.json.decode(read_bytes(path, MAX_BYTES), type=kind)
+        data = read_bytes(path, MAX_BYTES)
+        found, plain = msgspec.json.decode(data, type=kind), msgspec.json.decode(data)
+        said = plain.pop("checksum", None)  # older files have none
+        if said is not None and said != _checksum(plain):
+            raise StoreError(f"{path}: altered (its checksum is not that of its content)")
+        return found
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

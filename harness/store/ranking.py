@@ -88,6 +88,20 @@ class Headline(msgspec.Struct, frozen=True):
     sentence: str
 
 
+class Missing(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell of the suite that is in no row. fault: the word for it (`errors.Fault`), None where it has not failed."""
+
+    cell: str
+    key: str
+    state: str
+    fault: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        why = f"{self.fault}: {self.reason}" if self.fault else self.reason
+        return f"{self.cell} {self.state}" + (f" ({why})" if why else "")
+
+
 class Head(msgspec.Struct, frozen=True):
     """What stands above a suite's rows: the sentence of every choice, and by metric the regimes across groups and benchmarks
     (means of the groups' policies; nothing where there is one group and one benchmark)."""
@@ -95,6 +109,7 @@ class Head(msgspec.Struct, frozen=True):
     margin: float = MARGIN
     sentences: list[Headline] = []
     across: dict[str, list[Aggregate]] = {}
+    missing: list[Missing] = []
 
 
 def rank(rows: Sequence[SeedRow], pairs: bool, margin: float = MARGIN) -> Ranking:
@@ -200,6 +215,16 @@ def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
     return sorted(found, key=lambda a: -a.iqm)
 
 
+def missing(snapshot: Snapshot, suite: str) -> list[Missing]:
+    """The suite's cells that have been started and are not done."""
+    rows = snapshot.query(
+        "SELECT group_name || '/' || regime || coalesce('/' || seed, '') AS cell, cell AS key, state, fault, reason "
+        "FROM current_cells WHERE suite = ? AND kind = 'cell' AND state <> 'done' ORDER BY ALL",
+        [suite],
+    )
+    return msgspec.convert(rows.to_pylist(), list[Missing])
+
+
 def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> Head:
     """Sentences for each choice of policy, task and metric, in the order of `seed_rows`.
 
@@ -209,7 +234,7 @@ def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> Head:
     pairs = in_pairs(snapshot, suite)
     tasks = list(dict.fromkeys(r.task for r in rows))
     policies = sorted(dict.fromkeys(r.policy for r in rows), key=lambda policy: policy != MEAN)
-    head = Head(margin, [], {})
+    head = Head(margin, [], {}, missing(snapshot, suite))
     for policy in policies:
         for task in [MEAN, *tasks] if len(tasks) > 1 else [MEAN]:
             for metric in dict.fromkeys(r.metric for r in rows):

@@ -23,6 +23,7 @@ OWN_SECONDS = 120.0
 """What one of our own statements may take: those of `show` and of the leaderboard's pages."""
 OWN_MEMORY = 4 << 30
 _BATCH = 256
+_DAMAGE = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException, duckdb.SerializationException)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +58,7 @@ class Snapshot:
 
         Raises StoreError where there is no store, or it cannot be read.
         """
-        path = store_path(results)
+        self._path = path = store_path(results)
         if not path.is_file():
             raise StoreError(f"{results}: no results yet (run a suite first: harness run quickstart)")
         self._use = "USE memory" if shown else "USE store"
@@ -83,7 +84,7 @@ class Snapshot:
                 self._connection.execute(statement)
         except duckdb.Error as error:
             self._connection.close()
-            raise StoreError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
+            raise StoreError(self._damaged(error)) from error
 
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> pa.Table:
         """Rows of one of our own statements. Safe to call from several threads. Raises StoreError."""
@@ -93,7 +94,7 @@ class Snapshot:
                 with _until(cursor, OWN_SECONDS):
                     return cursor.sql(statement, params=list(parameters)).to_arrow_table()
             except duckdb.Error as error:
-                raise StoreError(str(error)) from error
+                raise StoreError(self._damaged(error) if _is_damage(error) else str(error)) from error
 
     def sql(self, statement: str, limits: Limits = LIMITS) -> Answer:
         """A user's statement: exactly one that only reads. What bounds its memory and time for certain is `harness.store.sql`.
@@ -116,7 +117,12 @@ class Snapshot:
             except duckdb.OutOfMemoryException as error:
                 raise UsageError(f"the statement needs more than {limits.memory >> 20:,} MiB of memory") from error
             except (duckdb.Error, pa.ArrowException, OverflowError, ValueError) as error:
+                if isinstance(error, duckdb.Error) and _is_damage(error):
+                    raise StoreError(self._damaged(error)) from error
                 raise UsageError(_first_line(error)) from error
+
+    def _damaged(self, error: duckdb.Error) -> str:
+        return f"{self._path}: cannot be read: {_first_line(error)} (delete it: it is built again from the journals)"
 
     def close(self) -> None:
         self._connection.close()
@@ -182,3 +188,8 @@ def _answer(relation: duckdb.DuckDBPyRelation | None, limits: Limits) -> Answer:
                     return Answer(columns=columns, rows=rows, cut=cut)
                 rows += [list(values.values()) for values in one.to_pylist()]
     return Answer(columns=columns, rows=rows)
+
+
+def _is_damage(error: duckdb.Error) -> bool:
+    """Of the file, not of the statement. A broken block comes as one of several kinds."""
+    return isinstance(error, _DAMAGE) or "Corrupt database" in str(error)

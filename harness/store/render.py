@@ -13,7 +13,7 @@ from rich.cells import cell_len, chop_cells
 
 from harness.errors import UsageError
 from harness.statistics.judgement import GAINS, LOSES
-from harness.store.ranking import MIN_RUNS, Aggregate, Head
+from harness.store.ranking import MIN_RUNS, Aggregate, Head, Missing
 from harness.store.table import MEAN, Pair, ShowRow
 from harness.store.text import visible
 from harness.store.words import explained, verdict_mark
@@ -31,7 +31,7 @@ def render(
     if form == "json":
         return msgspec.json.encode({"suite": suite, **msgspec.structs.asdict(head), "rows": list(rows)}).decode()
     try:
-        return _FORMS[form](suite, rows, head.margin)
+        return _FORMS[form](suite, rows, head.margin) + _left_out(form, head.missing)
     except KeyError:
         raise UsageError(f"unknown format {form!r} (table, json, {', '.join(_FORMS)})") from None
 
@@ -56,7 +56,7 @@ _HEADS = ("accuracy", "gain", "tie", "verdict", "base", "used", "seeds", "rollou
 
 def _table(suite: str, rows: Rows, width: int, colour: bool, head: Head) -> str:
     if not rows:
-        return "no finished cells yet\n"
+        return "\n".join(["no finished cells yet", *_not_there(head.missing, width)]) + "\n"
     shown = len(_HEADS) if width >= 120 else 4
     parts = []
     opening = [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)]
@@ -76,7 +76,24 @@ def _table(suite: str, rows: Rows, width: int, colour: bool, head: Head) -> str:
         "gain: paired by seed with the baseline at the same rollout budget (Student t). used: share of received peer answers "
         f"that gave a gradient. {explained(head.margin)}"
     )
-    return "\n".join([*parts, *_folded(about, width, "dim", colour)]) + "\n"
+    return "\n".join([*parts, *_not_there(head.missing, width), *_folded(about, width, "dim", colour)]) + "\n"
+
+
+def _not_there(missing: Sequence[Missing], width: int) -> list[str]:
+    """What is part of no number above."""
+    if not missing:
+        return []
+    lines = [line for one in missing for line in textwrap.wrap(visible(f"- {one}"), width, subsequent_indent="  ")]
+    return [f"missing from these numbers: {len(missing)} cell{'s' * (len(missing) > 1)}", *lines, ""]
+
+
+def _left_out(form: str, missing: Sequence[Missing]) -> str:
+    """The same for papers; a CSV has rows only."""
+    if not missing or form == "csv":
+        return ""
+    if form == "latex":
+        return "".join(f"% missing: {visible(str(one)).translate(_TEX)}\n" for one in missing)
+    return "\nMissing from these numbers:\n\n" + "".join(f"- {_cell(str(one))}\n" for one in missing)
 
 
 def _across(metric: str, found: Sequence[Aggregate], width: int, colour: bool) -> list[str]:

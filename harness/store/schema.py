@@ -12,8 +12,8 @@ CELLS = """
 CREATE TABLE cells (
     suite VARCHAR, cell VARCHAR, kind VARCHAR, origin VARCHAR, group_name VARCHAR, regime VARCHAR, regime_type VARCHAR,
     seed BIGINT, budget VARCHAR, options VARCHAR, engine VARCHAR, baseline VARCHAR, policies VARCHAR[], models VARCHAR[],
-    state VARCHAR, reason VARCHAR, attempts BIGINT, config VARCHAR, code_version VARCHAR, commit_hash VARCHAR, dirty BOOLEAN,
-    packages VARCHAR, machine VARCHAR, python VARCHAR, started VARCHAR, finished VARCHAR, fingerprint VARCHAR
+    state VARCHAR, reason VARCHAR, fault VARCHAR, attempts BIGINT, config VARCHAR, code_version VARCHAR, commit_hash VARCHAR,
+    dirty BOOLEAN, packages VARCHAR, machine VARCHAR, python VARCHAR, started VARCHAR, finished VARCHAR, fingerprint VARCHAR
 );
 CREATE TABLE suites (
     suite VARCHAR, title VARCHAR, baseline VARCHAR, engine VARCHAR, variants VARCHAR[], groups VARCHAR[], seeds BIGINT[],

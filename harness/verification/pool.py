@@ -124,6 +124,7 @@ class Pool:
     def _run(self, questions: Sequence[Question]) -> list[Reply]:
         replies: dict[int, Reply] = {}
         waiting = deque(range(len(questions)))
+        again: set[int] = set()
         failures = 0
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
@@ -152,7 +153,7 @@ class Pool:
                             if failures >= 3:
                                 raise VerificationError("the verifier's worker processes do not start")
                         elif index is not None:
-                            replies[index] = Reply(right=None, reason=worker.cause_of_death())
+                            self._lost(index, worker.cause_of_death(), replies, waiting, again)
                         self._drop(worker, selector)
                     elif index is not None:
                         replies[index] = reply
@@ -161,13 +162,25 @@ class Pool:
                     if worker.question is None and worker.ready:
                         continue
                     if worker.question is not None:
-                        replies[worker.question] = Reply(right=None, reason="timeout")
+                        self._lost(worker.question, "wall-clock timeout", replies, waiting, again)
                     else:
                         failures += 1
                         if failures >= 3:
                             raise VerificationError("the verifier's worker processes do not start")
                     self._drop(worker, selector)
         return [replies[index] for index in range(len(questions))]
+
+    @staticmethod
+    def _lost(index: int, cause: str, replies: dict[int, Reply], waiting: deque[int], again: set[int]) -> None:
+        """A pair whose process was killed or stopped is asked once more: only one that does it twice is at fault itself.
+
+        The limit on CPU time is the pair's own doing.
+        """
+        if cause == "timeout" or index in again:
+            replies[index] = Reply(right=None, reason="timeout" if cause.endswith("timeout") else cause)
+        else:
+            again.add(index)
+            waiting.appendleft(index)
 
     def _start(self, selector: selectors.BaseSelector) -> None:
         worker = _Worker(self.limits)

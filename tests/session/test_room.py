@@ -125,7 +125,7 @@ def test_best_survives_being_cut_off(kept, folders, tmp_path):
 def test_none_keeps_the_journal_only_and_is_done(kept):
     prepared = kept["none"]
     for one in prepared.cells:
-        assert sorted(p.name for p in (prepared.folder / one.key).iterdir()) == ["journal", "manifest.json"]
+        assert sorted(p.name for p in (prepared.folder / one.key).glob("[!.]*")) == ["journal", "manifest.json"]
         assert state_of(prepared.folder / one.key)[0] == "done"
 
 

@@ -1,0 +1,72 @@
+"""Whether there is anything left to measure: a training that ended in one of these states is a failed cell, not a low score.
+
+A cell that is kept although its policies answer nothing would be averaged over as if the regime had been measured; one that is
+left out is named wherever its table is shown. All states are read from the journal, so a run that was cut off and went on is
+judged as one that was not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.errors import Fault, TrainingError
+from harness.store.journal import read_journal
+
+EXPLODED_LOSS = 1e4
+"""Of either sign. A surrogate loss is of the order of advantage times ratio; an imitation loss of a uniform guess is 12."""
+LAST_SHARE = 0.25
+"""Of the steps, at the end of training: by what happened there a policy is judged."""
+LEAST_ANSWERS = 64
+"""Of a policy in these steps. Of fewer nothing is said."""
+CHANCE = 1e-6
+"""Below this probability the loss of all right answers is no bad luck."""
+
+
+def check_loss(policy: str, step: int, loss: float) -> None:
+    """Raises TrainingError for a loss that is no number or far out."""
+    if not math.isfinite(loss):
+        raise TrainingError(Fault.NOT_FINITE, f"{policy}: the loss is {loss} at step {step}")
+    if abs(loss) > EXPLODED_LOSS:
+        raise TrainingError(
+            Fault.EXPLODED, f"{policy}: the loss is {loss:.3g} at step {step}, beyond {EXPLODED_LOSS:g}"
+        )
+
+
+def check_trained(folder: Path) -> None:
+    """Judge the trained cell in `folder` by its journal. Raises TrainingError."""
+    table = read_journal(folder).tables.get("steps")
+    rows = sorted(table.to_pylist() if table is not None else [], key=lambda row: row["step"])
+    for policy in dict.fromkeys(row["policy"] for row in rows):
+        _judge(policy, [row for row in rows if row["policy"] == policy])
+
+
+def _judge(policy: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    size = max(1, math.ceil(LAST_SHARE * len(rows)))
+    last, earlier = rows[-size:], rows[:-size]
+    answers, truncated = _sum(last, "answers"), _sum(last, "truncated")
+    if answers < LEAST_ANSWERS:
+        return
+    where = f"in steps {last[0]['step']} to {last[-1]['step']}"
+    right, valid = _sum(last, "right"), _sum(last, "right") + _sum(last, "wrong")
+    best = max((_rate(earlier[at : at + size]) for at in range(0, len(earlier), size)), default=0.0)
+    if right == 0 and valid and (best >= 1 or valid * math.log1p(-best) < math.log(CHANCE)):
+        cut = f", {truncated} were cut off" if truncated else ""
+        raise TrainingError(
+            Fault.COLLAPSED,
+            f"{policy}: the reward collapsed: none of {valid} answers {where} is right{cut}, {best:.1%} once were",
+        )
+    if truncated == answers:
+        raise TrainingError(
+            Fault.TRUNCATED, f"{policy}: all {answers} answers {where} were cut off at training.max_new_tokens"
+        )
+
+
+def _rate(rows: Sequence[Mapping[str, Any]]) -> float:
+    return _sum(rows, "right") / max(1, _sum(rows, "right") + _sum(rows, "wrong"))
+
+
+def _sum(rows: Sequence[Mapping[str, Any]], column: str) -> int:
+    return sum(row[column] for row in rows)

@@ -1,0 +1,193 @@
+"""Cells that train themselves into a hole: they fail with a word, are missing from tables, and `harness doctor` says why."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.errors import Fault, TrainingError
+from harness.session.health import check_loss, check_trained
+from harness.store.diagnosis import Trouble
+from harness.store.journal import Journal, read_journal
+from harness.store.manifest import read_manifest
+from harness.store.rows import StepRow
+
+from .command import harness
+from .running import run
+
+REGIMES = '''
+import dataclasses
+from pathlib import Path
+import numpy as np
+from regimes.independent import Independent
+
+
+class Hungry(Independent):
+    """Wants more memory than there is, unless a file beside this module says that there is enough."""
+
+    def learn(self, own, inbox, context):
+        tries = Path(__file__).with_name("tries")
+        tries.write_text(tries.read_text() + "x" if tries.exists() else "x")
+        if not (Path(__file__).with_name("enough").exists() and len(tries.read_text()) > 1):
+            np.ones(1 << 55)
+        return super().learn(own, inbox, context)
+
+
+class Mad(Independent):
+    """Its advantages grow beyond bounds."""
+
+    factor = 1e9
+
+    def learn(self, own, inbox, context):
+        return [
+            dataclasses.replace(
+                term, answers=tuple(dataclasses.replace(a, advantage=self.factor * (1 + i)) for i, a in enumerate(term.answers))
+            )
+            for term in super().learn(own, inbox, context)
+        ]
+
+
+class Undefined(Mad):
+    """Its advantages are no numbers."""
+
+    factor = float("nan")
+'''
+FAST = ["evaluation.curve_every=0", "training.measure_every=0", "regimes=[independent, hacpo]"]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> dict[str, str]:
+    """The environment in which the bad regimes are installed."""
+    folder = tmp_path / "site"
+    info = folder / "patients-1.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / "patients.py").write_text(REGIMES)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: patients\nVersion: 1.0\n")
+    names = "".join(f"{name} = patients:{name.title()}\n" for name in ("hungry", "mad", "undefined"))
+    (info / "entry_points.txt").write_text(f"[harness.regimes]\n{names}")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH", ""))))}
+
+
+def failed(suite_file: Path, results: Path, *overrides: str) -> tuple[Fault | None, str, Path]:
+    """The word and the reason of one cell that must fail, and its folder."""
+    with pytest.raises(TrainingError):
+        run(suite_file, results, [*FAST, *overrides], only="*/hacpo/*")
+    (folder,) = (m.parent for m in results.glob("tiny/*/manifest.json"))
+    manifest = read_manifest(folder)
+    assert manifest.state == "failed"
+    assert "samples" not in read_journal(folder).tables, "there is nothing to measure"
+    return manifest.fault, manifest.reason, folder
+
+
+def doctor(run: object, results: Path) -> dict[tuple[str, str], str]:
+    """Findings of `harness doctor RUN` as {(policy, trouble): words}."""
+    code, out, err = harness("doctor", run, "--results", results, "--json")
+    assert code == 1, err
+    found = json.loads(out)["findings"]
+    assert all(f["advice"] for f in found)
+    return {(f["policy"], f["trouble"]): f["words"] for f in found}
+
+
+def test_answers_that_are_all_cut_off(suite_file: Path, tmp_path: Path) -> None:
+    sizes = ["training.max_new_tokens=1", "training.prompts=8", "training.rollouts=8"]
+    fault, reason, folder = failed(suite_file, tmp_path, *sizes)
+    assert fault is Fault.TRUNCATED
+    assert reason == "a: all 64 answers in steps 4 to 4 were cut off at training.max_new_tokens"
+    assert {r["step"] for r in read_journal(folder).tables["steps"].to_pylist()} == {1, 2, 3, 4}
+    told = doctor("tiny", tmp_path)
+    assert told == doctor(folder, tmp_path / "elsewhere"), "a cell's folder says where its results are"
+    assert told["", Trouble.MISSING].startswith("all truncated: a: all 64")
+    assert told["a", Trouble.TRUNCATION] == "100% of 64 answers in steps 4 to 4 were cut off"
+    assert told["b", Trouble.ALL_FAIL] == "none of 64 answers in steps 4 to 4 is right"
+    assert told["b", Trouble.UNUSED].endswith("peer answers were let in, none gave a gradient")
+    code, out, _ = harness("doctor", folder)
+    assert code == 1
+    assert "pair/hacpo/3\n  missing: all truncated" in out
+    assert "a larger training.max_new_tokens" in " ".join(out.split())
+    assert harness("doctor", "nothing", "--results", tmp_path)[0] == 2
+
+
+def test_a_policy_that_forgets_what_it_could(suite_file: Path, tmp_path: Path) -> None:
+    sizes = ["training.learning_rate=1.0", "training.prompts=24", "training.rollouts=24", "training.max_new_tokens=8"]
+    fault, reason, _ = failed(suite_file, tmp_path, *sizes)
+    assert fault is Fault.COLLAPSED, reason
+    assert "the reward collapsed: none of 576 answers in steps 4 to 4 is right" in reason
+    told = doctor("tiny", tmp_path)
+    assert {("a", Trouble.ENTROPY), ("a", Trouble.ALL_FAIL)} <= told.keys()
+
+
+def test_a_loss_that_is_no_number_and_one_that_is_far_out(
+    suite_file: Path, tmp_path: Path, site: dict[str, str]
+) -> None:
+    more = [x for o in ("regimes=[independent, mad, undefined]", *FAST[:2]) for x in ("--set", o)]
+    code, _, _ = harness("run", suite_file, "--results", tmp_path, "--jobs", 1, *more, env=site)
+    assert code == 1
+    manifests = [read_manifest(m.parent) for m in tmp_path.glob("tiny/*/manifest.json")]
+    cells = {m.regime: m for m in manifests if m.kind == "cell"}
+    assert (cells["independent"].state, cells["independent"].fault) == ("done", None)
+    assert cells["undefined"].fault is Fault.NOT_FINITE, cells["undefined"].reason
+    assert cells["mad"].fault is Fault.EXPLODED, cells["mad"].reason
+    assert {m.attempts for m in cells.values()} == {1}, "the same would come again"
+    code, out, _ = harness("show", "tiny", "--results", tmp_path, "--format", "json", env=site)
+    shown = json.loads(out)
+    assert {r["regime"] for r in shown["rows"]} == {"independent"}
+    assert {(m["cell"], m["fault"]) for m in shown["missing"]} == {
+        ("pair/mad/3", "exploded"),
+        ("pair/undefined/3", "not finite"),
+    }
+    for form in ("table", "markdown", "latex"):
+        assert "pair/mad/3 failed" in harness("show", "tiny", "--results", tmp_path, "--format", form, env=site)[1]
+
+
+@pytest.mark.parametrize("enough", [True, False])
+def test_want_of_memory_is_tried_once_more_alone(
+    suite_file: Path, tmp_path: Path, site: dict[str, str], enough: bool
+) -> None:
+    if enough:
+        (tmp_path / "site" / "enough").touch()
+    more = [x for o in ("regimes=[hungry, independent]", "baseline=hungry", *FAST[:2]) for x in ("--set", o)]
+    code, _, err = harness("run", suite_file, "--results", tmp_path / "results", "--jobs", 2, *more, env=site)
+    assert code == (0 if enough else 1), err
+    assert "pair/hungry/3: once more, after the others and alone" in err
+    (cell,) = (
+        m for p in tmp_path.glob("results/tiny/*/manifest.json") if (m := read_manifest(p.parent)).regime == "hungry"
+    )
+    assert (cell.state, cell.fault, cell.attempts) == (("done", None, 2) if enough else ("failed", Fault.MEMORY, 2))
+    processes = {
+        p.read_text().partition(", process ")[2].split()[0] for p in tmp_path.glob(f"results/tiny/{cell.key}/log*")
+    }
+    assert len(processes) == 2, "in a new process"
+
+
+def steps(folder: Path, right: list[int], truncated: int = 0, answers: int = 100) -> Path:
+    journal = Journal(folder)
+    for i, n in enumerate(right):
+        journal.append(
+            StepRow(policy="a", step=i + 1, right=n, wrong=answers - n, truncated=truncated, answers=answers)
+        )
+    journal.commit(len(right))
+    return folder
+
+
+def test_bad_luck_is_no_collapse(tmp_path: Path) -> None:
+    check_trained(steps(tmp_path / "luck", [5, 5, 5, 5, 5, 5, 0, 0]))  # (1 - 0.05) ** 200 = 4e-5
+    check_trained(steps(tmp_path / "never", [0] * 8))
+    check_trained(steps(tmp_path / "few", [9, 9, 9, 0], answers=15, truncated=15))
+    check_trained(steps(tmp_path / "most", [5] * 8, truncated=99))
+    for name, right in (
+        ("at once", [10, 10, 10, 10, 10, 10, 0, 0]),
+        ("after a rise", [0, 0, 0, 0, 40, 40, 0, 0]),
+        ("all", [100, 0]),
+    ):
+        with pytest.raises(TrainingError, match="the reward collapsed") as caught:
+            check_trained(steps(tmp_path / name, right))
+        assert caught.value.fault is Fault.COLLAPSED
+    for loss, fault in ((math.nan, Fault.NOT_FINITE), (-math.inf, Fault.NOT_FINITE), (-2e4, Fault.EXPLODED)):
+        with pytest.raises(TrainingError) as caught:
+            check_loss("a", 3, loss)
+        assert caught.value.fault is fault
+    check_loss("a", 3, -50.0)

@@ -1,0 +1,38 @@
+"""A verifier's process that is killed or stopped from outside takes no verdict with it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+
+from harness.verification.messages import Limits
+from harness.verification.verdict import Verdict
+from harness.verification.verifier import Verifier
+
+PAIRS: list[tuple[str, str | None]] = [
+    (f"x^{i}+{j}", f"\\boxed{{{j}{sign}x^{{{i}}}}}") for i in range(2, 6) for j in range(1, 9) for sign in "+-"
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_killed_and_stopped_processes_change_no_verdict(how: signal.Signals) -> None:
+    found: list[Verdict] = []
+    with Verifier(workers=1, limits=Limits(wall_seconds=5.0)) as verifier:
+        asking = threading.Thread(target=lambda: found.extend(verifier.verify(PAIRS)))
+        asking.start()
+        struck = 0
+        while asking.is_alive() and struck < 3:
+            for process in psutil.Process().children():
+                if "harness.verification.worker" in process.cmdline() and process.cpu_times().user > 0.5:
+                    process.send_signal(how)  # it has started, and has probably answered some
+                    struck += 1
+                    break
+            time.sleep(0.5)
+        asking.join(200)
+    assert struck
+    assert [v.value for v in found] == ["right", "wrong"] * (len(PAIRS) // 2)
