@@ -1,7 +1,7 @@
 """The embedded engine: one policy in this process, sampled, scored and trained with torch and transformers.
 
-Works for any causal language model of transformers with full attention, on a CPU or on one CUDA device. Dropout is off
-throughout, so a policy's log-probabilities are the same whether sampled, scored or trained.
+Works for any causal language model of transformers with full or sliding attention, on a CPU or on one CUDA device. Dropout is
+off throughout, so a policy's log-probabilities are the same whether sampled, scored or trained.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class EmbeddedEngine:
     Raises
     ------
     EngineError
-        The folder does not open, the model has layers without full attention, or the tokenizer has no EOS.
+        The folder does not open, the model has layers of neither full nor sliding attention, or the tokenizer has no EOS.
     """
 
     def __init__(

@@ -11,8 +11,15 @@ import transformers
 from jaxtyping import Float32, Int64
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
+from harness.engines.embedded.masks import kinds_of_layers
 from harness.engines.vocabulary import Vocabulary, open_vocabulary
 from harness.errors import EngineError
 
@@ -46,16 +53,19 @@ def open_policy(folder: Path, device: torch.device, chat: bool, name: str) -> Po
     Raises
     ------
     EngineError
-        One line: the folder does not open, a layer has other than full attention, or the tokenizer lacks what is needed.
+        One line: the folder does not open, a layer has neither full nor sliding attention, or the tokenizer lacks what is needed.
     """
     vocabulary = open_vocabulary(folder, chat, name)
     where = f"{name}: {folder}"
+    config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
+    check_layers(folder, config)
     try:
         opened: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             local_files_only=True,
             dtype=torch.float32,
-            attn_implementation="sdpa",
+            # Of a capped attention the other kernels leave the cap out.
+            attn_implementation="eager" if getattr(config, "attn_logit_softcapping", None) else "sdpa",
             use_safetensors=True,
             output_loading_info=True,
         )
@@ -64,7 +74,6 @@ def open_policy(folder: Path, device: torch.device, chat: bool, name: str) -> Po
     model, loaded = opened
     if loaded["missing_keys"]:
         raise EngineError(f"{where}: does not open: the weights lack {min(loaded['missing_keys'])}")
-    check_layers(folder, model.config)
     torch.nn.Module.to(model, device).train(False)
     forbidden = torch.zeros(vocabulary.size, device=device)
     forbidden[list(vocabulary.forbidden)] = NEVER
@@ -72,9 +81,13 @@ def open_policy(folder: Path, device: torch.device, chat: bool, name: str) -> Po
 
 
 def check_layers(folder: Path, config: PretrainedConfig) -> None:
-    """Raises EngineError for a model with layers that this engine cannot run."""
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
-        raise EngineError(
-            f"{folder}: {', '.join(sorted(kinds))} layers; the engine needs full attention in every layer"
-        )
+    """Raises EngineError, by name, for a model with layers that this engine cannot run."""
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    try:
+        kinds_of_layers(config)
+        if getattr(kind, "_is_stateful", False):
+            raise EngineError(f"recurrent layers ({config.model_type}); the engine runs full and sliding attention")
+        if getattr(config, "use_bidirectional_attention", False):
+            raise EngineError("layers that look ahead; the engine runs causal attention")
+    except EngineError as error:
+        raise EngineError(f"{folder}: {error}") from None

@@ -13,7 +13,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.engines.embedded.sampling import causal, left_pad, look_ahead, positions
+from harness.engines.embedded.masks import after, by_layer, causal, kinds_of_layers, left_pad, positions
 
 PASS_COST = 64
 """Padding, in tokens, that a bucket may hold before another forward pass is cheaper (measured on the micro families)."""
@@ -61,14 +61,14 @@ def answer_logprobs(
     forbidden: Float32[Tensor, "V"],
 ) -> list[Float[Tensor, "T"]]:
     """Log-probabilities (nats, at `temperature`) of each request's tokens, in the requests' order."""
-    device = forbidden.device
+    device, kinds = forbidden.device, kinds_of_layers(model.config)
     used = sorted({request.prompt for request in requests})
     place = {prompt: row for row, prompt in enumerate(used)}
     ids, padding = left_pad([prompts[prompt] for prompt in used], device, model.dtype)
     prefix = Prefix()
     first = model(
         input_ids=ids,
-        attention_mask=causal(padding),
+        attention_mask=by_layer(causal(padding), kinds),
         position_ids=positions(padding),
         past_key_values=prefix,
         use_cache=True,
@@ -84,7 +84,7 @@ def answer_logprobs(
         if width > 1:
             later = model(
                 input_ids=targets[:, :-1],
-                attention_mask=_after(padding[rows], width - 1),
+                attention_mask=by_layer(after(padding[rows], width - 1), kinds),
                 position_ids=(padding[rows] == 0).sum(1, keepdim=True) + torch.arange(width - 1, device=device),
                 past_key_values=Prefix(prefix.layers, rows),
                 use_cache=True,
@@ -128,12 +128,3 @@ def microbatches(prompts: Sequence[Sequence[int]], requests: Sequence[Request], 
         tokens += cost
     if piece:
         yield piece
-
-
-def _after(padding: Float[Tensor, "B L"], width: int) -> Float[Tensor, "B 1 W L+W"]:
-    """Additive mask of answers over their prompts: padding hidden, no look-ahead; right padding sees only what is left of it."""
-    future = look_ahead(width, padding)
-    rows = padding.shape[0]
-    return torch.cat(
-        [padding[:, None, None, :].expand(rows, 1, width, -1), future.expand(rows, 1, width, width)], dim=3
-    )
