@@ -123,7 +123,7 @@ def test_what_is_neither_full_nor_sliding_is_refused_by_name(tmp_path):
         (tmp_path / "config.json").write_text(json.dumps(config | change))
         with pytest.raises(EngineError, match=words):
             EmbeddedEngine("a", tmp_path, device="cpu")
-    config = RwkvConfig(hidden_size=32, num_hidden_layers=1, vocab_size=416)
+    config = RwkvConfig(hidden_size=32, num_hidden_layers=2, vocab_size=416)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     with pytest.raises(EngineError, match=r"recurrent layers \(rwkv\)"):
         EmbeddedEngine("a", tmp_path, device="cpu")
