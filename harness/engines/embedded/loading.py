@@ -19,6 +19,8 @@ from transformers import (
     PreTrainedModel,
 )
 
+from harness.allocation.precision import Precision, chosen, cpu_bf16
+from harness.engines.embedded.head import Head
 from harness.engines.embedded.masks import kinds_of_layers
 from harness.engines.vocabulary import Vocabulary, open_vocabulary
 from harness.errors import EngineError
@@ -31,9 +33,10 @@ NEVER = -1e9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Policy:
-    """A model and what its tokens mean. stop: ids that end an answer. forbidden: added to the logits."""
+    """A model, its output layer and what its tokens mean. stop: ids that end an answer. forbidden: added to the logits."""
 
     model: PreTrainedModel
+    head: Head
     vocabulary: Vocabulary
     stop: Int64[Tensor, "E"]
     forbidden: Float32[Tensor, "V"]
@@ -47,8 +50,12 @@ class Policy:
         return int(2 * config.num_hidden_layers * heads * width * self.model.dtype.itemsize)
 
 
-def open_policy(folder: Path, device: torch.device, chat: bool, name: str) -> Policy:
-    """Load model (float32, dropout off) and tokenizer from a folder; nothing is downloaded, no code of it is run.
+def open_policy(
+    folder: Path, device: torch.device, chat: bool, name: str, precision: Precision | None = None
+) -> Policy:
+    """Load model (dropout off) and tokenizer from a folder; nothing is downloaded, no code of it is run.
+
+    precision: None takes what suits the folder's weights and the device (`allocation.precision`).
 
     Raises
     ------
@@ -59,11 +66,12 @@ def open_policy(folder: Path, device: torch.device, chat: bool, name: str) -> Po
     where = f"{name}: {folder}"
     config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
     check_layers(folder, config)
+    precision = precision or chosen(config.to_dict(), multiplies_bf16(device))
     try:
         opened: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             local_files_only=True,
-            dtype=torch.float32,
+            dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
             # Of a capped attention the other kernels leave the cap out.
             attn_implementation="eager" if getattr(config, "attn_logit_softcapping", None) else "sdpa",
             use_safetensors=True,
@@ -77,7 +85,16 @@ def open_policy(folder: Path, device: torch.device, chat: bool, name: str) -> Po
     torch.nn.Module.to(model, device).train(False)
     forbidden = torch.zeros(vocabulary.size, device=device)
     forbidden[list(vocabulary.forbidden)] = NEVER
-    return Policy(model, vocabulary, torch.tensor(vocabulary.stop, device=device), forbidden)
+    try:
+        head = Head.of(model)
+    except EngineError as error:
+        raise EngineError(f"{where}: {error}") from None
+    return Policy(model, head, vocabulary, torch.tensor(vocabulary.stop, device=device), forbidden)
+
+
+def multiplies_bf16(device: torch.device) -> bool:
+    """Whether the device does so faster than fp32."""
+    return bool(cpu_bf16()) if device.type == "cpu" else torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def check_layers(folder: Path, config: PretrainedConfig) -> None:

@@ -21,6 +21,9 @@ from harness.engines.embedded.masks import by_layer, causal, kinds_of_layers, le
 COMPACTION = 0.25
 """Share of finished rows at which they are dropped: a compaction copies the cache, a finished row costs a full one."""
 
+BLOCK = 2048
+"""Ids whose probabilities are summed before one among them is sought."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
@@ -164,13 +167,31 @@ def _choose(
     """A token per row with its log-probability."""
     scaled = logits.float() if temperature in (0.0, 1.0) else logits.float() / temperature
     logp = torch.log_softmax(scaled + forbidden, dim=-1)
-    if temperature == 0:
-        token = logp.argmax(dim=-1)
-    else:
-        # The first id whose cumulative probability reaches the threshold has a positive probability itself.
-        cumulative = logp.exp().cumsum(dim=-1, dtype=torch.float64)
-        token = torch.searchsorted(cumulative, (chance * cumulative[:, -1])[:, None]).squeeze(1)
+    token = logp.argmax(dim=-1) if temperature == 0 else _inverse(logp.exp(), chance)
     return token, logp.gather(1, token[:, None]).squeeze(1)
+
+
+def _inverse(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> Int64[Tensor, "B"]:
+    """By inverse CDF in float64; in a large vocabulary first a block of ids, then one in it by what is left of the chance."""
+    size = weights.shape[1]
+    if size <= BLOCK:
+        return _reached(weights, chance)[0]
+    blocks = torch.nn.functional.pad(weights, (0, -size % BLOCK)) if size % BLOCK else weights
+    blocks = blocks.unflatten(1, (-1, BLOCK))
+    block, chance = _reached(blocks.sum(2), chance)
+    return block * BLOCK + _reached(blocks[torch.arange(len(block), device=block.device), block], chance)[0]
+
+
+def _reached(
+    weights: Float[Tensor, "B K"], chance: Float64[Tensor, "B"]
+) -> tuple[Int64[Tensor, "B"], Float64[Tensor, "B"]]:
+    """The first index whose cumulative weight reaches `chance` of the total, which has a positive weight itself; and which share,
+    in (0, 1], of that index's weight was needed."""
+    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
+    wanted = (chance * cumulative[:, -1])[:, None]
+    index = torch.searchsorted(cumulative, wanted)
+    share = 1 - (cumulative.gather(1, index) - wanted) / weights.gather(1, index)
+    return index.squeeze(1), share.squeeze(1).clamp(min=2.0**-53)
 
 
 def _gather(tokens: Int64[Tensor, "N T"], logprobs: Float[Tensor, "N T"], stop: Tensor) -> Drawn:
