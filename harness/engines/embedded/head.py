@@ -91,7 +91,7 @@ class _InParts(torch.autograd.Function):
         total = hidden.new_full((len(hidden),), -torch.inf, dtype=torch.float32)
         wanted = torch.empty_like(total)
         for rows in _parts(len(hidden), len(weight)):
-            scaled = (head.logits(hidden, rows).float() / temperature).add_(forbidden[rows])
+            scaled = _scaled(head.logits(hidden, rows), temperature, forbidden[rows])
             total = torch.logaddexp(total, scaled.logsumexp(1))
             here = ((targets >= rows.start) & (targets < rows.stop)).nonzero().squeeze(1)
             wanted[here] = scaled[here, targets[here] - rows.start]
@@ -102,23 +102,32 @@ class _InParts(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         hidden, targets, forbidden, total = ctx.saved_tensors
         head: Head = ctx.head
+        outer = head.factor / ctx.temperature
         to_hidden = torch.zeros_like(hidden, dtype=torch.float32)
         to_weight = torch.empty_like(head.weight)
         to_bias = None if head.bias is None else torch.empty_like(head.bias)
         for rows in _parts(len(hidden), len(head.weight)):
             logits = head.logits(hidden, rows)
-            scaled = (logits.float() / ctx.temperature).add_(forbidden[rows])
+            scaled = _scaled(logits, ctx.temperature, forbidden[rows])
             change = scaled.sub_(total[:, None]).exp_().mul_(-slope[:, None])
             here = ((targets >= rows.start) & (targets < rows.stop)).nonzero().squeeze(1)
             change[here, targets[here] - rows.start] += slope[here]
             if head.cap is not None:
                 change *= 1 - (logits.float() / head.cap) ** 2
-            change = change.mul_(head.factor / ctx.temperature).to(hidden.dtype)
+            change = (change * outer if outer != 1.0 else change).to(hidden.dtype)
             to_hidden += change @ head.weight[rows]
             torch.mm(change.T, hidden, out=to_weight[rows])
             if to_bias is not None:
                 torch.sum(change, 0, out=to_bias[rows])
         return to_hidden.to(hidden.dtype), to_weight, to_bias, None, None, None, None
+
+
+def _scaled(logits: Tensor, temperature: float, forbidden: Tensor) -> Tensor:
+    """A copy in fp32. Most parts forbid nothing, and a pass over all logits costs."""
+    scaled = logits.to(torch.float32, copy=True)
+    if temperature != 1.0:
+        scaled /= temperature
+    return scaled.add_(forbidden) if forbidden.any() else scaled
 
 
 def _parts(positions: int, vocabulary: int) -> list[slice]:

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from harness.allocation.precision import Precision, chosen, cpu_bf16
+from harness.engines.embedded.attention import GROUPED
 from harness.engines.embedded.head import Head
 from harness.engines.embedded.masks import kinds_of_layers
 from harness.engines.vocabulary import Vocabulary, open_vocabulary
@@ -67,13 +68,14 @@ def open_policy(
     config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
     check_layers(folder, config)
     precision = precision or chosen(config.to_dict(), multiplies_bf16(device))
+    capped = getattr(config, "attn_logit_softcapping", None)  # which torch's kernels leave out
+    kernel = GROUPED if capped or (precision == "bf16" and device.type == "cpu") else "sdpa"
     try:
         opened: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             local_files_only=True,
             dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
-            # Of a capped attention the other kernels leave the cap out.
-            attn_implementation="eager" if getattr(config, "attn_logit_softcapping", None) else "sdpa",
+            attn_implementation=kernel,
             use_safetensors=True,
             output_loading_info=True,
         )
