@@ -17,11 +17,12 @@ Options = TypeVar("Options", bound=msgspec.Struct)
 class Embedded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of the embedded engine. device: as torch names it; None takes CUDA where there is any. micro_tokens: padded tokens of one
     forward and backward pass. dtype: None takes bf16 for weights that come in half precision where the device multiplies it fast,
-    else fp32."""
+    else fp32. threads: of torch on a CPU; None takes what the plan gives the cell."""
 
     device: str | None = None
     micro_tokens: Annotated[int, Meta(ge=1)] = 8192
     dtype: Precision | None = None
+    threads: Annotated[int, Meta(ge=1)] | None = None
 
 
 def read(kind: type[Options], options: Mapping[str, Any], source: str) -> Options:

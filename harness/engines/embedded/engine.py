@@ -59,6 +59,8 @@ class EmbeddedEngine:
     dtype
         ``bf16`` computes in bf16, with fp32 master weights and moments; ``fp32``; by default what suits the folder's weights and
         the device (`allocation.precision`).
+    threads
+        Of torch in this whole process; by default what it has.
 
     Raises
     ------
@@ -76,7 +78,10 @@ class EmbeddedEngine:
         chat: bool = False,
         micro_tokens: int = 8192,
         dtype: Precision | None = None,
+        threads: int | None = None,
     ) -> None:
+        if threads:
+            torch.set_num_threads(threads)
         self.name = name
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._temperature, self._chat, self._micro_tokens = temperature, chat, micro_tokens
