@@ -3,7 +3,7 @@
     python benchmarks/pretrained.py FOLDER [--threads 2] [--rounds 5] [--new-tokens 40] [--trl]
 
 FOLDER: a converted model (`make pretrained`). 8 prompts x 8 answers at temperature 1. Everything runs in its best precision of fp32
-and bf16, found by a first pass of each, and takes turns within a round; ratios are medians over the rounds, of CPU-seconds and of
+and bf16 (`--precisions`), found by a first pass of each, and takes turns within a round; ratios are medians over the rounds, of CPU-seconds and of
 seconds by the clock. Answers end where the model ends them, so rates are per token. A step samples, and learns every answer once.
 TRL trains in fp32, in fp32 under bf16 autocast, and on bf16 weights. `--peak NAME` runs two steps of one side and prints its
 process's peak memory. The last line of the output is one JSON object.
@@ -159,10 +159,10 @@ def peak(name: str, folder: Path, length: int) -> None:
     print(json.dumps({"peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 2)}))
 
 
-def compare_sampling(folder: Path, length: int, rounds: int) -> dict[str, Any]:
+def compare_sampling(folder: Path, length: int, rounds: int, precisions: list[str]) -> dict[str, Any]:
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     works: dict[str, Work] = {}
-    for dtype in ("fp32", "bf16"):
+    for dtype in precisions:
         works[f"own {dtype}"] = partial(own_sampling, EmbeddedEngine("own", folder, device="cpu", dtype=dtype), length)  # type: ignore[arg-type]
         model = AutoModelForCausalLM.from_pretrained(
             folder, dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
@@ -185,10 +185,10 @@ def compare_sampling(folder: Path, length: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def compare_steps(folder: Path, length: int, rounds: int) -> dict[str, Any]:
+def compare_steps(folder: Path, length: int, rounds: int, names: list[str]) -> dict[str, Any]:
     engine = EmbeddedEngine("own", folder, device="cpu")
-    first = {name: run_trl(name, folder, length, 2, lambda _: None).spent[-1] for name in TRL}
-    best = min(first, key=lambda name: first[name][0] / first[name][2])
+    first = {name: run_trl(name, folder, length, 2, lambda _: None).spent[-1] for name in names if len(names) > 1}
+    best = min(first, key=lambda name: first[name][0] / first[name][2], default=names[0])
     ours: list[tuple[float, float, int]] = []
     turns = run_trl(
         best, folder, length, rounds + 1, lambda seed: ours.append(timed(partial(own_step, engine, length), seed))
@@ -209,7 +209,10 @@ def main() -> None:
     parser.add_argument("--threads", default="2")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--new-tokens", type=int, default=40)
-    parser.add_argument("--trl", action="store_true", help="compare whole steps with TRL's GRPOTrainer")
+    parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
+    parser.add_argument(
+        "--trl", nargs="*", choices=list(TRL), help="compare whole steps with TRL's GRPOTrainer; by default all three"
+    )
     parser.add_argument("--peak", metavar="NAME", help=f"peak memory of one of: own fp32, own bf16, {', '.join(TRL)}")
     arguments = parser.parse_args()
     torch.set_num_threads(int(arguments.threads))
@@ -218,10 +221,10 @@ def main() -> None:
         peak(arguments.peak, folder, length)
         return
     found: dict[str, Any] = {"policy": folder.name, "threads": int(arguments.threads), "rounds": arguments.rounds}
-    found["sampling"] = compare_sampling(folder, length, arguments.rounds)
+    found["sampling"] = compare_sampling(folder, length, arguments.rounds, arguments.precisions)
     print(found["sampling"], flush=True)
-    if arguments.trl:
-        found["steps"] = compare_steps(folder, length, arguments.rounds)
+    if arguments.trl is not None:
+        found["steps"] = compare_steps(folder, length, arguments.rounds, arguments.trl or list(TRL))
     print(json.dumps(found))
 
 
