@@ -2,10 +2,10 @@
 
     python benchmarks/pretrained.py FOLDER [--threads 2] [--rounds 5] [--new-tokens 40] [--trl]
 
-FOLDER: a converted model (`make pretrained`). 8 prompts x 8 answers at temperature 1. Everything runs in its best precision of fp32
-and bf16 (`--precisions`), found by a first pass of each, and takes turns within a round; ratios are medians over the rounds, of CPU-seconds and of
-seconds by the clock. Answers end where the model ends them, so rates are per token. A step samples, and learns every answer once.
-TRL trains in fp32, in fp32 under bf16 autocast, and on bf16 weights. `--peak NAME` runs two steps of one side and prints its
+FOLDER: a converted model (`make pretrained`). 8 prompts x 8 answers at temperature 1. Everything runs in its best precision
+(`--precisions`), found by a first pass of each, and takes turns within a round; ratios are medians over the rounds, of CPU-seconds
+and of seconds by the clock. Answers end where the model ends them, so rates are per token. A step samples, and learns every answer
+once. TRL trains in fp32, in fp32 under bf16 autocast, and on bf16 weights. `--peak NAME` runs two steps of one side and prints its
 process's peak memory. The last line of the output is one JSON object.
 """
 
@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=40)
     parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
     parser.add_argument(
-        "--trl", nargs="*", choices=list(TRL), help="compare whole steps with TRL's GRPOTrainer; by default all three"
+        "--trl", nargs="*", choices=list(TRL), help="compare whole steps with TRL's; by default all three"
     )
     parser.add_argument("--peak", metavar="NAME", help=f"peak memory of one of: own fp32, own bf16, {', '.join(TRL)}")
     arguments = parser.parse_args()
