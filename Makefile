@@ -1,9 +1,10 @@
 # make run   set up and run the quickstart suite        make test   set up and run the tests
+# make pretrained [ACCEPT_GEMMA_TERMS=yes] [MODELS=FOLDER]   fetch and convert two small pretrained models (docs/pretrained.md)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test leaderboard lint audit clean
+.PHONY: run test leaderboard pretrained lint audit clean
 
 run: $(VENV)/.installed
 	$(BIN)/harness run quickstart
@@ -13,6 +14,9 @@ test: $(VENV)/.tested
 
 leaderboard: $(VENV)/.board
 	$(BIN)/harness leaderboard
+
+pretrained: $(VENV)/.gguf
+	$(BIN)/python tools/pretrained.py $(if $(MODELS),--to $(MODELS)) $(if $(filter yes,$(ACCEPT_GEMMA_TERMS)),--accept-gemma-terms)
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .
@@ -31,13 +35,17 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 
+$(VENV)/.gguf: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[gguf]'
+	touch $@
+
 $(VENV)/.board: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[leaderboard]'
 	touch $@
 
 $(VENV)/.tested: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
-	touch $@ $(VENV)/.board
+	touch $@ $(VENV)/.board $(VENV)/.gguf
 
 # the OpenRLHF engine in an environment of its own: make test-openrlhf (docs/openrlhf.md)
 include openrlhf.mk

@@ -15,6 +15,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.cache import cache_folder
 from harness.errors import HarnessError, UsageError
 from harness.gguf.convert import convert
 
@@ -81,7 +82,13 @@ def fetch(source: Source, target: Path) -> None:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="the models' folder")
+    parser.add_argument(
+        "--to",
+        type=Path,
+        default=cache_folder() / "models",
+        metavar="FOLDER",
+        help="the models' folder, by default %(default)s",
+    )
     parser.add_argument("--accept-gemma-terms", action="store_true", help="you have read and accept Gemma's terms")
     arguments = parser.parse_args()
     for source in SOURCES:

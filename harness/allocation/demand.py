@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.allocation.models import ModelShape
-from harness.allocation.size import Precision
+from harness.allocation.precision import Precision
 
 
 @dataclass(frozen=True, slots=True)

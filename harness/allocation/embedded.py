@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from harness.allocation.demand import CellDemand, PolicyDemand, Workload
 from harness.allocation.size import (
     CONTEXT_BYTES,
-    DOUBLES_BYTES,
     Memory,
     checkpoint_bytes,
     trainer_states,
@@ -30,11 +31,18 @@ FEWER_TOKENS = (4096, 2048, 1024, 512)
 """What is tried where the default does not fit; less costs time."""
 CACHE_BYTES = 2 << 30
 """Keys and values that one sampling batch may hold: the engine's own constant."""
-LOGITS_BYTES = 16
-"""Per token of an answer and entry of the vocabulary: logits as the model gives them, with those after the prompt, with what is
-ruled out, and their logarithms."""
-CHOICE_BYTES = 32
-"""Per answer and entry of the vocabulary while a token is drawn: logits, log-probabilities and their sums in float64."""
+LOGITS_BYTES = 12
+"""Per token of an answer and entry of the vocabulary: logits with those after the prompt, with what is ruled out, and their
+logarithms."""
+COMPARED_BYTES = 16
+"""Per entry of the largest matrix: own and all gradients are compared in float64."""
+LOGITS = 1 << 23
+"""Logits that exist at once, the engine's own constant: of more, parts of the vocabulary are made one after another."""
+CHOICE_BYTES, PARTED_CHOICE_BYTES, PARTED = 32, 16, 2048
+"""Per answer and entry of the vocabulary while a token is drawn: logits, log-probabilities and their sums in float64; of larger
+vocabularies than this, the sums are of blocks."""
+SCORES_BYTES, KEPT_SCORES = 6, 512
+"""Per query, head and key that the engine's own attention in bf16 keeps, up to so many keys."""
 WORKER_BYTES = 1 << 30
 """RAM of a worker process with torch, transformers and lm-eval, models left out."""
 GPU_WORKER_BYTES = 4 << 30
@@ -43,23 +51,38 @@ LAYER_SECONDS = {True: 6e-4, False: 1.5e-4}
 """Of one layer of transformers' own code for however few tokens, on a GPU and on a core: priors."""
 FP32_SHARE = 1 / 15
 """Of a GPU's bf16 peak, what plain fp32 has (data sheets: 67 of 989 TFLOP/s of an H100, 19.5 of 312 of an A100)."""
+BF16_GAIN = 3.0
+"""Of a core's fp32 peak, what its bf16 reaches in whole passes (measured with AMX; products alone reach 5)."""
+LARGE, MOST_CORES, NEXT_CORE = 50_000_000, 4, 0.8
+"""Parameters from which a cell on the CPU has several cores, how many, and what each after the first adds: a prior."""
 START_SECONDS = 1.0
 """Opening engines of a cell in a worker that is up: a prior."""
 
 
 def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS) -> Memory:
     """Bytes of one process at its fullest: all policies' states and references, and the most that one of them takes at a time."""
-    states = [trainer_states(p.model, "fp32", 0, 1) for p in cell.policies]
+    states = [_states(p) for p in cell.policies]
     return Memory(
         weights=sum(s.weights for s in states),
         gradients=sum(s.gradients for s in states),
         optimiser=sum(s.optimiser for s in states),
-        reference=sum(weight_bytes(p.model, "fp32") for p in cell.policies if p.reference),
+        reference=sum(weight_bytes(p.model, p.precision) for p in cell.policies if p.reference),
         measuring=max(measuring_bytes(p) for p in cell.policies),
         activations=max(
             max(_training(p, cell.workload, micro_tokens), _sampling(p, cell.workload)) for p in cell.policies
         ),
     )
+
+
+def _states(policy: PolicyDemand) -> Memory:
+    """As the engine keeps them: in bf16, gradients are fp32 and belong to the masters."""
+    states, psi = trainer_states(policy.model, policy.precision, 0, 1), policy.model.parameters
+    return states if policy.precision == "fp32" else msgspec.structs.replace(states, gradients=4 * psi)
+
+
+def _bytes(policy: PolicyDemand) -> int:
+    """Of a number that the model computes with."""
+    return 4 if policy.precision == "fp32" else 2
 
 
 def measuring_bytes(policy: PolicyDemand) -> int:
@@ -73,21 +96,43 @@ def _training(policy: PolicyDemand, work: Workload, micro_tokens: int) -> int:
     answers = work.prompts * policy.rollouts
     each = work.answer_tokens + work.prompt_tokens / policy.rollouts
     taken = min(answers, max(1.0, micro_tokens / each))
-    model = policy.model
-    copies = sum(2 * a.layers * a.heads * a.head_dim for a in model.attention) * 4
-    kept = taken * each * (model.full.layers + model.full.head) + taken * work.prompt_tokens * copies
-    return max(int(kept + taken * work.answer_tokens * LOGITS_BYTES * model.vocab), DOUBLES_BYTES * model.largest)
+    model, size = policy.model, _bytes(policy)
+    half = size == 2
+    through = model.half if half else model.full
+    # torch's kernel wants keys that several heads share repeated for each; the engine's own keeps scores instead.
+    copies = sum(2 * a.layers * (a.kv_heads if half else a.heads) * a.head_dim for a in model.attention) * size
+    scores = sum(a.layers * a.heads for a in model.attention) * SCORES_BYTES * work.sequence
+    kept = taken * each * (through.layers + through.head) + taken * work.prompt_tokens * copies
+    if half and work.sequence <= KEPT_SCORES:
+        kept += taken * each * scores
+    logits = taken * work.answer_tokens * model.vocab
+    # A vocabulary in parts gives its gradient at the end, beside that of the embedding where they are one matrix.
+    head = LOGITS_BYTES * logits if logits <= LOGITS else LOGITS_BYTES * LOGITS + 2 * size * model.largest
+    return max(int(kept + head), COMPARED_BYTES * model.largest if policy.measured else 0)
 
 
 def _sampling(policy: PolicyDemand, work: Workload) -> int:
-    each = policy.model.kv_bytes(work.sequence, 4)
+    vocab = policy.model.vocab
+    each = _cache_bytes(policy, work.sequence)
     answers = min(work.prompts * policy.rollouts, max(policy.rollouts, CACHE_BYTES // each))
-    return answers * (each + CHOICE_BYTES * policy.model.vocab)
+    return answers * (each + (PARTED_CHOICE_BYTES if vocab > PARTED else CHOICE_BYTES) * vocab)
 
 
-def in_fp32(on: Device) -> Device:
-    """The device as this engine uses it."""
-    return replace(on, peak=on.peak * FP32_SHARE)
+def _cache_bytes(policy: PolicyDemand, tokens: float) -> int:
+    """Keys and values of one answer: the engine keeps those that a window no longer sees, too."""
+    return int(sum(2 * a.layers * a.kv_heads * a.head_dim for a in policy.model.attention) * _bytes(policy) * tokens)
+
+
+def cores(cell: CellDemand, most: int) -> int:
+    """Cores for a cell on the CPU, of `most` in a machine: two processes of one thread do more than one of two, but the working
+    sets of large models do not fit beside each other."""
+    return max(1, min(most, MOST_CORES)) if max(p.model.parameters for p in cell.policies) >= LARGE else 1
+
+
+def _speed(policy: PolicyDemand, on: Device, gpu: bool) -> Device:
+    """The device as this policy uses it. Peaks are stated of a GPU in bf16, of a core in fp32."""
+    half = policy.precision == "bf16"
+    return replace(on, peak=on.peak * ((1 if half else FP32_SHARE) if gpu else (BF16_GAIN if half else 1)))
 
 
 def device_bytes(memory: Memory) -> int:
@@ -98,7 +143,7 @@ def device_bytes(memory: Memory) -> int:
 def phases(cell: CellDemand, on: Device, gpu: bool) -> Phases:
     """Seconds of a cell, its policies one after another: decoding bound by bandwidth or operations, training by operations, and
     each pass by its layers' own time."""
-    found = [_phases(p, cell.workload, on, LAYER_SECONDS[gpu] * p.model.layers) for p in cell.policies]
+    found = [_phases(p, cell.workload, _speed(p, on, gpu), LAYER_SECONDS[gpu] * p.model.layers) for p in cell.policies]
     return Phases(
         start=START_SECONDS,
         **{name: sum(getattr(f, name) for f in found) for name in Phases.__struct_fields__ if name != "start"},
@@ -107,7 +152,7 @@ def phases(cell: CellDemand, on: Device, gpu: bool) -> Phases:
 
 def busy(cell: CellDemand, on: Device) -> float:
     """Share of a cell's seconds that a GPU works, and does not wait for the next of its layers to be started."""
-    working = sum(_phases(p, cell.workload, on, 0.0).total for p in cell.policies)
+    working = sum(_phases(p, cell.workload, _speed(p, on, gpu=True), 0.0).total for p in cell.policies)
     return working / phases(cell, on, gpu=True).total
 
 
@@ -119,11 +164,11 @@ def _phases(policy: PolicyDemand, work: Workload, on: Device, layers: float) -> 
     def generate(answers: float, prompts: float, longest: int) -> float:
         if not answers:
             return 0.0
-        each = model.kv_bytes(work.prompt_tokens + longest, 4)
+        each = _cache_bytes(policy, work.prompt_tokens + longest)
         batch = min(answers, max(1, CACHE_BYTES // each))
         # Ended answers leave the batch, so each position is read as often as an answer is long on average.
         positions = answers / batch * longest
-        bytes_read = positions * 4 * model.read(batch) + answers * longest * share * each / 2
+        bytes_read = positions * _bytes(policy) * model.read(batch) + answers * longest * share * each / 2
         flops = 2 * model.matmul * answers * longest * share
         decode = max(bytes_read / (on.bandwidth * BANDWIDTH_EFFICIENCY), flops / (on.peak * SCORE_EFFICIENCY))
         prefill = scoring_flops(model, prompts * work.prompt_tokens, work.prompt_tokens) / (on.peak * SCORE_EFFICIENCY)
@@ -147,5 +192,5 @@ def _phases(policy: PolicyDemand, work: Workload, on: Device, layers: float) -> 
         measure=work.measured * 2 * score(own),
         curve=generate(work.curve, work.curve, work.answer_tokens),
         evaluate=generate(work.evaluated, work.evaluated, work.evaluation_tokens or work.answer_tokens),
-        save=work.saves * checkpoint_bytes(model, "fp32").whole / DISK,
+        save=work.saves * checkpoint_bytes(model, policy.precision).whole / DISK,
     )

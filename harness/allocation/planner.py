@@ -94,8 +94,8 @@ class Plan(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class WorkerDemand:
-    """A cell in one process on one core: seconds by prior or measurement, peak bytes of RAM, and of a GPU where it takes one, which
-    it keeps busy for a share of the time. micro_tokens: what it was counted with, where that is the planner's choice."""
+    """A cell in one process: seconds by prior or measurement, peak bytes of RAM, and of a GPU where it takes one, which it keeps
+    busy for a share of the time. micro_tokens: what it was counted with, where that is the planner's choice."""
 
     key: str
     kind: str
@@ -104,10 +104,11 @@ class WorkerDemand:
     device: int = 0
     busy: float = 1.0
     micro_tokens: int = 0
+    cores: int = 1
 
     @property
     def bundle(self) -> Bundle:
-        return Bundle(int(self.device > 0), 1, self.memory, self.device)
+        return Bundle(int(self.device > 0), self.cores, self.memory, self.device)
 
 
 def plan_workers(
@@ -117,7 +118,7 @@ def plan_workers(
     first: Sequence[WorkerDemand] = (),
     workers: int | None = None,
 ) -> Plan:
-    """The embedded engine: one worker process per cell, on a core each, or on a GPU that it shares with as many others as its
+    """The embedded engine: one worker process per cell, on its cores, or on a GPU that it shares with as many others as its
     memory holds.
 
     first: what must end before any cell starts (base checkpoints). workers: most processes at once.
@@ -136,7 +137,7 @@ def plan_workers(
         used, memory, most = max(used, run.cores), max(memory, run.memory), max(most, run.together)
         gpus = max(gpus, min(inventory.gpus, run.gpus))
     memory += max((j.device for j in pending), default=0) * most
-    seconds = sum(j.seconds for j in (*first, *pending))
+    seconds = sum(j.seconds * j.cores for j in (*first, *pending))
     on_gpus = sum(j.seconds for j in (*first, *pending) if j.device) / shared
     predicted = Predicted(seconds, on_gpus, total, memory, bound)
     resources = msgspec.structs.replace(

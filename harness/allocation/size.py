@@ -6,13 +6,11 @@ deadlines read this account and `work`'s of seconds; nothing else counts bytes.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from harness.allocation.models import ModelShape
+from harness.allocation.precision import Precision
 
-Precision = Literal["bf16", "fp32"]
 KV_BLOCK = 16
 """Tokens per block of the paged KV cache: vLLM's `CacheConfig.DEFAULT_BLOCK_SIZE`."""
 CONTEXT_BYTES = 2 * 10**9

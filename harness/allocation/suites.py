@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from harness.allocation.demand import CellDemand, PolicyDemand, Workload
 from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import Inventory
-from harness.allocation.models import load_shape
+from harness.allocation.models import MICRO, load_config, load_shape
 from harness.allocation.planner import Plan, plan_cells
-from harness.allocation.size import Precision
+from harness.allocation.precision import Precision, chosen
 from harness.suite.cells import Cell
-from harness.suite.schema import Suite
+from harness.suite.schema import Policy, Suite
 
 PROMPT_TOKENS = 1024
 """Longest prompt where the engine's options do not say how long prompt and answer may be together."""
@@ -64,11 +64,13 @@ def longest_sequence(owner: Cell | Suite) -> int:
     return int(owner.engine_options.get("max_length") or owner.training.max_new_tokens + prompt)
 
 
-def demand(cell: Cell, load: RegimeLoad, asked: Asked, pending: bool = True, devices: int | None = None) -> CellDemand:
-    """One cell as the planner sees it. devices: per policy, where the suite has chosen the layout. Raises UsageError."""
+def demand(
+    cell: Cell, load: RegimeLoad, asked: Asked, pending: bool = True, devices: int | None = None, fast: bool = True
+) -> CellDemand:
+    """One cell as the planner sees it. devices: per policy, where the suite has chosen the layout. fast: whether the embedded
+    engine's device multiplies bf16 fast. Raises UsageError."""
     training, evaluation, options = cell.training, cell.evaluation, cell.engine_options
     longest = longest_sequence(cell)
-    precision: Precision = "fp32" if cell.engine == "embedded" else options.get("dtype", "bf16")
     peers = _peers(cell)
     directed = cell.sharing.direction in {"strong_to_weak", "weak_to_strong"}
     measured = training.steps // training.measure_every if training.measure_every else 0
@@ -77,7 +79,7 @@ def demand(cell: Cell, load: RegimeLoad, asked: Asked, pending: bool = True, dev
             policy.name,
             load_shape(policy.model, policy.revision),
             cell.rollouts(index),
-            precision,
+            _precision(cell, policy, fast),
             reference=bool(training.kl or training.measure_every) or directed,
             penalised=training.kl > 0,
             measured=training.measure_every > 0,
@@ -103,6 +105,15 @@ def demand(cell: Cell, load: RegimeLoad, asked: Asked, pending: bool = True, dev
         saves=-(-training.steps // training.checkpoint_every),
     )
     return CellDemand(cell.key, kind_of(cell), policies, work, pending, options.get("share_devices"))
+
+
+def _precision(cell: Cell, policy: Policy, fast: bool) -> Precision:
+    asked: Precision | None = cell.engine_options.get("dtype")
+    if cell.engine != "embedded":
+        return asked or "bf16"
+    return asked or (
+        "fp32" if policy.model.startswith(MICRO) else chosen(load_config(policy.model, policy.revision), fast)
+    )
 
 
 def _peers(cell: Cell) -> float:

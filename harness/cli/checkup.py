@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from harness.allocation.precision import cpu_bf16
 from harness.cache import cache_folder
 from harness.clusters.check import Check
 from harness.engines import catalogue
@@ -28,6 +29,7 @@ def examine(results: Path) -> list[Check]:
     return [
         _python(),
         _memory(),
+        _bf16(),
         _disk(),
         _store(results),
         _gpu(),
@@ -50,6 +52,14 @@ def _memory() -> Check:
     ok = memory.available > 1.5 * GIB
     found = f"{cores} cores, {memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
     return Check("machine", ok, found, "" if ok else "a micro cell needs about 1 GiB", needed=True)
+
+
+def _bf16() -> Check:
+    name = cpu_bf16()
+    found = f"{name}: pretrained policies in bf16, fp32 masters" if name else "not fast here: everything in fp32"
+    return Check(
+        "bf16", bool(name), found, "" if name else "pretrained policies take longer on this CPU (AMX, AVX512-BF16)"
+    )
 
 
 def _disk() -> Check:

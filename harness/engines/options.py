@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from harness.allocation.precision import Precision
 from harness.errors import SuiteError
 
 Options = TypeVar("Options", bound=msgspec.Struct)
@@ -16,10 +17,13 @@ DEVICE = r"^(cpu|cuda|mps|xpu)(:\d{1,3})?\Z"
 
 class Embedded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of the embedded engine. device: as torch names it; None takes CUDA where there is any. micro_tokens: padded tokens of one
-    forward and backward pass."""
+    forward and backward pass. dtype: None takes bf16 for weights that come in half precision where the device multiplies it fast,
+    else fp32. threads: of torch on a CPU; None takes what the plan gives the cell."""
 
     device: Annotated[str, Meta(pattern=DEVICE)] | None = None
     micro_tokens: Annotated[int, Meta(ge=1, le=1 << 30)] = 8192
+    dtype: Precision | None = None
+    threads: Annotated[int, Meta(ge=1, le=1024)] | None = None
 
 
 def read(kind: type[Options], options: Mapping[str, Any], source: str) -> Options:

@@ -57,7 +57,8 @@ def run_cell(
     options = {p.name: {**layout.get(p.name, {}), **cell.engine_options} for p in cell.group.policies}
     with open_engines(cell.engine, options, cell.training.temperature) as engines:
         members = engines.each(partial(_open, cell, engines), range(len(cell.group.policies)))
-        manifest = with_commits(manifest, {m.name: m.base for m in members})
+        computed = {m.name: getattr(m.engine, "precision", "") for m in members}
+        manifest = with_commits(manifest, {m.name: m.base for m in members}, computed)
         try:
             _train(cell, folder, engines, members, journal, verifier, attempt, observe, stopped, fence)
             check_trained(folder)

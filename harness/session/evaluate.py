@@ -65,6 +65,8 @@ def evaluate_base(
     with open_engines(base.suite.engine, {base.policy.name: options}, 1.0) as engines:
         with phase(f"opening {base.policy.name}"):
             engine = engines.reference(base.policy, checkpoint)
+        computed = {base.policy.name: getattr(engine, "precision", "")}
+        manifest = with_commits(manifest, {base.policy.name: checkpoint}, computed)
         clock.meter, clock.gpus = partial(engines.cpu_seconds, base.policy.name), engine.gpus
         with clock.phase("evaluate"):
             rows = sample_rows(engine, base.suite.evaluation, base.policy.name, 0, base.seed or 0, verifier)

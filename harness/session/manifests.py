@@ -97,10 +97,12 @@ def base_manifest(base: Base) -> Manifest:
     )
 
 
-def with_commits(manifest: Manifest, bases: Mapping[str, Path]) -> Manifest:
-    """The manifest with the hub commits that were loaded, as far as the policies' folders tell."""
+def with_commits(manifest: Manifest, bases: Mapping[str, Path], precision: Mapping[str, str] = {}) -> Manifest:
+    """The manifest with the hub commits that were loaded, as far as the policies' folders tell, and what they compute in."""
     entries = (
-        PolicyEntry(e.name, e.model, loaded_commit(bases[e.name]) or e.revision) if e.name in bases else e
+        PolicyEntry(e.name, e.model, loaded_commit(bases[e.name]) or e.revision, precision.get(e.name, ""))
+        if e.name in bases
+        else e
         for e in manifest.policies
     )
     return msgspec.structs.replace(manifest, policies=tuple(entries))

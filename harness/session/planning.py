@@ -7,7 +7,7 @@ seconds, so that a plan gets better as a suite goes on.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from harness.allocation.inventory import Inventory
 from harness.allocation.layout import USABLE
 from harness.allocation.packing import Bundle
 from harness.allocation.planner import KindPlan, Plan, WorkerDemand, plan_workers
+from harness.allocation.precision import cpu_bf16
 from harness.allocation.report import describe
 from harness.allocation.size import CONTEXT_BYTES
 from harness.allocation.suites import demand, kind_of, longest_sequence, plan_suite
@@ -36,7 +37,7 @@ from harness.session.prepare import Prepared
 from harness.session.room import disk_of
 from harness.store.journal import read_journal
 from harness.suite.cells import Cell
-from harness.suite.schema import Suite
+from harness.suite.schema import Group, Suite
 
 BASE_SECONDS = 75.0
 """Training and evaluating a micro base checkpoint, on one core."""
@@ -90,26 +91,31 @@ def place_of_base(plan: Plan, base: Base) -> Place:
     """Of a base checkpoint of a pending cell: where its policy will be."""
     kind = next(k for k in plan.kinds if k.kind.startswith(f"{base.group.name}/"))
     if kind.layout is None:
-        return Place(kind.bundles, {})
+        return Place(kind.bundles, _layout(kind, base.suite))
     own = next(p for p in kind.layout.policies if p.policy == base.policy.name)
     return Place(policy_bundles(own), _layout(kind, base.suite))
 
 
 def _layout(kind: KindPlan, owner: Cell | Suite) -> Mapping[str, Mapping[str, int | float | bool]]:
     """The planned options of each policy's engine; the suite's own come before them."""
+    chosen: dict[str, int | float | bool]
     if kind.layout is None:
-        if not kind.micro_tokens or not isinstance(owner, Cell):
-            return {}
-        return {p.name: {"micro_tokens": kind.micro_tokens} for p in owner.group.policies}
+        chosen = {"threads": max(b.cores for b in kind.bundles)}
+        chosen |= {"micro_tokens": kind.micro_tokens} if kind.micro_tokens else {}
+        return {p.name: chosen for group in _groups(owner) for p in group.policies}
     phases = kind.layout.phases
     longest = max(phases.evaluate, phases.curve, kind.layout.step_seconds)
     patience = min(86400.0, CALL_FACTOR * longest)
-    chosen: dict[str, int | float | bool] = {"share_devices": kind.layout.arrangement == "stacked"}
+    chosen = {"share_devices": kind.layout.arrangement == "stacked"}
     chosen |= {"call_seconds": patience} if patience > LEAST_CALL_SECONDS else {}
     if LAYOUT & owner.engine_options.keys():
         return {p.policy: chosen for p in kind.layout.policies}
     sequence = longest_sequence(owner)
     return {p.policy: {**p.engine_options(sequence), **chosen} for p in kind.layout.policies}
+
+
+def _groups(owner: Cell | Suite) -> Sequence[Group]:
+    return [owner.group] if isinstance(owner, Cell) else owner.groups
 
 
 def _here(engine: str, address: str | None) -> Inventory:
@@ -157,7 +163,7 @@ def _workers(prepared: Prepared, machine: Inventory, jobs: int | None) -> Plan:
     work = [_worker(prepared, cell, machine, on_gpu, measured) for cell in pending]
     most = max(work, key=lambda w: (w.device, w.memory), default=None)
     first = [
-        WorkerDemand(b.key, "base", BASE_SECONDS, most.memory, most.device, most.busy)
+        WorkerDemand(b.key, "base", BASE_SECONDS, most.memory, most.device, most.busy, cores=most.cores)
         for b in bases
         if most is not None
     ]
@@ -171,7 +177,8 @@ def _worker(
     prepared: Prepared, cell: Cell, machine: Inventory, gpus: bool, measured: Mapping[str, float]
 ) -> WorkerDemand:
     """One cell in a process of its own, by the account; the seconds of finished cells of its kind come before it."""
-    demanded = demand(cell, loads(prepared.suite)[cell.variant.name], asked(cell.evaluation))
+    fast = gpus or bool(cpu_bf16())
+    demanded = demand(cell, loads(prepared.suite)[cell.variant.name], asked(cell.evaluation), fast=fast)
     room = max(
         (n.gpu_memory * USABLE - CONTEXT_BYTES if gpus else n.memory - embedded.WORKER_BYTES) for n in machine.nodes
     )
@@ -180,11 +187,14 @@ def _worker(
     found = {tokens: embedded.process_memory(demanded, tokens) for tokens in tried}
     tokens = next((tokens for tokens, memory in found.items() if memory.train <= room), tried[-1])
     memory, chosen = found[tokens], tokens if tokens in embedded.FEWER_TOKENS and not own else 0
-    on = embedded.in_fp32(device(next(n.gpu_kind for n in machine.nodes if n.gpus))) if gpus else device("CORE")
+    on = device(next(n.gpu_kind for n in machine.nodes if n.gpus) if gpus else "CORE")
     name = kind_of(cell)
     seconds = measured.get(name) or embedded.phases(demanded, on, gpus).total
     if not gpus:
-        return WorkerDemand(cell.key, name, seconds, embedded.WORKER_BYTES + memory.train, micro_tokens=chosen)
+        cores = cell.engine_options.get("threads") or embedded.cores(demanded, max(n.cores for n in machine.nodes))
+        seconds /= 1 + embedded.NEXT_CORE * (cores - 1)
+        size = embedded.WORKER_BYTES + memory.train
+        return WorkerDemand(cell.key, name, seconds, size, micro_tokens=chosen, cores=cores)
     size, share = embedded.device_bytes(memory), embedded.busy(demanded, on)
     return WorkerDemand(cell.key, name, seconds, embedded.GPU_WORKER_BYTES, size, share, chosen)
 

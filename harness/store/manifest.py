@@ -29,11 +29,13 @@ State = Literal["pending", "running", "cut off", "done", "failed"]
 
 
 class PolicyEntry(msgspec.Struct, frozen=True):
-    """One policy of the group: its name and what it was trained from."""
+    """One policy of the group: its name, what it was trained from, and in which precision it was computed where that was the
+    embedded engine's choice."""
 
     name: str
     model: str
     revision: str = ""
+    precision: str = ""
 
 
 class Pool(msgspec.Struct, frozen=True):

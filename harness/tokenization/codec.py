@@ -8,6 +8,7 @@ byte with the text, or without white space and capitals if it changes no more th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -88,9 +89,10 @@ class TokenCodec:
         added = self._own.get_added_tokens_decoder().items()
         self._marks = Marks(token.content for i, token in added if not token.special and i not in reserved)
         control = {content: i for content, i in control_tokens(tokenizer).items() if content not in self._marks.own}
-        self._reader = isolated(self._own, control)
-        unknown = unknown_token(self._own)
-        self._surfaces = Surfaces(self._own)
+        settings = json.loads(self._own.to_str())
+        self._reader = isolated(self._own, settings, control)
+        unknown = unknown_token(settings["model"])
+        self._surfaces = Surfaces(self._own, settings["decoder"])
         self._control = np.zeros(self._surfaces.separator + 1, dtype=bool)
         self._control[[i for content, i in control.items() if content != unknown]] = True
         self._control[[i for i in reserved if i < self._control.size]] = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import TokenizationError
@@ -38,30 +38,33 @@ def control_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
     template = json.dumps(tokenizer.chat_template, ensure_ascii=False) if tokenizer.chat_template else ""
     named, added = set(tokenizer.all_special_tokens), core.get_added_tokens_decoder()
 
+    def in_template(content: str) -> bool:
+        return json.dumps(content, ensure_ascii=False)[1:-1] in template
+
     def is_control(content: str, i: int) -> bool:
         if len(content) < 2 or content.isspace() or _BYTE_PIECE.fullmatch(content):
             return False
-        in_template = json.dumps(content, ensure_ascii=False)[1:-1] in template
         markup = _MARKUP.fullmatch(content.strip()) is not None
         if i in added:
-            return added[i].special or content in named or in_template or markup
-        return content in named or (markup and in_template)
+            return added[i].special or content in named or markup or in_template(content)
+        return content in named or (markup and in_template(content))
 
     vocab = core.get_vocab(with_added_tokens=True)
     return {content: i for content, i in vocab.items() if is_control(content, i)}
 
 
-def unknown_token(tokenizer: Tokenizer) -> str | None:
-    """The token that the model writes for what it does not know; it may come out of any text."""
-    model = json.loads(tokenizer.to_str())["model"]
+def unknown_token(model: Mapping[str, Any]) -> str | None:
+    """The token that the model writes for what it does not know; it may come out of any text. model: of the serialised core."""
     if "unk_id" in model:
         return None if model["unk_id"] is None else str(model["vocab"][model["unk_id"]][0])
     token: str | None = model.get("unk_token")
     return token
 
 
-def isolated(tokenizer: Tokenizer, control: Iterable[str]) -> Tokenizer:
+def isolated(tokenizer: Tokenizer, settings: Mapping[str, Any], control: Iterable[str]) -> Tokenizer:
     """The copy: control tokens out of reach, ids unchanged, no truncation, no padding, no post-processing.
+
+    settings: the tokenizer, serialised and parsed, which takes seconds of a vocabulary of 262,144.
 
     Raises
     ------
@@ -71,22 +74,23 @@ def isolated(tokenizer: Tokenizer, control: Iterable[str]) -> Tokenizer:
     from tokenizers import Tokenizer
 
     names = {content: f"{MARKER}{index}" for index, content in enumerate(control)}
-    settings = json.loads(tokenizer.to_str())
-    settings["truncation"] = settings["padding"] = settings["post_processor"] = None
-    for token in settings["added_tokens"]:
-        if token["content"] in names:
-            plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-            token.update(plain, content=names[token["content"]])
-    _rename(settings["model"], names)
-    copy = Tokenizer.from_str(json.dumps(settings))
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    changed = dict(settings) | {"truncation": None, "padding": None, "post_processor": None}
+    changed["added_tokens"] = [
+        token | plain | {"content": names[token["content"]]} if token["content"] in names else token
+        for token in settings["added_tokens"]
+    ]
+    changed["model"] = _renamed(settings["model"], names)
+    copy = Tokenizer.from_str(json.dumps(changed))
     for content, i in tokenizer.get_vocab(with_added_tokens=True).items():
         if copy.token_to_id(names.get(content, content)) != i:
             raise TokenizationError("vocabulary", f"token {content!r} does not keep its id {i}")
     return copy
 
 
-def _rename(model: dict[str, Any], names: dict[str, str]) -> None:
-    """Rename pieces inside the model, and drop the merges that would make them."""
+def _renamed(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The model with pieces renamed, and without the merges that would make them."""
+    model = dict(settings)
     vocab = model["vocab"]
     if isinstance(vocab, dict):
         model["vocab"] = {names.get(piece, piece): i for piece, i in vocab.items()}
@@ -96,4 +100,5 @@ def _rename(model: dict[str, Any], names: dict[str, str]) -> None:
         model["unk_token"] = names[model["unk_token"]]
     if "merges" in model:
         pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
-        model["merges"] = [[a, b] for a, b in pairs if not {a, b, a + b} & names.keys()]
+        model["merges"] = [[a, b] for a, b in pairs if a not in names and b not in names and a + b not in names]
+    return model

@@ -8,7 +8,6 @@ decoding it token by token. `TokenCodec` compares the result with the tokenizer'
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -168,7 +167,7 @@ class Pieces:
 
 
 class Surfaces:
-    """The vocabulary's byte table.
+    """The vocabulary's byte table. decoder: of the serialised tokenizer.
 
     Raises
     ------
@@ -176,18 +175,17 @@ class Surfaces:
         `decoder`: the decoder has a step whose effect on one token depends on others (CTC, a regular expression, ...).
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        chain_json = json.loads(tokenizer.to_str())["decoder"]
+    def __init__(self, tokenizer: Tokenizer, decoder: dict[str, Any] | None) -> None:
         size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         names = [tokenizer.id_to_token(i) for i in range(size)]
         skipped = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
         kept = np.array([name is not None and i not in skipped for i, name in enumerate(names)] + [False, False])
         strings = [(name or "").encode() for name in names]
         chain = _Chain(first=strings, rest=strings, byte_tokens=[False] * size)
-        if chain_json is None:
+        if decoder is None:
             chain.rest = [b" " + token for token in strings]
         else:
-            for step in chain_json["decoders"] if chain_json["type"] == "Sequence" else [chain_json]:
+            for step in decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]:
                 chain.apply(step)
         self.unknown, self.separator = size, size + 1
         self.invalid, self.strip_left, self.strip_right = chain.invalid, chain.strip_left, chain.strip_right

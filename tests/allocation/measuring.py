@@ -34,18 +34,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gpt_neox": {**SIZE, "model_type": "gpt_neox", "tie_word_embeddings": False},
     "gemma3": {
         "model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
-        "head_dim": 32, "intermediate_size": 128, "vocab_size": 262_144, "layer_types": ["full_attention"] * 4,
+        "head_dim": 32, "intermediate_size": 128, "vocab_size": 262_144, "sliding_window": 16,
+        "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
     },
 }  # fmt: skip
-"""Four architectures, one of them with a vocabulary of 262,144; sliding windows are refused by the engine."""
+"""Four architectures, one of them with sliding windows and a vocabulary of 262,144."""
 ANSWERS = {"gemma3": 2}
 PROMPT, ANSWER = 12, 24
 
 
-def demanded(name: str) -> CellDemand:
+def demanded(name: str, precision: str = "fp32") -> CellDemand:
     """What the step asks for, as the planner sees it."""
     shape = shape_from_config(name, {**CONFIGS[name], **IDS})
-    policy = PolicyDemand(name, shape, ANSWERS.get(name, 16), "fp32", reference=True, measured=True)
+    policy = PolicyDemand(name, shape, ANSWERS.get(name, 16), precision, reference=True, measured=True)
     return CellDemand(name, name, (policy,), Workload(2, 2, PROMPT, ANSWER, float(ANSWER), trained=2.0, measured=1))
 
 
@@ -73,9 +74,9 @@ def peak(work: Callable[[], object]) -> int:
     return int(np.max(np.cumsum(sizes)))
 
 
-def measured_step(name: str, folder: Path) -> dict[str, int]:
+def measured_step(name: str, folder: Path, precision: str = "fp32") -> dict[str, int]:
     """Bytes by part of a step that is measured, and of all at the fullest moment."""
-    engine, reference = (EmbeddedEngine(name, folder) for _ in range(2))
+    engine, reference = (EmbeddedEngine(name, folder, dtype=precision) for _ in range(2))
     answers = ANSWERS.get(name, 16)
     tokenizer = engine.tokenizer
     prompts = [Prompt(f"p{i}", tokenizer.decode([20 + i] * PROMPT), "", {}) for i in range(2)]
@@ -107,10 +108,13 @@ def measured_step(name: str, folder: Path) -> dict[str, int]:
 
     step(measure=False)
     parameters = list(engine.model.parameters())
+    masters = engine._masters
+    copies = masters.parameters if masters.separate else []
+    moments = [t for s in masters.optimiser.state.values() for t in s.values() if t.dim()]
     found = {
         "weights": stored(parameters),
-        "gradients": stored(p.grad for p in parameters if p.grad is not None),
-        "optimiser": stored(t for s in engine._optimiser.state.values() for t in s.values() if t.dim()),
+        "gradients": stored(p.grad for p in masters.parameters if p.grad is not None),
+        "optimiser": stored([*copies, *moments]),
         "reference": stored(reference.model.parameters()),
     }
     moment = peak(lambda: step(measure=True))

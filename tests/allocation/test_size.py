@@ -152,10 +152,11 @@ def test_checkpoints() -> None:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", measuring.CONFIGS)
-def test_a_measured_step_with_its_reference_takes_what_the_account_says(name: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    found = measuring.measured_step(name, measuring.build(name, tmp_path / name))
-    account = process_memory(measuring.demanded(name))
+def test_a_measured_step_with_its_reference_takes_what_the_account_says(name: str, precision: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    found = measuring.measured_step(name, measuring.build(name, tmp_path / name), precision)
+    account = process_memory(measuring.demanded(name, precision))
     assert {part: getattr(account, part) for part in ("weights", "gradients", "optimiser", "reference")} == {
         part: found[part] for part in ("weights", "gradients", "optimiser", "reference")
     }

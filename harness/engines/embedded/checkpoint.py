@@ -1,7 +1,8 @@
 """Checkpoints of the embedded engine: a Hugging Face folder, the optimiser's state beside it, and a seal over all files.
 
     config.json, model.safetensors, tokenizer.json, ...   what `from_pretrained` opens
-    optimiser.safetensors                                 AdamW's moments and step, by parameter name; not in a finished cell's
+    optimiser.safetensors                                 AdamW's moments and step by parameter name, and the fp32 master weights of
+                                                          a model in bf16; not in a finished cell's
     engine.json                                           written last: policy, version, digest and size of every other file
 
 A folder is written under a temporary name and then renamed, so a folder of the right name is whole or was tampered with.
@@ -18,8 +19,8 @@ from pathlib import Path
 import msgspec
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedModel
 
+from harness.engines.embedded.masters import Masters
 from harness.errors import CheckpointError
 from harness.reading import open_regular, read_bytes
 from harness.store.files import TEMPORARY, write_atomic
@@ -27,6 +28,7 @@ from harness.store.files import TEMPORARY, write_atomic
 SEAL = "engine.json"
 OPTIMISER = "optimiser.safetensors"
 MAX_SEAL_BYTES = 1 << 20
+MASTER = "master"
 
 
 class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,25 +105,30 @@ def check(folder: Path, policy: str) -> Seal:
     return seal
 
 
-def save_moments(path: Path, optimiser: torch.optim.Optimizer, model: PreTrainedModel) -> None:
-    """AdamW's `step`, `exp_avg` and `exp_avg_sq` of every parameter that has been updated, as `key:parameter`."""
+def save_moments(path: Path, masters: Masters) -> None:
+    """AdamW's `step`, `exp_avg` and `exp_avg_sq` of every parameter that has been updated, as `key:parameter`; `master:parameter`
+    where the model has only a rounded copy."""
     state = {
         f"{key}:{name}": value.detach().cpu().contiguous()
-        for name, parameter in model.named_parameters()
-        for key, value in optimiser.state[parameter].items()
+        for name, parameter in masters.named.items()
+        for key, value in [*masters.optimiser.state[parameter].items(), *([(MASTER, parameter)] * masters.separate)]
     }
     save_file(state, path)
 
 
-def load_moments(path: Path, optimiser: torch.optim.Optimizer, model: PreTrainedModel) -> None:
-    """Put the moments back. Raises CheckpointError where they belong to other parameters."""
-    parameters = dict(model.named_parameters())
+@torch.no_grad()
+def load_moments(path: Path, masters: Masters) -> None:
+    """Put them back. Raises CheckpointError where they belong to other parameters."""
     for entry, value in load_file(path).items():
         key, _, name = entry.partition(":")
-        parameter = parameters.get(name)
+        parameter = masters.named.get(name)
         if parameter is None or value.shape not in (parameter.shape, torch.Size()):
             raise CheckpointError(f"{path}: {entry} does not belong to this model")
-        optimiser.state[parameter][key] = value.to(parameter.device)
+        if key == MASTER:
+            parameter.copy_(value)
+        else:
+            masters.optimiser.state[parameter][key] = value.to(parameter.device)
+    masters.publish()
 
 
 def _seal(folder: Path) -> Seal:

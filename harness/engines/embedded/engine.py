@@ -1,7 +1,7 @@
 """The embedded engine: one policy in this process, sampled, scored and trained with torch and transformers.
 
-Works for any causal language model of transformers with full attention, on a CPU or on one CUDA device. Dropout is off
-throughout, so a policy's log-probabilities are the same whether sampled, scored or trained.
+Works for any causal language model of transformers with full or sliding attention, on a CPU or on one CUDA device. Dropout is
+off throughout, so a policy's log-probabilities are the same whether sampled, scored or trained.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from jaxtyping import Float32, Int32, UInt64
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from harness.allocation.precision import Precision
 from harness.engines.embedded import checkpoint
 from harness.engines.embedded.gradients import Gradients
 from harness.engines.embedded.loading import open_policy
+from harness.engines.embedded.masters import Masters
 from harness.engines.embedded.sampling import draw
 from harness.engines.embedded.scoring import Request, answer_logprobs, microbatches
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
@@ -54,11 +56,16 @@ class EmbeddedEngine:
         tokenizer sets one itself.
     micro_tokens
         Tokens that go through a forward and backward pass at once.
+    dtype
+        ``bf16`` computes in bf16, with fp32 master weights and moments; ``fp32``; by default what suits the folder's weights and
+        the device (`allocation.precision`).
+    threads
+        Of torch in this whole process; by default what it has.
 
     Raises
     ------
     EngineError
-        The folder does not open, the model has layers without full attention, or the tokenizer has no EOS.
+        The folder does not open, the model has layers of neither full nor sliding attention, or the tokenizer has no EOS.
     """
 
     def __init__(
@@ -70,13 +77,17 @@ class EmbeddedEngine:
         temperature: float = 1.0,
         chat: bool = False,
         micro_tokens: int = 8192,
+        dtype: Precision | None = None,
+        threads: int | None = None,
     ) -> None:
+        if threads:
+            torch.set_num_threads(threads)
         self.name = name
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._temperature, self._chat, self._micro_tokens = temperature, chat, micro_tokens
         self._version = 0
-        self._policy = open_policy(folder, self._device, chat, name)
-        self._optimiser = _optimiser(self._policy.model)
+        self._policy = open_policy(folder, self._device, chat, name, dtype)
+        self._masters: Masters | None = None
 
     @property
     def version(self) -> int:
@@ -85,6 +96,11 @@ class EmbeddedEngine:
     @property
     def gpus(self) -> int:
         return int(self._device.type == "cuda")
+
+    @property
+    def precision(self) -> Precision:
+        """What it computes in."""
+        return "fp32" if self.model.dtype == torch.float32 else "bf16"
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast:
@@ -143,11 +159,12 @@ class EmbeddedEngine:
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
         """`optimisation.updates` AdamW steps; one without gradient is a step too, so that all regimes make as many."""
         ids, place = self._distinct(prompts)
-        for group in self._optimiser.param_groups:
+        masters = self._trained()
+        for group in masters.optimiser.param_groups:
             group["lr"], group["betas"] = optimisation.learning_rate, optimisation.betas
             group["weight_decay"] = optimisation.weight_decay
         tally, trained = Tally(terms, optimisation.updates), 0
-        gradients = Gradients(list(self.model.parameters()), optimisation.measure)
+        gradients = Gradients(masters.parameters, optimisation.measure)
         batches = minibatches(terms, optimisation.updates, optimisation.max_tokens)
         batches = settle(batches, prompts, self.score, optimisation.old_logprobs, optimisation.sampler_correction)
         for batch in batches:
@@ -155,7 +172,7 @@ class EmbeddedEngine:
             trained += self._backward(batch, ids, place, tally, gradients)
             if not math.isfinite(gradients.clip(optimisation.clip_norm)):
                 raise EngineError(f"policy {self.name}: the gradient of update {self._version} is not finite")
-            self._optimiser.step()
+            masters.step()
             self._version += 1
         return UpdateReport(
             terms=tally.reports(gradients.own_norm, gradients.peer_norm),
@@ -175,7 +192,7 @@ class EmbeddedEngine:
         def fill(new: Path) -> None:
             self.model.save_pretrained(new)
             self.tokenizer.save_pretrained(new)
-            checkpoint.save_moments(new / checkpoint.OPTIMISER, self._optimiser, self.model)
+            checkpoint.save_moments(new / checkpoint.OPTIMISER, self._trained())
 
         checkpoint.write(folder, self.name, self._version, fill)
 
@@ -185,23 +202,30 @@ class EmbeddedEngine:
         Raises CheckpointError, and then leaves the engine as it was.
         """
         seal = checkpoint.check(folder, self.name)
-        policy = open_policy(folder, self._device, self._chat, self.name)
+        policy = open_policy(folder, self._device, self._chat, self.name, self.precision)
         if (
             _shapes(policy.model) != _shapes(self.model)
             or policy.vocabulary.tokenizer.get_vocab() != self.tokenizer.get_vocab()
         ):
             raise CheckpointError(f"{folder}: another model or tokenizer than that of policy {self.name!r}")
-        optimiser = _optimiser(policy.model)
+        masters = None
         if checkpoint.OPTIMISER in seal.files:
-            checkpoint.load_moments(folder / checkpoint.OPTIMISER, optimiser, policy.model)
-        self._policy, self._optimiser, self._version = policy, optimiser, seal.version
+            masters = Masters(policy.model)
+            checkpoint.load_moments(folder / checkpoint.OPTIMISER, masters)
+        self._policy, self._masters, self._version = policy, masters, seal.version
 
     def close(self) -> None:
         """Free model and optimiser."""
         self.__dict__.pop("_policy", None)
-        self.__dict__.pop("_optimiser", None)
+        self.__dict__.pop("_masters", None)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def _trained(self) -> Masters:
+        """Made when first needed: a policy that is only sampled and scored has none."""
+        if self._masters is None:
+            self._masters = Masters(self.model)
+        return self._masters
 
     def _backward(
         self,
@@ -236,8 +260,9 @@ class EmbeddedEngine:
         return trained
 
     def _logprobs(self, ids: Sequence[list[int]], requests: Sequence[Request]) -> list[Tensor]:
+        policy = self._policy
         return answer_logprobs(
-            self.model, ids, requests, temperature=self._temperature, forbidden=self._policy.forbidden
+            policy.model, policy.head, ids, requests, temperature=self._temperature, forbidden=policy.forbidden
         )
 
     def _request(self, prompt: int, tokens: Int32[np.ndarray, "T"]) -> Request:
@@ -259,10 +284,6 @@ class EmbeddedEngine:
             size = max(1, CACHE_BYTES // (row * max(1, group)))
             yield order[:size]
             order = order[size:]
-
-
-def _optimiser(model: PreTrainedModel) -> torch.optim.AdamW:
-    return torch.optim.AdamW(model.parameters(), fused=True)
 
 
 def _shapes(model: PreTrainedModel) -> dict[str, torch.Size]:

@@ -10,8 +10,18 @@ import torch
 import transformers
 from jaxtyping import Float32, Int64
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
+from harness.allocation.precision import Precision, chosen, cpu_bf16
+from harness.engines.embedded.attention import GROUPED
+from harness.engines.embedded.head import Head
+from harness.engines.embedded.masks import kinds_of_layers
 from harness.engines.folder import check_small_files, check_weights
 from harness.engines.vocabulary import Vocabulary, in_one_line, open_vocabulary
 from harness.errors import EngineError
@@ -24,9 +34,10 @@ NEVER = -1e9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Policy:
-    """A model and what its tokens mean. stop: ids that end an answer. forbidden: added to the logits."""
+    """A model, its output layer and what its tokens mean. stop: ids that end an answer. forbidden: added to the logits."""
 
     model: PreTrainedModel
+    head: Head
     vocabulary: Vocabulary
     stop: Int64[Tensor, "E"]
     forbidden: Float32[Tensor, "V"]
@@ -40,13 +51,17 @@ class Policy:
         return int(2 * config.num_hidden_layers * heads * width * self.model.dtype.itemsize)
 
 
-def open_policy(folder: Path, device: torch.device, chat: bool, name: str) -> Policy:
-    """Load model (float32, dropout off) and tokenizer from a folder; nothing is downloaded, no code of it is run.
+def open_policy(
+    folder: Path, device: torch.device, chat: bool, name: str, precision: Precision | None = None
+) -> Policy:
+    """Load model (dropout off) and tokenizer from a folder; nothing is downloaded, no code of it is run.
+
+    precision: None takes what suits the folder's weights and the device (`allocation.precision`).
 
     Raises
     ------
     EngineError
-        One line: the folder does not open, a layer has other than full attention, or the tokenizer lacks what is needed.
+        One line: the folder does not open, a layer has neither full nor sliding attention, or the tokenizer lacks what is needed.
     """
     try:
         check_small_files(folder)
@@ -55,12 +70,17 @@ def open_policy(folder: Path, device: torch.device, chat: bool, name: str) -> Po
         raise EngineError(f"{name}: does not open: {error}") from error
     vocabulary = open_vocabulary(folder, chat, name)
     where = f"{name}: {folder}"
+    config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
+    check_layers(folder, config)
+    precision = precision or chosen(config.to_dict(), multiplies_bf16(device))
+    capped = getattr(config, "attn_logit_softcapping", None)  # which torch's kernels leave out
+    kernel = GROUPED if capped or (precision == "bf16" and device.type == "cpu") else "sdpa"
     try:
         opened: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             local_files_only=True,
-            dtype=torch.float32,
-            attn_implementation="sdpa",
+            dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
+            attn_implementation=kernel,
             use_safetensors=True,
             output_loading_info=True,
         )
@@ -69,17 +89,29 @@ def open_policy(folder: Path, device: torch.device, chat: bool, name: str) -> Po
     model, loaded = opened
     if loaded["missing_keys"]:
         raise EngineError(f"{where}: does not open: the weights lack {min(loaded['missing_keys'])}")
-    check_layers(folder, model.config)
     torch.nn.Module.to(model, device).train(False)
     forbidden = torch.zeros(vocabulary.size, device=device)
     forbidden[list(vocabulary.forbidden)] = NEVER
-    return Policy(model, vocabulary, torch.tensor(vocabulary.stop, device=device), forbidden)
+    try:
+        head = Head.of(model)
+    except EngineError as error:
+        raise EngineError(f"{where}: {error}") from None
+    return Policy(model, head, vocabulary, torch.tensor(vocabulary.stop, device=device), forbidden)
+
+
+def multiplies_bf16(device: torch.device) -> bool:
+    """Whether the device does so faster than fp32."""
+    return bool(cpu_bf16()) if device.type == "cpu" else torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def check_layers(folder: Path, config: PretrainedConfig) -> None:
-    """Raises EngineError for a model with layers that this engine cannot run."""
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
-        raise EngineError(
-            f"{folder}: {', '.join(sorted(kinds))} layers; the engine needs full attention in every layer"
-        )
+    """Raises EngineError, by name, for a model with layers that this engine cannot run."""
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    try:
+        kinds_of_layers(config)
+        if getattr(kind, "_is_stateful", False):
+            raise EngineError(f"recurrent layers ({config.model_type}); the engine runs full and sliding attention")
+        if getattr(config, "use_bidirectional_attention", False):
+            raise EngineError("layers that look ahead; the engine runs causal attention")
+    except EngineError as error:
+        raise EngineError(f"{folder}: {error}") from None

@@ -1,6 +1,6 @@
 """The sampling loop: prompts prefilled once, G answers each, finished rows dropped on the way.
 
-Any causal language model of transformers with full attention in every layer will do. Answers are drawn by inverse CDF
+Any causal language model of transformers whose layers have full or sliding attention will do. Answers are drawn by inverse CDF
 with one uniform per (answer seed, position), so an answer depends on its seed and the weights, not on its neighbours
 (up to the rounding of a matrix product, which may differ between batch shapes).
 """
@@ -16,8 +16,13 @@ from jaxtyping import Bool, Float, Float32, Float64, Int64, UInt64
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from harness.engines.embedded.masks import by_layer, causal, kinds_of_layers, left_pad, positions
+
 COMPACTION = 0.25
 """Share of finished rows at which they are dropped: a compaction copies the cache, a finished row costs a full one."""
+
+BLOCK = 2048
+"""Ids whose probabilities are summed before one among them is sought."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,31 +90,6 @@ def _mix(z: np.ndarray) -> np.ndarray:
     return mixed
 
 
-def left_pad(
-    prompts: Sequence[Sequence[int]], device: torch.device, dtype: torch.dtype
-) -> tuple[Int64[Tensor, "P L"], Float[Tensor, "P L"]]:
-    """Prompt ids, and 0 where a prompt has a token, the lowest number of `dtype` where it is padded."""
-    width = max(map(len, prompts))
-    ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device)
-    hidden = torch.tensor([[True] * (width - len(p)) + [False] * len(p) for p in prompts], device=device)
-    return ids, hidden.to(dtype) * torch.finfo(dtype).min
-
-
-def look_ahead(width: int, like: Tensor) -> Float[Tensor, "W W"]:
-    """Additive mask of the future; finite, so that a row that may see nothing stays a number."""
-    return like.new_full((width, width), torch.finfo(like.dtype).min).triu(1)
-
-
-def causal(padding: Float[Tensor, "P L"]) -> Float[Tensor, "P 1 L L"]:
-    """Additive mask of a prefill."""
-    return torch.minimum(look_ahead(padding.shape[1], padding), padding[:, None, None, :])
-
-
-def positions(padding: Float[Tensor, "P L"]) -> Int64[Tensor, "P L"]:
-    """Position ids of left-padded prompts, 0 on the padding."""
-    return ((padding == 0).cumsum(1) - 1).clamp(min=0)
-
-
 @torch.inference_mode()
 def draw(
     model: PreTrainedModel,
@@ -132,14 +112,14 @@ def draw(
     forbidden
         Added to the logits: 0, or a large negative number for ids that are never content.
     """
-    device = stop.device
+    device, kinds = stop.device, kinds_of_layers(model.config)
     answers = seeds.size
     ids, padding = left_pad(prompts, device, model.dtype)
     cache = KeyValues(ids.shape[1])
     where = positions(padding)
     logits = model(
         input_ids=ids,
-        attention_mask=causal(padding),
+        attention_mask=by_layer(causal(padding), kinds),
         position_ids=where,
         past_key_values=cache,
         use_cache=True,
@@ -172,7 +152,7 @@ def draw(
         position = position + 1
         logits = model(
             input_ids=token[:, None],
-            attention_mask=mask[..., : cache.length + 1],
+            attention_mask=by_layer(mask[..., : cache.length + 1], kinds),
             position_ids=position,
             past_key_values=cache,
             use_cache=True,
@@ -187,13 +167,31 @@ def _choose(
     """A token per row with its log-probability."""
     scaled = logits.float() if temperature in (0.0, 1.0) else logits.float() / temperature
     logp = torch.log_softmax(scaled + forbidden, dim=-1)
-    if temperature == 0:
-        token = logp.argmax(dim=-1)
-    else:
-        # The first id whose cumulative probability reaches the threshold has a positive probability itself.
-        cumulative = logp.exp().cumsum(dim=-1, dtype=torch.float64)
-        token = torch.searchsorted(cumulative, (chance * cumulative[:, -1])[:, None]).squeeze(1)
+    token = logp.argmax(dim=-1) if temperature == 0 else _inverse(logp.exp(), chance)
     return token, logp.gather(1, token[:, None]).squeeze(1)
+
+
+def _inverse(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> Int64[Tensor, "B"]:
+    """By inverse CDF in float64; in a large vocabulary first a block of ids, then one in it by what is left of the chance."""
+    size = weights.shape[1]
+    if size <= BLOCK:
+        return _reached(weights, chance)[0]
+    blocks = torch.nn.functional.pad(weights, (0, -size % BLOCK)) if size % BLOCK else weights
+    blocks = blocks.unflatten(1, (-1, BLOCK))
+    block, chance = _reached(blocks.sum(2), chance)
+    return block * BLOCK + _reached(blocks[torch.arange(len(block), device=block.device), block], chance)[0]
+
+
+def _reached(
+    weights: Float[Tensor, "B K"], chance: Float64[Tensor, "B"]
+) -> tuple[Int64[Tensor, "B"], Float64[Tensor, "B"]]:
+    """The first index whose cumulative weight reaches `chance` of the total, which has a positive weight itself; and which share,
+    in (0, 1], of that index's weight was needed."""
+    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
+    wanted = (chance * cumulative[:, -1])[:, None]
+    index = torch.searchsorted(cumulative, wanted)
+    share = 1 - (cumulative.gather(1, index) - wanted) / weights.gather(1, index)
+    return index.squeeze(1), share.squeeze(1).clamp(min=2.0**-53)
 
 
 def _gather(tokens: Int64[Tensor, "N T"], logprobs: Float[Tensor, "N T"], stop: Tensor) -> Drawn:

@@ -1,6 +1,7 @@
 """Log-probabilities of given answers, with gradient: each prompt goes through the model once, its answers over its cache.
 
-Answers are sorted by length and right-padded in buckets; the log-softmax is taken at answer positions only.
+Answers are sorted by length and right-padded in buckets; the output layer sees answer positions only, and of a large vocabulary
+never all at once.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Float32
+from jaxtyping import Float32, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.engines.embedded.sampling import causal, left_pad, look_ahead, positions
+from harness.engines.embedded.head import Head, logprobs, whole_logprobs
+from harness.engines.embedded.masks import after, by_layer, causal, kinds_of_layers, left_pad, positions
 
 PASS_COST = 64
 """Padding, in tokens, that a bucket may hold before another forward pass is cheaper (measured on the micro families)."""
@@ -54,49 +56,76 @@ class Prefix:
 
 def answer_logprobs(
     model: PreTrainedModel,
+    head: Head,
     prompts: Sequence[Sequence[int]],
     requests: Sequence[Request],
     *,
     temperature: float,
     forbidden: Float32[Tensor, "V"],
-) -> list[Float[Tensor, "T"]]:
+) -> list[Float32[Tensor, "T"]]:
     """Log-probabilities (nats, at `temperature`) of each request's tokens, in the requests' order."""
-    device = forbidden.device
+    device, kinds = forbidden.device, kinds_of_layers(model.config)
     used = sorted({request.prompt for request in requests})
     place = {prompt: row for row, prompt in enumerate(used)}
     ids, padding = left_pad([prompts[prompt] for prompt in used], device, model.dtype)
+    order = buckets([len(request.tokens) for request in requests])
+    targets = [_right_pad([requests[index].tokens for index in bucket], device) for bucket in order]
+    lengths = [[len(requests[index].tokens) for index in bucket] for bucket in order]
+    large = not head.fits(sum(map(sum, lengths)))
+    inputs = _inputs(model, [ids, *(t[:, :-1] for t in targets)], at_once=large)
+
     prefix = Prefix()
-    first = model(
-        input_ids=ids,
-        attention_mask=causal(padding),
+    first = model.base_model(
+        **inputs[0],
+        attention_mask=by_layer(causal(padding), kinds),
         position_ids=positions(padding),
         past_key_values=prefix,
         use_cache=True,
-        logits_to_keep=1,
-    ).logits
-    result: list[Tensor | None] = [None] * len(requests)
-    for bucket in buckets([len(request.tokens) for request in requests]):
-        chosen = [requests[index] for index in bucket]
-        width = len(chosen[0].tokens)
-        rows = torch.tensor([place[request.prompt] for request in chosen], device=device)
-        targets = torch.tensor([[*r.tokens, *[0] * (width - len(r.tokens))] for r in chosen], device=device)
-        logits = first[rows]
-        if width > 1:
-            later = model(
-                input_ids=targets[:, :-1],
-                attention_mask=_after(padding[rows], width - 1),
-                position_ids=(padding[rows] == 0).sum(1, keepdim=True) + torch.arange(width - 1, device=device),
+    ).last_hidden_state[:, -1:]
+    opened = None if large else head.logits(first)
+    found: list[Tensor] = []
+    for bucket, taught, given in zip(order, targets, inputs[1:], strict=True):
+        width = taught.shape[1] - 1
+        rows = torch.tensor([place[requests[index].prompt] for index in bucket], device=device)
+        hidden, logits = first[rows], None if opened is None else opened[rows]
+        if width:
+            later = model.base_model(
+                **given,
+                attention_mask=by_layer(after(padding[rows], width), kinds),
+                position_ids=(padding[rows] == 0).sum(1, keepdim=True) + torch.arange(width, device=device),
                 past_key_values=Prefix(prefix.layers, rows),
                 use_cache=True,
-            ).logits
-            logits = torch.cat([logits, later], dim=1)
-        scaled = logits.float() if temperature == 1.0 else logits.float() / temperature
-        logp = -torch.nn.functional.cross_entropy(
-            (scaled + forbidden).flatten(0, 1), targets.flatten(), reduction="none"
-        ).view_as(targets)
-        for row, index in enumerate(bucket):
-            result[index] = logp[row, : len(chosen[row].tokens)]
-    return [values for values in result if values is not None]
+            ).last_hidden_state
+            if logits is None:
+                hidden = torch.cat([hidden, later], dim=1)
+            else:
+                logits = torch.cat([logits, head.logits(later)], dim=1)
+        found.append(hidden if logits is None else whole_logprobs(logits, taught, temperature, forbidden))
+
+    parts = [block[row, :n] for block, sizes in zip(found, lengths, strict=True) for row, n in enumerate(sizes)]
+    if large:
+        ids = torch.cat(
+            [block[row, :n] for block, sizes in zip(targets, lengths, strict=True) for row, n in enumerate(sizes)]
+        )
+        parts = list(logprobs(head, torch.cat(parts), ids, temperature, forbidden).split([len(part) for part in parts]))
+    back = {index: number for number, index in enumerate(index for bucket in order for index in bucket)}
+    return [parts[back[index]] for index in range(len(requests))]
+
+
+def _right_pad(answers: Sequence[Sequence[int]], device: torch.device) -> Int64[Tensor, "B T"]:
+    """The first answer is the longest."""
+    width = len(answers[0])
+    return torch.tensor([[*answer, *[0] * (width - len(answer))] for answer in answers], device=device)
+
+
+def _inputs(model: PreTrainedModel, blocks: Sequence[Tensor], at_once: bool) -> list[dict[str, Tensor]]:
+    """What each of several passes is given. at_once: looked up together, as each look-up's gradient has the vocabulary's size."""
+    if not at_once:
+        return [{"input_ids": block} for block in blocks]
+    look_up = model.get_input_embeddings()
+    flat = look_up(torch.cat([block.flatten() for block in blocks]))  # type: ignore[no-untyped-call]
+    parts = flat.split([block.numel() for block in blocks])
+    return [{"inputs_embeds": part.view(*block.shape, -1)} for part, block in zip(parts, blocks, strict=True)]
 
 
 def buckets(lengths: Sequence[int]) -> list[list[int]]:
@@ -128,12 +157,3 @@ def microbatches(prompts: Sequence[Sequence[int]], requests: Sequence[Request], 
         tokens += cost
     if piece:
         yield piece
-
-
-def _after(padding: Float[Tensor, "B L"], width: int) -> Float[Tensor, "B 1 W L+W"]:
-    """Additive mask of answers over their prompts: padding hidden, no look-ahead; right padding sees only what is left of it."""
-    future = look_ahead(width, padding)
-    rows = padding.shape[0]
-    return torch.cat(
-        [padding[:, None, None, :].expand(rows, 1, width, -1), future.expand(rows, 1, width, width)], dim=3
-    )

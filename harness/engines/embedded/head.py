@@ -1,0 +1,135 @@
+"""The output layer: from a model's last hidden states to the log-probabilities of given tokens, whatever the vocabulary's size.
+
+Logits that fit `WHOLE` are made at once. Larger ones are made for some of the vocabulary at a time, forward and again backward,
+so that a token costs a hidden state and not a row of the vocabulary (the idea of Wijmans et al., arXiv 2411.09009).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+from torch.nn.functional import cross_entropy, linear
+from transformers import PreTrainedModel
+
+from harness.errors import EngineError
+
+WHOLE = 1 << 23
+"""Logits that exist at once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Head:
+    """weight, bias: of the linear layer. factor: its outputs are multiplied by this. cap: then bounded by cap * tanh(x / cap)."""
+
+    weight: Float[Tensor, "V D"]
+    bias: Float[Tensor, "V"] | None
+    factor: float
+    cap: float | None
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> Head:
+        """Raises EngineError for an output layer of another form."""
+        layer: Any = model.get_output_embeddings()
+        config = model.config.get_text_config()
+        factor = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1.0)
+        head = cls(layer.weight, layer.bias, factor, getattr(config, "final_logit_softcapping", None))
+        with torch.inference_mode():
+            ids = torch.arange(1, 5, device=layer.weight.device)[None]
+            hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            if not torch.allclose(
+                head.logits(hidden), model(input_ids=ids, use_cache=False).logits, rtol=1e-2, atol=1e-3
+            ):
+                raise EngineError(f"an output layer that is no matrix, factor and cap ({config.model_type})")
+        return head
+
+    def fits(self, positions: int) -> bool:
+        """Whether the logits of so many positions may exist at once."""
+        return positions * len(self.weight) <= WHOLE
+
+    def logits(self, hidden: Float[Tensor, "*N D"], rows: slice = slice(None)) -> Float[Tensor, "*N V"]:
+        """Of some rows of the vocabulary, as the model itself makes them."""
+        found = linear(hidden, self.weight[rows], None if self.bias is None else self.bias[rows])
+        if self.factor != 1.0:
+            found = found * self.factor
+        return found if self.cap is None else torch.tanh(found / self.cap) * self.cap
+
+
+def whole_logprobs(
+    logits: Float[Tensor, "B T V"], targets: Int64[Tensor, "B T"], temperature: float, forbidden: Float32[Tensor, "V"]
+) -> Float32[Tensor, "B T"]:
+    """Log-probabilities of `targets`, nats. forbidden: added to the logits."""
+    scaled = logits.float() if temperature == 1.0 else logits.float() / temperature
+    entropy = cross_entropy((scaled + forbidden).flatten(0, 1), targets.flatten(), reduction="none")
+    return -entropy.view_as(targets)
+
+
+def logprobs(
+    head: Head,
+    hidden: Float[Tensor, "N D"],
+    targets: Int64[Tensor, "N"],
+    temperature: float,
+    forbidden: Float32[Tensor, "V"],
+) -> Float32[Tensor, "N"]:
+    """The same from hidden states, by parts of the vocabulary."""
+    found: Tensor = _InParts.apply(hidden, head.weight, head.bias, head, targets, temperature, forbidden)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _InParts(torch.autograd.Function):
+    """Forward keeps hidden states and the log of each row's sum; backward makes each part's logits again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, head: Head,
+        targets: Tensor, temperature: float, forbidden: Tensor,
+    ) -> Tensor:  # fmt: skip
+        ctx.head, ctx.temperature = head, temperature
+        total = hidden.new_full((len(hidden),), -torch.inf, dtype=torch.float32)
+        wanted = torch.empty_like(total)
+        for rows in _parts(len(hidden), len(weight)):
+            scaled = _scaled(head.logits(hidden, rows), temperature, forbidden[rows])
+            total = torch.logaddexp(total, scaled.logsumexp(1))
+            here = ((targets >= rows.start) & (targets < rows.stop)).nonzero().squeeze(1)
+            wanted[here] = scaled[here, targets[here] - rows.start]
+        ctx.save_for_backward(hidden, targets, forbidden, total)
+        return wanted - total
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        hidden, targets, forbidden, total = ctx.saved_tensors
+        head: Head = ctx.head
+        outer = head.factor / ctx.temperature
+        to_hidden = torch.zeros_like(hidden, dtype=torch.float32)
+        to_weight = torch.empty_like(head.weight)
+        to_bias = None if head.bias is None else torch.empty_like(head.bias)
+        for rows in _parts(len(hidden), len(head.weight)):
+            logits = head.logits(hidden, rows)
+            scaled = _scaled(logits, ctx.temperature, forbidden[rows])
+            change = scaled.sub_(total[:, None]).exp_().mul_(-slope[:, None])
+            here = ((targets >= rows.start) & (targets < rows.stop)).nonzero().squeeze(1)
+            change[here, targets[here] - rows.start] += slope[here]
+            if head.cap is not None:
+                change *= 1 - (logits.float() / head.cap) ** 2
+            change = (change * outer if outer != 1.0 else change).to(hidden.dtype)
+            to_hidden += change @ head.weight[rows]
+            torch.mm(change.T, hidden, out=to_weight[rows])
+            if to_bias is not None:
+                torch.sum(change, 0, out=to_bias[rows])
+        return to_hidden.to(hidden.dtype), to_weight, to_bias, None, None, None, None
+
+
+def _scaled(logits: Tensor, temperature: float, forbidden: Tensor) -> Tensor:
+    """A copy in fp32. Most parts forbid nothing, and a pass over all logits costs."""
+    scaled = logits.to(torch.float32, copy=True)
+    if temperature != 1.0:
+        scaled /= temperature
+    return scaled.add_(forbidden) if forbidden.any() else scaled
+
+
+def _parts(positions: int, vocabulary: int) -> list[slice]:
+    width = max(1, WHOLE // positions)
+    return [slice(start, min(start + width, vocabulary)) for start in range(0, vocabulary, width)]

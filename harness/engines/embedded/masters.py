@@ -1,0 +1,57 @@
+"""What the optimiser moves: fp32 weights, whatever precision the model computes in.
+
+A model in fp32 is its own master. One in bf16 has an fp32 copy of each parameter, to which gradients go as soon as a backward
+pass has made them, so that micro-batches add up in fp32 and no second set of gradients is kept.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+
+class Masters:
+    """Master weights of `model` by parameter name, and AdamW over them."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.named: dict[str, nn.Parameter] = {}
+        self._published: list[tuple[Tensor, nn.Parameter]] = []
+        for name, parameter in model.named_parameters():
+            if parameter.dtype == torch.float32:
+                self.named[name] = parameter
+                continue
+            master = self.named[name] = nn.Parameter(parameter.detach().float())
+            self._published.append((parameter.detach(), master))
+            parameter.register_post_accumulate_grad_hook(lambda p, to=master: _hand_over(p, to))
+        self.optimiser = torch.optim.AdamW(self.parameters, fused=True)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return list(self.named.values())
+
+    @property
+    def separate(self) -> bool:
+        """Whether the model computes on copies."""
+        return bool(self._published)
+
+    def step(self) -> None:
+        """One step of AdamW, seen by the model."""
+        self.optimiser.step()
+        self.publish()
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Round the masters into the model."""
+        for parameter, master in self._published:
+            parameter.copy_(master)
+
+
+@torch.no_grad()
+def _hand_over(parameter: Tensor, master: nn.Parameter) -> None:
+    assert parameter.grad is not None
+    if master.grad is None:
+        master.grad = parameter.grad.float()
+    else:
+        master.grad += parameter.grad
+    parameter.grad = None

@@ -1,0 +1,129 @@
+"""The embedded engine on random models of the architectures that matter, against transformers' own generation and forward pass.
+
+Windows are shorter than the prompts, so that sampling, prefixes and teacher forcing must each hide what lies too far back.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3Config,
+    RwkvConfig,
+)
+
+from harness.engines.embedded.engine import EmbeddedEngine
+from harness.engines.embedded.families import build_tokenizer
+from harness.engines.protocol import Sampling
+from harness.errors import EngineError
+
+WINDOW, NEW = 7, 24
+SIZES = {
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.2,
+}
+GROUPED = {"num_key_value_heads": 2, "head_dim": 16}
+GEMMA = {**SIZES, **GROUPED, "sliding_window": WINDOW, "query_pre_attn_scalar": 16}
+MIXED = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
+CONFIGS = {
+    "llama": (LlamaConfig, SIZES | GROUPED),
+    "qwen2": (Qwen2Config, SIZES | {"num_key_value_heads": 2}),
+    "qwen2-windows": (
+        Qwen2Config,
+        SIZES
+        | {"num_key_value_heads": 2, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
+    ),
+    "qwen3": (Qwen3Config, SIZES | GROUPED),
+    "gemma2": (Gemma2Config, GEMMA | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0}),
+    "gemma3": (Gemma3TextConfig, GEMMA | {"layer_types": MIXED}),
+    "mistral": (MistralConfig, SIZES | GROUPED | {"sliding_window": WINDOW}),
+    "neox": (GPTNeoXConfig, SIZES),
+    "gpt2": (
+        GPT2Config,
+        {"n_embd": 48, "n_layer": 4, "n_head": 4, "n_positions": 128, "initializer_range": 0.2}
+        | dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+    ),
+}
+
+
+def build(kind, folder):
+    tokenizer = build_tokenizer("llama")
+    make, options = CONFIGS[kind]
+    config = make(**options, vocab_size=len(tokenizer), pad_token_id=0, eos_token_id=1, bos_token_id=None)
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_as_transformers_itself(kind, tmp_path, prompts):
+    """Greedy answers are those of `generate`, and sampled log-probabilities those of a plain forward pass over the whole text."""
+    build(kind, tmp_path)
+    prompts = sorted(prompts, key=lambda p: -len(p.text))[:4] + list(prompts[:4])
+    engine = EmbeddedEngine("a", tmp_path, device="cpu")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager").eval()
+    ids = [engine.tokenizer.encode(p.text) for p in prompts]
+    assert min(map(len, ids)) > WINDOW
+    greedy = engine.sample(prompts, np.zeros((len(prompts), 1), np.uint64), Sampling(0.0, NEW))
+    for start, (ours,) in zip(ids, greedy, strict=True):
+        batch = torch.tensor([start])
+        theirs = model.generate(
+            batch, attention_mask=torch.ones_like(batch), do_sample=False, max_new_tokens=NEW, suppress_tokens=[0]
+        )[0, len(start) :]
+        assert ours.tokens.tolist() == theirs.tolist()
+
+    seeds = np.arange(3 * len(prompts), dtype=np.uint64).reshape(-1, 3)
+    samples = engine.sample(prompts, seeds, Sampling(1.0, NEW))
+    flat = [(start, p, s) for start, p, group in zip(ids, prompts, samples, strict=True) for s in group]
+    scores = engine.score([p for _, p, _ in flat], [s.tokens for _, _, s in flat])
+    for (start, _, sample), score in zip(flat, scores, strict=True):
+        whole = torch.tensor([[*start, *sample.tokens.tolist()]])
+        with torch.no_grad():
+            logits = model(whole).logits[0, len(start) - 1 : -1]
+        logits[:, 0] = -1e9
+        plain = logits.log_softmax(-1).gather(1, whole[0, len(start) :, None])[:, 0].numpy()
+        assert np.abs(plain - sample.logprobs).max() < 1e-4
+        assert np.abs(plain - score).max() < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "mistral"])
+def test_the_windows_matter(kind, tmp_path, prompts):
+    """Otherwise the test above could not fail: with a wide window the log-probabilities are others."""
+    build(kind, tmp_path)
+    sample = EmbeddedEngine("a", tmp_path, device="cpu").sample(prompts[:1], np.zeros((1, 1), np.uint64), Sampling())
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"sliding_window": 100}))
+    (wide,) = EmbeddedEngine("a", tmp_path, device="cpu").score(prompts[:1], [sample[0][0].tokens])
+    assert np.abs(wide - sample[0][0].logprobs).max() > 0.01
+
+
+def test_what_is_neither_full_nor_sliding_is_refused_by_name(tmp_path):
+    for kind, change, words in (
+        ("qwen3", {"layer_types": ["chunked_attention", "linear_attention", *MIXED[2:]]}, "chunked_attention, linear_"),
+        ("qwen3", {"layer_types": MIXED}, "without a sliding_window"),
+        ("gemma3", {"use_bidirectional_attention": True}, "look ahead"),
+    ):
+        build(kind, tmp_path)
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps(config | change))
+        with pytest.raises(EngineError, match=words):
+            EmbeddedEngine("a", tmp_path, device="cpu")
+    config = RwkvConfig(hidden_size=32, num_hidden_layers=2, vocab_size=416)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(EngineError, match=r"recurrent layers \(rwkv\)"):
+        EmbeddedEngine("a", tmp_path, device="cpu")

@@ -1,0 +1,182 @@
+"""What only large models need: vocabularies in parts, choices in two steps, bf16 with fp32 masters."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from test_architectures import CONFIGS, build
+from transformers import AutoModelForCausalLM
+
+from harness.allocation import precision
+from harness.engines.conformance import (
+    Case,
+    broken_checkpoints_are_refused,
+    greedy_ignores_the_seed,
+    restored_engine_continues_exactly,
+    samples_are_well_formed,
+    updates_without_gradient_change_nothing,
+)
+from harness.engines.embedded import head, sampling
+from harness.engines.embedded.engine import EmbeddedEngine
+from harness.engines.protocol import Optimisation, Sampling
+from harness.learning.terms import Objective, Term, TermAnswer
+
+one_family = pytest.mark.parametrize("folder", ["qwen"], indirect=True)
+HALF_CHECKS = (
+    samples_are_well_formed,
+    greedy_ignores_the_seed,
+    updates_without_gradient_change_nothing,
+    restored_engine_continues_exactly,
+    broken_checkpoints_are_refused,
+)
+
+
+def gradient_of(engine, prompts, samples):
+    rng = np.random.default_rng(0)
+    answers = tuple(
+        TermAnswer(p.id, s.tokens, float(rng.normal()), s.logprobs)
+        for p, group in zip(prompts, samples, strict=True)
+        for s in group
+    )
+    still = Optimisation(learning_rate=0.0, clip_norm=1e9, max_tokens=24)
+    engine.update(prompts, [Term("own", "own", Objective(), answers)], still)
+    return {name: p.grad.clone() for name, p in engine._masters.named.items()}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_vocabularies_in_parts_give_the_same(kind, tmp_path, prompts, monkeypatch):
+    """Log-probabilities and gradients, with caps and ungrouped ids; no part holds more than a few ids."""
+    build(kind, tmp_path)
+    prompts = prompts[:4]
+    seeds = np.arange(12, dtype=np.uint64).reshape(4, 3)
+    scores, gradients = [], []
+    for whole in (1 << 23, 1500):
+        monkeypatch.setattr(head, "WHOLE", whole)
+        engine = EmbeddedEngine("a", tmp_path, device="cpu", temperature=0.7)
+        samples = engine.sample(prompts, seeds, Sampling(0.7, 24))
+        scores.append(engine.score([p for p in prompts for _ in range(3)], [s.tokens for g in samples for s in g]))
+        gradients.append(gradient_of(engine, prompts, samples))
+    assert not engine._policy.head.fits(sum(len(s.tokens) for g in samples for s in g))
+    for whole, parts in zip(*scores, strict=True):
+        np.testing.assert_allclose(whole, parts, atol=2e-5)
+    for name, whole in gradients[0].items():
+        scale = float(whole.abs().max()) or 1.0
+        torch.testing.assert_close(whole / scale, gradients[1][name] / scale, rtol=1e-4, atol=1e-5)
+
+
+def test_memory_of_a_large_vocabulary_stays_small(monkeypatch):
+    """400 tokens over 200,000 ids are 320 MB of logits: no tensor of that size may exist, forward or backward."""
+    monkeypatch.setattr(head, "WHOLE", 1 << 20)
+    weight = torch.randn(200_000, 8, requires_grad=True)
+    hidden = torch.randn(400, 8, requires_grad=True)
+    layer = head.Head(weight, None, 1.0, None)
+    largest = 0
+
+    class Largest(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            nonlocal largest
+            out = function(*args, **(kwargs or {}))
+            largest = max([largest, *(t.numel() for t in [out] if isinstance(t, torch.Tensor))])
+            return out
+
+    targets = torch.arange(400) * 499
+    with Largest():
+        found = head.logprobs(layer, hidden, targets, 1.0, torch.zeros(200_000))
+        found.sum().backward()
+    assert largest <= 200_000 * 8
+    with torch.no_grad():
+        plain = (hidden[:5] @ weight.T).log_softmax(1)[range(5), targets[:5]]
+    torch.testing.assert_close(found[:5].detach(), plain, rtol=1e-5, atol=1e-5)
+
+
+def test_choice_in_two_steps_is_the_choice_in_one():
+    rng = np.random.default_rng(1)
+    for size in (5000, 3 * sampling.BLOCK, sampling.BLOCK + 1):
+        logits = torch.from_numpy(rng.normal(0, 3, (64, size)).astype(np.float32))
+        logits[:, rng.integers(0, size, size // 2)] = -1e9
+        chance = torch.from_numpy(rng.random(64))
+        chance[:2] = torch.tensor([1.0, 2.0**-53])
+        weights = logits.log_softmax(1).exp()
+        one = sampling._reached(weights, chance)[0]
+        two = sampling._inverse(weights, chance)
+        assert (weights.gather(1, two[:, None]) > 0).all()
+        assert (one == two).sum() >= 62, "float32 sums of blocks may move a choice by an id, seldom"
+        assert ((one - two).abs() <= 50).all()
+
+
+def test_choice_in_two_steps_follows_the_distribution():
+    weights = torch.rand(1, 3 * sampling.BLOCK, generator=torch.Generator().manual_seed(0)) ** 8
+    draws = 200_000
+    chance = torch.from_numpy(np.random.default_rng(0).random(draws))
+    token = torch.cat([sampling._inverse(weights.expand(len(c), -1), c) for c in chance.split(2000)])
+    seen = torch.bincount(token, minlength=weights.shape[1]).double()
+    wanted = (weights[0].double() / weights.sum() * draws).clamp(min=1e-9)
+    # Ids in 60 groups, so that each is expected often enough for a chi-square.
+    seen, wanted = (v.view(-1, 64).sum(0)[:60] for v in (seen, wanted))
+    assert float(((seen - wanted) ** 2 / wanted).sum()) < 60 + 4 * np.sqrt(120)
+
+
+@one_family
+@pytest.mark.parametrize("check", HALF_CHECKS, ids=lambda c: c.__name__)
+def test_bf16_conformance(check, folder, prompts, tmp_path):
+    check(Case(lambda name: EmbeddedEngine(name, folder, device="cpu", dtype="bf16"), prompts[:7], tmp_path))
+
+
+@one_family
+def test_bf16_computes_as_fp32_within_its_error(folder, prompts):
+    engines = [EmbeddedEngine("a", folder, device="cpu", dtype=dtype) for dtype in ("fp32", "bf16")]
+    seeds = np.arange(24, dtype=np.uint64).reshape(6, 4)
+    samples = engines[0].sample(prompts[:6], seeds, Sampling(1.0, 24))
+    asked = [p for p in prompts[:6] for _ in range(4)], [s.tokens for g in samples for s in g]
+    exact, rounded = (np.concatenate(e.score(*asked)) for e in engines)
+    assert 1e-5 < np.abs(exact - rounded).mean() < 0.03
+    exact, rounded = (torch.cat([g.flatten() for g in gradient_of(e, prompts[:6], samples).values()]) for e in engines)
+    assert rounded.dtype == torch.float32
+    assert torch.nn.functional.cosine_similarity(exact, rounded, dim=0) > 0.99
+
+
+@one_family
+def test_bf16_masters_learn_what_bf16_weights_would_lose(folder, prompts, tmp_path):
+    """Steps far below a weight's bf16 spacing add up in the masters; the model's own weights follow once they are large enough."""
+    engine = EmbeddedEngine("a", folder, device="cpu", dtype="bf16")
+    samples = engine.sample(prompts[:4], np.arange(16, dtype=np.uint64).reshape(4, 4), Sampling(1.0, 24))
+    answers = tuple(
+        TermAnswer(p.id, s.tokens, 1.0, s.logprobs) for p, g in zip(prompts, samples, strict=False) for s in g
+    )
+    term = Term("own", "own", Objective(form="nll"), answers)
+    before = {n: p.detach().clone() for n, p in engine.model.named_parameters()}
+    engine.update(prompts[:4], [term], Optimisation(learning_rate=1e-6))
+    moved = [(p != before[n]).float().mean() for n, p in engine.model.named_parameters()]
+    assert max(moved) < 0.2
+    for _ in range(20):
+        engine.update(prompts[:4], [term], Optimisation(learning_rate=1e-3))
+    assert engine.score(prompts[:1], [answers[0].tokens])[0].mean() > answers[0].denominator.mean() + 0.1
+    engine.save(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved/config.json").read_text())["dtype"] == "bfloat16"
+
+
+@one_family
+def test_default_precision(folder, tmp_path, monkeypatch):
+    """fp32 for weights in fp32; bf16 for weights in half precision, where the CPU multiplies it fast."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    monkeypatch.setattr("harness.engines.embedded.loading.cpu_bf16", lambda: "AMX")
+    engine = EmbeddedEngine("a", folder, device="cpu")
+    assert engine.precision == "fp32"
+    model.to(torch.bfloat16).save_pretrained(tmp_path)
+    engine.tokenizer.save_pretrained(tmp_path)
+    assert EmbeddedEngine("a", tmp_path, device="cpu").precision == "bf16"
+    assert EmbeddedEngine("a", tmp_path, device="cpu", dtype="fp32").precision == "fp32"
+    monkeypatch.setattr("harness.engines.embedded.loading.cpu_bf16", lambda: "")
+    assert EmbeddedEngine("a", tmp_path, device="cpu").precision == "fp32"
+
+
+def test_cpu_flags(monkeypatch, tmp_path):
+    for flags, name in (("fpu amx_tile amx_bf16", "AMX"), ("avx512f avx512_bf16", "AVX512-BF16"), ("avx512f", "")):
+        (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags\t\t: {flags}\n")
+        monkeypatch.setattr(precision, "Path", lambda _: tmp_path / "cpuinfo")
+        precision.cpu_bf16.cache_clear()
+        assert precision.cpu_bf16() == name
+    precision.cpu_bf16.cache_clear()
