@@ -427,8 +427,11 @@ class Torture:
         from harness.verification.messages import Limits
         from harness.verification.verifier import Verifier
 
-        pairs = [(f"x^{i}+{j}", f"The answer is \\boxed{{{j}+x^{{{i}}}}}") for i in range(2, 8) for j in range(1, 9)]
-        pairs += [(f"x^{i}+{j}", f"\\boxed{{{j}-x^{{{i}}}}}") for i in range(2, 8) for j in range(1, 9)]
+        pairs = [  # sums need the algebra system, so they are decided in a process of the pool
+            (f"\\sum_{{i=1}}^{{{n}}} i^2", f"The answer is \\boxed{{{n * (n + 1) * (2 * n + 1) // 6 + off}}}")
+            for n in range(3, 51)
+            for off in (0, 1)
+        ]
         limits = Limits(wall_seconds=3.0)
         with Verifier(workers=2, limits=limits) as quiet:
             expected = quiet.verify(pairs)
