@@ -128,11 +128,13 @@ def run_trl(name: str, folder: Path, length: int, steps: int, others: Callable[[
     return turns
 
 
-def timed(work: Work, seed: int) -> tuple[float, float, int]:
+def timed(work: Work, seed: int, name: str = "own step") -> tuple[float, float, int]:
     """CPU-seconds, seconds, tokens."""
     cpu, wall = time.process_time(), time.perf_counter()
     tokens = work(seed)
-    return time.process_time() - cpu, time.perf_counter() - wall, tokens
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    print(f"  round {seed}: {name}: {tokens} tokens, {cpu:.1f} CPU-s, {wall:.1f} s", flush=True)
+    return cpu, wall, tokens
 
 
 def per_token(spent: list[tuple[float, float, int]], clock: int) -> float:
@@ -168,7 +170,7 @@ def compare_sampling(folder: Path, length: int, rounds: int, precisions: list[st
             folder, dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
         )
         works[f"generate {dtype}"] = partial(generate, model.eval(), tokenizer, length)
-    first = {name: timed(work, 0) for name, work in works.items()}
+    first = {name: timed(work, 0, name) for name, work in works.items()}
     best = {
         side: min((n for n in works if n.startswith(side)), key=lambda n: first[n][0] / first[n][2])
         for side in ("own", "generate")
@@ -176,7 +178,7 @@ def compare_sampling(folder: Path, length: int, rounds: int, precisions: list[st
     spent: dict[str, list[tuple[float, float, int]]] = {side: [] for side in best}
     for seed in range(1, rounds + 1):
         for side, name in best.items():
-            spent[side].append(timed(works[name], seed))
+            spent[side].append(timed(works[name], seed, name))
     return {
         "best": best,
         "first_cpu_ms_per_token": {name: round(1e3 * s[0] / s[2], 2) for name, s in first.items()},

@@ -100,9 +100,9 @@ def _layout(kind: KindPlan, owner: Cell | Suite) -> Mapping[str, Mapping[str, in
     """The planned options of each policy's engine; the suite's own come before them."""
     chosen: dict[str, int | float | bool]
     if kind.layout is None:
-        chosen = {"threads": max(b.cores for b in kind.bundles)}
-        chosen |= {"micro_tokens": kind.micro_tokens} if kind.micro_tokens else {}
-        return {p.name: chosen for group in _groups(owner) for p in group.policies}
+        own = {"threads": max(b.cores for b in kind.bundles)}
+        own |= {"micro_tokens": kind.micro_tokens} if kind.micro_tokens else {}
+        return {p.name: own for group in _groups(owner) for p in group.policies}
     phases = kind.layout.phases
     longest = max(phases.evaluate, phases.curve, kind.layout.step_seconds)
     patience = min(86400.0, CALL_FACTOR * longest)

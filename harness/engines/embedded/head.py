@@ -33,7 +33,7 @@ class Head:
     @classmethod
     def of(cls, model: PreTrainedModel) -> Head:
         """Raises EngineError for an output layer of another form."""
-        layer: Any = model.get_output_embeddings()
+        layer: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         config = model.config.get_text_config()
         factor = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1.0)
         head = cls(layer.weight, layer.bias, factor, getattr(config, "final_logit_softcapping", None))
@@ -99,7 +99,7 @@ class _InParts(torch.autograd.Function):
         return wanted - total
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         hidden, targets, forbidden, total = ctx.saved_tensors
         head: Head = ctx.head
         outer = head.factor / ctx.temperature

@@ -36,7 +36,7 @@ def kinds_of_layers(config: PretrainedConfig) -> dict[str, int | None]:
         raise EngineError(f"{', '.join(others)} layers; the engine runs full and sliding attention")
     if SLIDING in named and not window:
         raise EngineError("sliding_attention layers without a sliding_window")
-    return {FULL: None} | ({SLIDING: window} if SLIDING in named else {})
+    return {FULL: None, SLIDING: window} if SLIDING in named else {FULL: None}
 
 
 def by_layer(mask: Float[Tensor, "B 1 Q K"], kinds: Mapping[str, int | None]) -> Masks:

@@ -6,6 +6,8 @@ pass has made them, so that micro-batches add up in fp32 and no second set of gr
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -23,7 +25,8 @@ class Masters:
                 continue
             master = self.named[name] = nn.Parameter(parameter.detach().float())
             self._published.append((parameter.detach(), master))
-            parameter.register_post_accumulate_grad_hook(lambda p, to=master: _hand_over(p, to))
+            to_master = partial(_hand_over, master)
+            parameter.register_post_accumulate_grad_hook(to_master)  # type: ignore[no-untyped-call]
         self.optimiser = torch.optim.AdamW(self.parameters, fused=True)
 
     @property
@@ -48,7 +51,7 @@ class Masters:
 
 
 @torch.no_grad()
-def _hand_over(parameter: Tensor, master: nn.Parameter) -> None:
+def _hand_over(master: nn.Parameter, parameter: Tensor) -> None:
     assert parameter.grad is not None
     if master.grad is None:
         master.grad = parameter.grad.float()

@@ -177,7 +177,7 @@ def _inverse(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> Int
     if size <= BLOCK:
         return _reached(weights, chance)[0]
     blocks = torch.nn.functional.pad(weights, (0, -size % BLOCK)) if size % BLOCK else weights
-    blocks = blocks.unflatten(1, (-1, BLOCK))
+    blocks = blocks.view(len(blocks), -1, BLOCK)
     block, chance = _reached(blocks.sum(2), chance)
     return block * BLOCK + _reached(blocks[torch.arange(len(block), device=block.device), block], chance)[0]
 

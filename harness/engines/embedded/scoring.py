@@ -107,7 +107,8 @@ def answer_logprobs(
         ids = torch.cat(
             [block[row, :n] for block, sizes in zip(targets, lengths, strict=True) for row, n in enumerate(sizes)]
         )
-        parts = list(logprobs(head, torch.cat(parts), ids, temperature, forbidden).split([len(part) for part in parts]))
+        together = logprobs(head, torch.cat(parts), ids, temperature, forbidden)
+        parts = list(torch.split(together, [len(part) for part in parts]))
     back = {index: number for number, index in enumerate(index for bucket in order for index in bucket)}
     return [parts[back[index]] for index in range(len(requests))]
 
@@ -123,8 +124,8 @@ def _inputs(model: PreTrainedModel, blocks: Sequence[Tensor], at_once: bool) -> 
     if not at_once:
         return [{"input_ids": block} for block in blocks]
     look_up = model.get_input_embeddings()
-    flat = look_up(torch.cat([block.flatten() for block in blocks]))  # type: ignore[no-untyped-call]
-    parts = flat.split([block.numel() for block in blocks])
+    flat = look_up(torch.cat([block.flatten() for block in blocks]))
+    parts = torch.split(flat, [block.numel() for block in blocks])
     return [{"inputs_embeds": part.view(*block.shape, -1)} for part, block in zip(parts, blocks, strict=True)]
 
 
