@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.options import RESULTS, Address, DataDir, Json, Results, print_json, print_table
+from harness.store.text import visible
 
 
 def regimes(json: Json = False) -> None:
@@ -97,6 +98,9 @@ def doctor(
         found = examine(results)
     if json:
         print_json({"checks": found})
+    elif address:  # a line each, whatever its length: in the logs of jobs
+        for c in found:
+            print(f"{'ok' if c.ok else '--'}  {c.name}: {visible(c.found)}{f' ({c.advice})' if c.advice else ''}")
     else:
         rows = [["ok" if c.ok else "--", c.name, c.found, c.advice] for c in found]
         print_table("", ["", "what", "found", "advice"], rows)

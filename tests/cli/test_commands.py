@@ -83,6 +83,13 @@ def plan(harness: Place) -> None:
     assert "does not fit" in harness("plan", "hetero_size", "--inventory", "1xH100-80G", code=1)
 
 
+def submit(harness: Place) -> None:
+    script = harness("submit", "tiny.yaml", "--slurm", "--dry-run", "--time", "1:00:00")
+    assert "#SBATCH --array=1-2" in script
+    assert not [*(harness.root / "results" / "tiny").glob("slurm")]
+    harness("submit", "tiny.yaml", "--slurm", "--dry-run", "--time", "soon", code=2)
+
+
 def status(harness: Place) -> None:
     assert {cell["state"] for cell in harness.json("status", "tiny.yaml")["cells"]} == {"done"}
 
@@ -191,7 +198,7 @@ def leaderboard(harness: Place) -> None:
 
 
 STARTED: dict[str, Callable[[Place], None]] = {
-    "run": run, "plan": plan, "status": status, "logs": logs, "show": show, "regimes": regimes, "tasks": tasks,
+    "run": run, "plan": plan, "submit": submit, "status": status, "logs": logs, "show": show, "regimes": regimes, "tasks": tasks,
     "engines": engines, "data": data, "eval": evaluate, "convert": convert, "rescore": rescore, "sql": sql,
     "bandit": bandit, "new-regime": new_regime, "export": export, "import": import_, "doctor": doctor,
     "leaderboard": leaderboard,

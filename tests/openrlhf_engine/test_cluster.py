@@ -17,7 +17,7 @@ from ray._common.utils import reset_ray_address
 from ray._private.utils import read_ray_address
 
 from harness.engines.openrlhf import reserve
-from harness.engines.openrlhf.cluster import Reservation
+from harness.engines.openrlhf.cluster import Reservation, fit, undivided
 from harness.engines.openrlhf.settings import Settings, settings_of
 from harness.errors import EngineError, InfeasibleError, SuiteError
 
@@ -146,3 +146,68 @@ def test_a_strangers_cluster_is_joined_only_where_it_is_named():
         assert own != address
         assert joined(f"{ours}, address='{address}')") == address
         assert joined(f"{ours})", RAY_ADDRESS=address) == address
+
+
+def test_which_devices_must_be_neighbours():
+    assert undivided({"a": Settings(tensor_parallel=2), "b": Settings(trainers=3)}) == [2, 1, 1, 1]
+    assert undivided({"a": Settings(trainers=2, rollout_engines=2, tensor_parallel=2, colocate=False)}) == [1, 1, 2, 2]
+    both = {
+        "a": Settings(tensor_parallel=4, share_devices=True),
+        "b": Settings(trainers=5, tensor_parallel=2, share_devices=True),
+    }
+    assert undivided(both) == [4, 1]
+
+
+def test_blocks_go_to_the_fullest_node_that_holds_them():
+    assert fit([2, 2], {"x": 3, "y": 3, "z": 3}) == ["x", "x", "y", "y"]
+    assert fit([1, 4, 1], {"x": 4, "y": 1, "z": 1}) == ["y", "x", "x", "x", "x", "z"]
+    assert fit([2, 2], {"x": 3, "y": 1}) == []
+
+
+THREE_NODES = """
+import os
+import ray
+from ray.cluster_utils import Cluster
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+from harness.engines.openrlhf.cluster import Reservation, connect
+from harness.engines.openrlhf.settings import Settings
+from harness.errors import InfeasibleError
+
+cluster = Cluster()
+for _ in range(3):
+    cluster.add_node(num_cpus=3, num_gpus=3, include_dashboard=False)
+connect(address=cluster.address)
+nodes = lambda group: placement_group_table(group)["bundles_to_node_id"]
+packed = placement_group([{"GPU": 1, "CPU": 1}] * 4, strategy="PACK")
+assert packed.wait(60)
+found = nodes(packed)
+print("packing alone:", "divided" if found[2] != found[3] or found[0] != found[1] else "whole")
+remove_placement_group(packed)
+with Reservation({"a": Settings(tensor_parallel=2), "b": Settings(tensor_parallel=2)}, 60.0) as first:
+    found = nodes(first.group)
+    print("reserved:", "divided" if found[2] != found[3] or found[0] != found[1] else "whole")
+    with Reservation({"c": Settings(tensor_parallel=2)}, 60.0) as second:
+        found = nodes(second.group)
+        print("beside it:", "divided" if found[0] != found[1] else "whole")
+try:
+    Reservation({"a": Settings(tensor_parallel=4)}, 60.0)
+except InfeasibleError as error:
+    print("too large:", error)
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_tensor_parallel_engine_is_never_divided_between_nodes():
+    """Three nodes of three devices, two engines of two: Ray's packing alone puts the second engine on two nodes."""
+    clean = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    run = subprocess.run([sys.executable, "-c", THREE_NODES], env=clean, capture_output=True, text=True, timeout=280)
+    said = dict(line.split(": ", 1) for line in run.stdout.splitlines() if ": " in line)
+    assert run.returncode == 0, run.stderr
+    assert {key: said[key] for key in ("packing alone", "reserved", "beside it")} == {
+        "packing alone": "divided",
+        "reserved": "whole",
+        "beside it": "whole",
+    }
+    assert "must be on one node" in said["too large"]

@@ -1,0 +1,96 @@
+"""`harness doctor --address` on a real cluster of two nodes, of which one does not see what the other does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+import ray
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def doctor(*arguments, env=None):
+    command = [sys.executable, "-m", "harness", "doctor", "--json", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, **(env or {})})
+    return done.returncode, done.stdout, done.stderr
+
+
+@contextmanager
+def node(*arguments, before=""):
+    """A node of a Ray cluster as `ray start` makes it, in mounts of its own where `before` changes them."""
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1", *arguments]
+    command = ["unshare", "--mount", "sh", "-ec", f'{before}\nexec "$@"', "sh", *start] if before else start
+    process = subprocess.Popen(
+        command, start_new_session=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@contextmanager
+def head():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with node("--head", f"--port={port}", "--include-dashboard=false"):
+        yield f"{ray.util.get_node_ip_address()}:{port}"
+
+
+def test_a_node_that_sees_other_folders_and_little_shared_memory_is_named(tmp_path):
+    if os.geteuid() or not shutil.which("unshare"):
+        pytest.skip("mounts of one's own need root and unshare")
+    results, models = tmp_path / "results", tmp_path / "models"
+    results.mkdir()
+    models.mkdir()
+    with head() as address:
+        code, out, err = doctor("--address", address, "--within", 100, "--results", results, "--models", models)
+        alone = json.loads(out)["checks"]
+        assert (code, [c for c in alone if not c["ok"]]) == (0, []), (out, err)
+        said = {c["name"].partition(": ")[2] or c["name"]: c["found"] for c in alone}
+        assert {*said} == {"nodes", "versions", "clock", "shared memory", "results", "models"}
+        assert said["results"] == f"{results}: reads and writes it"
+        hide = f"mount -t tmpfs none '{results}'\nmount -t tmpfs -o size=64m none /dev/shm"
+        with node(f"--address={address}", "--object-store-memory=80000000", before=hide):
+            begin = time.monotonic()
+            code, out, err = doctor(
+                "--address", address, "--nodes", 2, "--within", 100, "--results", results, "--models", models
+            )
+            waited = time.monotonic() - begin
+    checks = json.loads(out)["checks"]
+    wrong = {c["name"].partition(": ")[2]: c for c in checks if not c["ok"]}
+    assert (code, {*wrong}) == (1, {"results", "shared memory"}), (out, err)
+    assert "No such file" in wrong["results"]["found"]
+    assert "emptyDir" in wrong["shared memory"]["advice"]
+    assert sum(c["ok"] for c in checks) == len(checks) - 2 == 9
+    assert waited < 250
+    assert not [*results.iterdir()]
+    assert not [*models.iterdir()]
+
+
+def test_nobody_at_the_address_is_one_line():
+    for command in ("doctor", "run", "plan"):
+        suite = [] if command == "doctor" else ["openrlhf_cpu"]
+        more = ["--within", "2"] if command == "doctor" else []
+        done = subprocess.run(
+            [sys.executable, "-m", "harness", command, *suite, "--address", "127.0.0.1:9", *more],
+            capture_output=True, text=True, timeout=100,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+        assert "no Ray cluster to join at 127.0.0.1:9" in done.stderr
