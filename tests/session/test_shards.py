@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,7 +112,9 @@ def test_machines_that_share_no_locks_share_out_a_suite(suite_file, tmp_path, mo
             assert subprocess.run([sys.executable, "-c", LOCK, there / "file"]).returncode == 0, "locks are shared here"
         first = start("run", suite_file, "--results", here, "--jobs", 1, "--shard", "1/2", *SHORT)
         wait_until(lambda: any(here.glob("tiny/.runs/*.json")), first)
+        first.send_signal(signal.SIGSTOP)
         code, _, err = harness("run", suite_file, "--results", there, *SHORT)
+        first.send_signal(signal.SIGCONT)
         assert (code, "another `harness run` is writing these results" in err) == (2, True), err
         code, _, err = harness("run", suite_file, "--results", there, "--jobs", 1, "--shard", "2/2", *SHORT)
         assert code == 0, err
@@ -141,14 +144,13 @@ def test_where_flock_fails_a_run_works_and_a_killed_one_goes_on(suite_file, tmp_
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "no_locks.c"], check=True)
     env = {"LD_PRELOAD": str(library)}
     results = tmp_path / "results"
-    long = [*FOUR, "--set", "training.steps=30", "--set", "training.checkpoint_every=1"]
-    first = start("run", suite_file, "--results", results, "--jobs", 1, *long, env=env)
+    first = start("run", suite_file, "--results", results, "--jobs", 1, *SHORT, env=env)
     wait_until(lambda: any(results.glob("tiny/*/resume/step-*")), first)
-    code, _, err = harness("run", suite_file, "--results", results, *long, env=env)
+    first.send_signal(signal.SIGSTOP)  # so that it is not over before the next one asks
+    code, _, err = harness("run", suite_file, "--results", results, *SHORT, env=env)
     assert (code, "another `harness run` is writing these results" in err) == (2, True), err
     first.kill()
     first.communicate()
-    only = ["--only", "pair/independent/3"]
-    code, _, err = harness("run", suite_file, "--results", results, "--jobs", 1, *only, *long, env=env)
+    code, _, err = harness("run", suite_file, "--results", results, "--jobs", 1, *SHORT, env=env)
     assert code == 0, err
     assert (results / "harness.duckdb").exists()
