@@ -2,9 +2,9 @@
 
     .venv-openrlhf/bin/python benchmarks/node_lost.py [--steps 12]
 
-All nodes are raylets on this machine with two logical devices each: room for the two policies of a cell, so that cells lie on
-different nodes. A node is killed with all its processes once its cell has written a checkpoint. That run ends with the reason, the
-next one goes on; then the suite runs undisturbed beside it. Ten to twenty minutes on two busy cores.
+All nodes are raylets on this machine with two logical devices each: room for the two policies of a cell. A node that is not the
+head's is killed with all its processes once its cell has written a checkpoint. That run ends with the reason, the next one goes
+on; then the suite runs undisturbed beside it. Ten to twenty minutes on two busy cores.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def lose_a_node(cluster: Cluster, folder: Path, steps: int, device: dict[str, in
     run = ("run", suite, "--address", cluster.address, "--results")
     process = harness(*run, results)
     head = cluster.head_node.node_id
-    while len(there := [*results.glob("nodes/*/resume/step-*")]) < 2 or not policies(head):
+    while not (there := [*results.glob("nodes/*/resume/step-*")]) or not policies(head):
         if process.poll() is not None:
             print(ended(process)[2])
             return 1

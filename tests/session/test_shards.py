@@ -154,3 +154,18 @@ def test_where_flock_fails_a_run_works_and_a_killed_one_goes_on(suite_file, tmp_
     code, _, err = harness("run", suite_file, "--results", results, "--jobs", 1, *SHORT, env=env)
     assert code == 0, err
     assert (results / "harness.duckdb").exists()
+
+
+@pytest.mark.timeout(300)
+def test_a_run_whose_cells_somebody_took_over_ends_and_writes_nothing_more(suite_file, tmp_path):
+    results = tmp_path / "results"
+    process = start("run", suite_file, "--results", results, "--jobs", 1, *FOUR, "--set", "training.steps=5000")
+    wait_until(lambda: any(results.glob("tiny/*/resume/step-*")), process)
+    (claim,) = results.glob("tiny/.runs/*.json")
+    claim.unlink()  # as the next run does with that of a dead one
+    _, err = process.communicate(timeout=60)
+    (line,) = [line for line in err.splitlines() if line.startswith("harness: ")]
+    assert (process.returncode, "another has taken its cells over" in line) == (1, True), err
+    states = {json.loads(file.read_text())["state"] for file in results.glob("tiny/*/manifest.json")}
+    assert "running" in states, "what it left is the next run's to mark"
+    assert not [*results.glob("tiny/.runs/*.json")]
