@@ -2,9 +2,9 @@
 
     .venv-openrlhf/bin/python benchmarks/node_lost.py [--steps 12]
 
-All nodes are raylets on this machine with two logical devices each: room for the two policies of a cell. A node that is not the
-head's is killed with all its processes once its cell has written a checkpoint. That run ends with the reason, the next one goes
-on; then the suite runs undisturbed beside it. Ten to twenty minutes on two busy cores.
+All nodes are raylets on this machine: three with two logical devices each, room for the two policies of a cell, and a head without
+any. The node of a cell is killed with all its processes once the cell has written a checkpoint. That run ends with the reason, the
+next one goes on; then the suite runs undisturbed beside it. Ten to twenty minutes on two busy cores.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=12)
     steps = parser.parse_args().steps
     device = {"num_cpus": 2, "num_gpus": 2}
-    cluster = Cluster(initialize_head=True, head_node_args={**device, "include_dashboard": False})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0, "include_dashboard": False})
     try:
-        for _ in range(2):
+        for _ in range(3):
             cluster.add_node(**device)
         ray.init(address=cluster.address, log_to_driver=False)
         with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +97,7 @@ def lose_a_node(cluster: Cluster, folder: Path, steps: int, device: dict[str, in
     suite, results, alone = folder / "nodes.yaml", folder / "results", folder / "alone"
     suite.write_text(SUITE.format(steps=steps))
     code, out, err = ended(
-        harness("doctor", "--address", cluster.address, "--nodes", 3, "--within", 120, "--results", results)
+        harness("doctor", "--address", cluster.address, "--nodes", 4, "--within", 120, "--results", results)
     )
     print(out, err, flush=True)
     say(f"doctor: exit code {code}")
