@@ -104,7 +104,7 @@ def lose_a_node(cluster: Cluster, folder: Path, steps: int, device: dict[str, in
     run = ("run", suite, "--address", cluster.address, "--results")
     process = harness(*run, results)
     head = cluster.head_node.node_id
-    while not (there := [*results.glob("nodes/*/resume/step-*")]) or not policies(head):
+    while not (there := [*results.glob("nodes/*/resume/step-????????")]) or not policies(head):
         if process.poll() is not None:
             print(ended(process)[2])
             return 1
@@ -112,9 +112,7 @@ def lose_a_node(cluster: Cluster, folder: Path, steps: int, device: dict[str, in
     time.sleep(1.0)  # into the next step
     lost = next(iter(policies(head)))
     nodes = {node.node_id: node for node in cluster.worker_nodes}
-    say(
-        f"both cells run, at {' and '.join(sorted(path.name for path in there))}: node {lost[:6]} is killed with its trainers"
-    )
+    say(f"{there[0].parent.parent.name} has {there[0].name}: node {lost[:6]} is killed with the trainers on it")
     cluster.remove_node(nodes[lost], allow_graceful=False)
     added = cluster.add_node(**device)
     say(f"node {added.node_id[:6]} has joined; {sum(n['Alive'] for n in ray.nodes())} nodes live")
