@@ -46,7 +46,7 @@ BESIDE = (
     *(
         f"harness/session/{name}.py"
         for name in ("cluster", "demands", "identity", "jobs", "lock", "log", "manifests", "matrix", "messages", "planning",
-                     "preflight", "prepare", "process", "progress", "provenance", "rescoring", "room", "standalone",
+                     "preflight", "prepare", "process", "progress", "provenance", "rescoring", "room", "roots", "standalone",
                      "weights", "worker")
     ),
 )  # fmt: skip
