@@ -42,15 +42,17 @@ fi
 
 run=
 again=
-trap 'again=1; [ -z "$run" ] || kill -TERM "$run"' USR1 TERM
+code=1
+trap 'again=1 heard=1; [ -z "$run" ] || kill -TERM "$run"' USR1 TERM
 @RUN@ --address "$address" &
 run=$!
 [ -z "$again" ] || kill -TERM "$run" # signalled before it was known
-wait "$run"
-code=$?
-while kill -0 "$run" 2>/dev/null; do # a signal ended the wait
+heard=1
+while [ -n "$heard" ]; do # a signal ends a wait with a status of its own
+    heard=
     wait "$run"
-    code=$?
+    status=$?
+    [ "$status" -eq 127 ] || code=$status # 127: it was waited for already
 done
 
 # A cancelled job is no longer RUNNING; `scontrol requeue` takes it up again. A preempted one is requeued by SLURM itself.

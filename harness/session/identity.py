@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from harness.allocation.inventory import local
+from harness.allocation.precision import cpu_bf16
 from harness.errors import PluginError, StoreError, SuiteError
 from harness.learning import registry
-from harness.session.weights import COMMIT, identity_of, local_folder, on_hub, unpinned
+from harness.session.weights import COMMIT, identity_of, is_micro, local_folder, on_hub, unpinned
 from harness.store.manifest import Manifest, read_manifest
 from harness.suite.cells import Cell, Identity
 from harness.suite.schema import Group, Policy, Suite, Variant
@@ -37,6 +39,7 @@ class Identities:
             self._pool = pool_digest(suite.training.task)
         models = {(p.model, p.revision): p for group in suite.groups for p in group.policies}
         self._models = {name: identity_of(policy) for name, policy in models.items()}
+        self._default_dtype = _default_dtype(suite)
 
     def of_cell(self, group: Group, variant: Variant) -> Identity:
         """Of a variant's cells on a group."""
@@ -50,13 +53,25 @@ class Identities:
     def _identity(
         self, policies: Sequence[Policy], packages: Sequence[str], pool: str, also: Mapping[str, str]
     ) -> Identity:
-        stage0 = ["stage0"] if any(p.model.startswith("micro/") for p in policies) else []
+        stage0 = ["stage0"] if any(map(is_micro, policies)) else []
+        if self._default_dtype and not all(map(is_micro, policies)):
+            also = {**also, "dtype of half-precision models": self._default_dtype}
         return Identity(
             models={p.name: self._models[p.model, p.revision] for p in policies},
             pool=pool,
             evaluation=self._evaluation,
             versions={**versions([*packages, f"engines/{self._suite.engine}", *stage0]), **also},
         )
+
+
+def _default_dtype(suite: Suite) -> str:
+    """What the embedded engine computes half-precision weights in where the suite does not say: this machine decides, so that the
+    key must."""
+    options = suite.engine_options
+    if suite.engine != "embedded" or options.get("dtype") or all(is_micro(p) for g in suite.groups for p in g.policies):
+        return ""
+    device = options.get("device") or ("cuda" if any(node.gpus for node in local().nodes) else "cpu")
+    return "bf16" if not device.startswith("cpu") or cpu_bf16() else "fp32"
 
 
 @contextmanager
@@ -70,7 +85,7 @@ def _at(source: str, place: str) -> Iterator[None]:
 
 def notes(suite: Suite, stored: Iterable[Manifest]) -> list[str]:
     """A line for each model that has a digest or a commit, and one for the training pool once a cell has run on it."""
-    policies = {p.name: p for group in suite.groups for p in group.policies if not p.model.startswith("micro/")}
+    policies = {p.name: p for group in suite.groups for p in group.policies if not is_micro(p)}
     lines = {name: f"model {name}: {policy.model}, {_which(policy)}" for name, policy in policies.items()}
     pools: dict[str, None] = {}
     for manifest in stored:

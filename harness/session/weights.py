@@ -62,13 +62,14 @@ def pinned(suite: Suite, online: bool) -> Suite:
     return suite.model_copy(update={"groups": groups})
 
 
+def is_micro(policy: Policy) -> bool:
+    """Whether the policy is one of our own tiny models."""
+    return policy.model.startswith("micro/")
+
+
 def on_hub(policy: Policy) -> bool:
     """Whether the policy's model would come from the hub."""
-    return (
-        not policy.model.startswith("micro/")
-        and local_folder(policy.model) is None
-        and _HUB_NAME.fullmatch(policy.model) is not None
-    )
+    return not is_micro(policy) and local_folder(policy.model) is None and _HUB_NAME.fullmatch(policy.model) is not None
 
 
 def unpinned(policy: Policy) -> bool:
@@ -81,7 +82,7 @@ def identity_of(policy: Policy) -> str:
     folder = local_folder(policy.model)
     if folder is not None:
         return f"content {content_digest(folder)}"
-    return policy.model if policy.model.startswith("micro/") else f"{policy.model}@{policy.revision or 'main'}"
+    return policy.model if is_micro(policy) else f"{policy.model}@{policy.revision or 'main'}"
 
 
 def loaded_commit(base: Path) -> str:

@@ -31,6 +31,11 @@ class Reply(msgspec.Struct, frozen=True):
     right: bool | None
     reason: str = ""
 
+    @property
+    def killed(self) -> bool:
+        """Whether the process that was to decide was killed by a signal that is not the answer's doing."""
+        return self.reason.startswith("crash: SIG")
+
 
 def write(stream: BinaryIO, message: msgspec.Struct) -> None:
     body = msgspec.msgpack.encode(message)

@@ -156,13 +156,16 @@ class Pool:
                             self._lost(index, worker.cause_of_death(), replies, waiting, again)
                         self._drop(worker, selector)
                     elif index is not None:
-                        replies[index] = reply
                         worker.question = None
+                        if reply.killed:
+                            self._lost(index, reply.reason, replies, waiting, again)
+                        else:
+                            replies[index] = reply
                 for worker in [w for w in self._workers if w.deadline < time.monotonic()]:
                     if worker.question is None and worker.ready:
                         continue
                     if worker.question is not None:
-                        self._lost(worker.question, "wall-clock timeout", replies, waiting, again)
+                        self._lost(worker.question, "timeout", replies, waiting, again)
                     else:
                         failures += 1
                         if failures >= 3:
@@ -172,12 +175,9 @@ class Pool:
 
     @staticmethod
     def _lost(index: int, cause: str, replies: dict[int, Reply], waiting: deque[int], again: set[int]) -> None:
-        """A pair whose process was killed or stopped is asked once more: only one that does it twice is at fault itself.
-
-        The limit on CPU time is the pair's own doing.
-        """
-        if cause == "timeout" or index in again:
-            replies[index] = Reply(right=None, reason="timeout" if cause.endswith("timeout") else cause)
+        """A pair whose process was killed or stopped is asked once more: only one that does it twice is at fault itself."""
+        if index in again:
+            replies[index] = Reply(right=None, reason=cause)
         else:
             again.add(index)
             waiting.appendleft(index)

@@ -177,16 +177,18 @@ def test_the_embedded_engine_is_planned_on_the_gpus_there_are(tmp_path):
     gpu, cores = (plan_for(prepared, inventory) for inventory in ("1xH100-80G", "16cpu-512G"))
     assert gpu.feasible, gpu.shortfall
     assert gpu.resources.gpus_used == 1
-    assert gpu.predicted.wall_seconds < cores.predicted.wall_seconds / 5
-    (options,) = {tuple(place_of_cell(gpu, c).layout["a"].items()) for c in prepared.cells}
-    assert options == (("micro_tokens", 4096),)  # 8192 tokens of the larger vocabulary do not fit
-    assert place_of_cell(cores, prepared.cells[0]).layout == {}
+    assert (
+        gpu.predicted.wall_seconds < cores.predicted.wall_seconds / 4
+    )  # 4 of the 16 cores: one cell of such models takes no more
+    (tokens,) = {place_of_cell(gpu, c).layout["a"].get("micro_tokens") for c in prepared.cells}
+    assert tokens == 4096  # 8192 tokens of the larger vocabulary do not fit
+    assert place_of_cell(cores, prepared.cells[0]).layout["a"] == {"threads": 4}
     on_cpu = plan_for(
         prepare(str(file), tmp_path / "results", overrides=["engine_options.device=cpu"]), "1xH100-80G+16cpu-512G"
     )
     assert on_cpu.resources.gpus_used == 0
     own = prepare(str(file), tmp_path / "results", overrides=["engine_options.micro_tokens=1024"])
-    assert place_of_cell(plan_for(own, "1xH100-80G"), own.cells[0]).layout == {}
+    assert "micro_tokens" not in place_of_cell(plan_for(own, "1xH100-80G"), own.cells[0]).layout["a"]
 
 
 def test_workers_go_to_the_gpu_with_the_fewest_of_them(suite_file, tmp_path, monkeypatch):

@@ -152,10 +152,10 @@ def test_a_layer_that_one_engine_cannot_run(suite, tmp_path, model):
     """What the embedded engine refuses when it opens a model, it refuses here; the other engine takes it."""
     from transformers import Qwen2Config
 
-    folder = shutil.copytree(model, tmp_path / "sliding")
-    kinds = ["sliding_attention", "full_attention"]
-    Qwen2Config(vocab_size=300, num_hidden_layers=2, use_sliding_window=True, layer_types=kinds).save_pretrained(folder)
-    assert "sliding_attention" in refusal(suite(folder))
+    folder = shutil.copytree(model, tmp_path / "chunked")
+    kinds = ["chunked_attention", "full_attention"]
+    Qwen2Config(vocab_size=300, num_hidden_layers=2, layer_types=kinds).save_pretrained(folder)
+    assert "chunked_attention" in refusal(suite(folder))
     assert remarks(suite(folder), engine="openrlhf") == []
 
 

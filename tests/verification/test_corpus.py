@@ -26,7 +26,10 @@ def _cpu() -> float:
     """CPU seconds of this process and of all that it started, dead ones included."""
     total = 0.0
     for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-        times = process.cpu_times()
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:  # ended by its limit just now: its parent has its seconds
+            continue
         total += times.user + times.system
         if process.pid != os.getpid():
             total += times.children_user + times.children_system
