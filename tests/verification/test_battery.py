@@ -139,16 +139,16 @@ def test_a_killed_worker_is_replaced() -> None:
 
 
 def test_a_child_killed_from_outside_is_no_verdict() -> None:
-    """While it decides: the verifier's own failure. While it idles: nothing, and no reply is left for the next question."""
+    """While it decides, twice: the verifier's own failure. While it idles: nothing, and no reply is left for the next question."""
     with Verifier(workers=1, limits=Limits(cpu_seconds=20.0)) as verifier:
         assert verifier.verify([UNREAD])[0].value == "right"
         (worker,) = [p for p in psutil.Process().children() if "harness.verification.worker" in " ".join(p.cmdline())]
         (idle,) = worker.children()
         idle.kill()
         assert verifier.verify([(UNREAD[0], r"\boxed{\max(x, 3)}")])[0].value == "wrong"
-        (busy,) = worker.children()
-        killer = threading.Timer(1.0, busy.kill)
-        killer.start()
+        killers = [threading.Timer(after, lambda: [busy.kill() for busy in worker.children()]) for after in (1.0, 2.0)]
+        for killer in killers:
+            killer.start()
         verdict = verifier.verify([SLOWEST])[0]
         assert (verdict.value, verdict.reason) == ("invalid", "crash: SIGKILL")
         assert verifier.verify([(r"\max(y, z)", r"\boxed{\max(z, y)}")])[0].value == "right"
