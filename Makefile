@@ -25,7 +25,7 @@ lint: $(VENV)/.tested
 
 # says so and ends well where the advisories cannot be had
 audit: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet pip-audit || true
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip-audit || true
 	$(BIN)/python tools/audit.py
 
 # torch first and pinned: anything else would pull a CUDA build

@@ -52,7 +52,7 @@ LAYER_SECONDS = {True: 6e-4, False: 1.5e-4}
 FP32_SHARE = 1 / 15
 """Of a GPU's bf16 peak, what plain fp32 has (data sheets: 67 of 989 TFLOP/s of an H100, 19.5 of 312 of an A100)."""
 BF16_GAIN = 3.0
-"""Of a core's fp32 peak, what its bf16 reaches in whole passes (measured with AMX; products alone reach 5)."""
+"""Of a core's fp32 peak, what its bf16 reaches in whole passes (a prior)."""
 LARGE, MOST_CORES, NEXT_CORE = 50_000_000, 4, 0.8
 """Parameters from which a cell on the CPU has several cores, how many, and what each after the first adds: a prior."""
 START_SECONDS = 1.0
