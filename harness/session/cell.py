@@ -72,8 +72,10 @@ def run_cell(
                 journal.commit(0)
             raise
     journal.compact()
+    if cell.keep == "best":
+        checkpoint.choose_best(folder, fence)
     mark(folder, manifest, "done", attempts=attempt, guard=fence)
-    checkpoint.retain(folder, cell.keep, fence)
+    checkpoint.tidy(folder, cell.keep, fence)
     return sum(member.clock.ever for member in members)
 
 

@@ -110,19 +110,29 @@ def resumed_best(folder: Path, path: Path, guard: Guard = nullcontext) -> dict[s
     return best
 
 
-def retain(folder: Path, keep: Keep, guard: Guard = nullcontext) -> None:
-    """Of a finished cell keep what the suite says, in `checkpoint/`."""
-    final = folder / FINAL
+def choose_best(folder: Path, guard: Guard = nullcontext) -> None:
+    """Put the best weights in the place of the last, which stay aside until the cell is done: `finish` takes this back."""
     with guard():
-        if keep == "best":
-            for name, best in read(final).best.items():
-                chosen = folder / _BEST / f"{name}-{best.step}"
-                if chosen.is_dir():
-                    shutil.rmtree(final / name, ignore_errors=True)
-                    chosen.rename(final / name)
-        elif keep == "none":
-            shutil.rmtree(final, ignore_errors=True)
-        shutil.rmtree(folder / _BEST, ignore_errors=True)
+        for kept, last, chosen in _choices(folder):
+            if chosen.is_dir() and not last.exists():
+                kept.rename(last)
+                chosen.rename(kept)
+
+
+def tidy(folder: Path, keep: Keep, guard: Guard = nullcontext) -> None:
+    """Of a done cell keep what the suite says, in `checkpoint/`."""
+    with guard():
+        for unwanted in (_BEST, FINAL) if keep == "none" else (_BEST,):
+            shutil.rmtree(folder / unwanted, ignore_errors=True)
+
+
+def _choices(folder: Path) -> list[tuple[Path, Path, Path]]:
+    """Of each policy with a best point: its place in `checkpoint/`, and where its last and its best weights wait."""
+    final = folder / FINAL
+    return [
+        (final / name, folder / _BEST / f"{name}-last", folder / _BEST / f"{name}-{best.step}")
+        for name, best in read(final).best.items()
+    ]
 
 
 def _only(folder: Path, best: Mapping[str, Best], guard: Guard) -> None:
@@ -135,11 +145,16 @@ def _only(folder: Path, best: Mapping[str, Best], guard: Guard) -> None:
 
 def finish(folder: Path, step: int, guard: Guard = nullcontext) -> None:
     """The checkpoint of the last step becomes the cell's `checkpoint/`, without the optimisers' states."""
-    last = folder / _RESUME / f"step-{step:08d}"
+    newest = folder / _RESUME / f"step-{step:08d}"
     with guard():
-        if last.is_dir():
+        if newest.is_dir():
             shutil.rmtree(folder / FINAL, ignore_errors=True)
-            last.rename(folder / FINAL)
+            newest.rename(folder / FINAL)
+        for kept, last, chosen in _choices(folder):
+            if last.is_dir():  # cut off between `choose_best` and the end
+                if kept.is_dir():
+                    kept.rename(chosen)
+                last.rename(kept)
         for policy in (folder / FINAL).iterdir():
             if policy.is_dir():
                 drop_optimiser(policy)

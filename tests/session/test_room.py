@@ -122,6 +122,49 @@ def test_best_survives_being_cut_off(kept, folders, tmp_path):
     assert before == after
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("renames", range(5))
+def test_best_survives_being_cut_off_while_weights_change_places(kept, folders, tmp_path, monkeypatch, renames):
+    """Two policies: four renames, each a point at which the process may die, and the one after them all."""
+    from .conftest import SUITE
+
+    file = tmp_path / "tiny.yaml"
+    file.write_text(SUITE.format(**folders))
+    settings, done = [*SHORT, "keep=best"], []
+    choose, rename = checkpoint.choose_best, Path.rename
+
+    def dies(path, target):
+        if path.parent.name in {"checkpoint", "best"}:
+            if len(done) == renames:
+                raise KeyboardInterrupt
+            done.append(target)
+        return rename(path, target)
+
+    def cut(folder, guard):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", dies)
+            choose(folder, guard)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "choose_best", cut)
+        with pytest.raises(KeyboardInterrupt):
+            run(file, tmp_path / "results", settings, only="*/hacpo/*")
+    assert len(done) == min(renames, 4)
+    again = run(file, tmp_path / "results", settings, only="*/hacpo/*")
+    one, other = again.cells[0], cell(kept["best"], "hacpo")
+    ours, theirs = again.folder / one.key, kept["best"].folder / other.key
+    assert not (ours / "best").exists()
+    for policy in ("a", "b"):
+        found, expected = (sealed.check(f / "checkpoint" / policy, policy) for f in (ours, theirs))
+        assert (found.version, found.files["model.safetensors"]) == (
+            expected.version,
+            expected.files["model.safetensors"],
+        )
+    for table in ("curves", "samples"):
+        assert rows(again, one, table) == rows(kept["best"], other, table), table
+
+
 def test_none_keeps_the_journal_only_and_is_done(kept):
     prepared = kept["none"]
     for one in prepared.cells:
