@@ -23,9 +23,9 @@ for name, value in (("OMP_NUM_THREADS", "1"), ("OMP_WAIT_POLICY", "passive"), ("
 
 import numpy as np  # noqa: E402  # after the threads are set
 
+from harness.engines.catalogue import open_engines  # noqa: E402  # after the threads are set
 from harness.learning import registry  # noqa: E402  # after the threads are set
 from harness.session.clock import Clock  # noqa: E402  # after the threads are set
-from harness.session.engines import open_engines  # noqa: E402  # after the threads are set
 from harness.session.exchanges import CellExchange  # noqa: E402  # after the threads are set
 from harness.session.loop import Run  # noqa: E402  # after the threads are set
 from harness.session.members import Member  # noqa: E402  # after the threads are set

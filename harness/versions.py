@@ -42,10 +42,11 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 BESIDE = (
     *(f"harness/learning/{name}.py" for name in ("conformance", "scaffold", "situations")),
     *(f"harness/engines/{name}.py" for name in ("catalogue", "conformance")),
+    "harness/engines/openrlhf/keeper.py",
     "harness/tasks/listing.py",
     *(
         f"harness/session/{name}.py"
-        for name in ("cluster", "demands", "identity", "jobs", "lock", "log", "manifests", "matrix", "messages", "planning",
+        for name in ("demands", "identity", "jobs", "lock", "log", "manifests", "matrix", "messages", "planning",
                      "preflight", "prepare", "process", "progress", "provenance", "rescoring", "room", "roots", "standalone",
                      "weights", "worker")
     ),

@@ -16,6 +16,8 @@ LEVELS = {
     "threads": 0,
     "versions": 0,
     "limits": 0,
+    "plugins": 1,
+    "scaffold": 2,
     "phases": 0,
     "reading": 0,
     "suite": 1,

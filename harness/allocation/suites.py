@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from harness.allocation.demand import CellDemand, PolicyDemand, Workload
 from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import Inventory
-from harness.allocation.models import MICRO, load_config, load_shape
+from harness.allocation.models import load_shape
 from harness.allocation.planner import Plan, plan_cells
-from harness.allocation.precision import Precision, chosen
+from harness.allocation.precision import Precision
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy, Suite
 
@@ -65,10 +65,15 @@ def longest_sequence(owner: Cell | Suite) -> int:
 
 
 def demand(
-    cell: Cell, load: RegimeLoad, asked: Asked, pending: bool = True, devices: int | None = None, fast: bool = True
+    cell: Cell,
+    load: RegimeLoad,
+    asked: Asked,
+    precision: Callable[[Policy], Precision],
+    pending: bool = True,
+    devices: int | None = None,
 ) -> CellDemand:
-    """One cell as the planner sees it. devices: per policy, where the suite has chosen the layout. fast: whether the embedded
-    engine's device multiplies bf16 fast. Raises UsageError."""
+    """One cell as the planner sees it. precision: what the engine computes each policy in. devices: per policy, where the suite
+    has chosen the layout. Raises UsageError."""
     training, evaluation, options = cell.training, cell.evaluation, cell.engine_options
     longest = longest_sequence(cell)
     peers = _peers(cell)
@@ -79,7 +84,7 @@ def demand(
             policy.name,
             load_shape(policy.model, policy.revision),
             cell.rollouts(index),
-            _precision(cell, policy, fast),
+            precision(policy),
             reference=bool(training.kl or training.measure_every) or directed,
             penalised=training.kl > 0,
             measured=training.measure_every > 0,
@@ -107,15 +112,6 @@ def demand(
     return CellDemand(cell.key, kind_of(cell), policies, work, pending, options.get("share_devices"))
 
 
-def _precision(cell: Cell, policy: Policy, fast: bool) -> Precision:
-    asked: Precision | None = cell.engine_options.get("dtype")
-    if cell.engine != "embedded":
-        return asked or "bf16"
-    return asked or (
-        "fp32" if policy.model.startswith(MICRO) else chosen(load_config(policy.model, policy.revision), fast)
-    )
-
-
 def _peers(cell: Cell) -> float:
     """Authors per receiver, on average over the group's policies."""
     count, sharing = len(cell.group.policies), cell.sharing
@@ -132,6 +128,7 @@ def plan_suite(
     *,
     loads: Mapping[str, RegimeLoad],
     asked: Asked,
+    precision: Callable[[Policy], Precision],
     pending: Collection[str] | None = None,
     estimates: Estimates | None = None,
     devices: int | None = None,
@@ -140,7 +137,7 @@ def plan_suite(
     """The plan of a suite's cells on GPUs (`plan_cells`).
 
     loads: by variant. pending: keys still to do, None for all. estimates: measured
-    seconds by kind, ``group/variant``. devices: see `demand`. abilities: `sleeps`, `stacks` of the engine.
+    seconds by kind, ``group/variant``. precision, devices: see `demand`. abilities: `sleeps`, `stacks` of the engine.
 
     Raises
     ------
@@ -148,6 +145,7 @@ def plan_suite(
         A model's shape is unknown.
     """
     demands = [
-        demand(cell, loads[cell.variant.name], asked, pending is None or cell.key in pending, devices) for cell in cells
+        demand(cell, loads[cell.variant.name], asked, precision, pending is None or cell.key in pending, devices)
+        for cell in cells
     ]
     return plan_cells(demands, inventory, estimates=estimates, **abilities)

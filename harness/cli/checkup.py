@@ -19,9 +19,11 @@ from harness.engines import catalogue
 from harness.errors import StoreError
 from harness.learning import registry
 from harness.store.place import kind_of_mount, on_network, store_path
+from harness.suite.schema import Suite
 from harness.tasks.data import folder_in_use, inventory
 
 GIB = 2**30
+DEFAULT_ENGINE = Suite.model_fields["engine"].default
 
 
 def examine(results: Path) -> list[Check]:
@@ -92,7 +94,13 @@ def _gpu() -> Check:
 
 def _engines() -> list[Check]:
     return [
-        Check(f"engine {e.name}", e.available, e.version or "not installed", e.missing, needed=e.name == "embedded")
+        Check(
+            f"engine {e.name}",
+            e.available,
+            e.version or "not installed",
+            e.missing,
+            needed=e.name == DEFAULT_ENGINE,
+        )
         for e in catalogue.listing()
     ]
 

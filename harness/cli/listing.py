@@ -1,4 +1,4 @@
-"""Commands that list and check: regimes, tasks, engines, data, doctor, new-regime."""
+"""Commands that list and check: regimes, tasks, engines, data, doctor, new-regime, new-engine."""
 
 from __future__ import annotations
 
@@ -150,5 +150,18 @@ def new_regime(
     """Scaffold a plugin package for a new regime, with its conformance test."""
     from harness.learning.scaffold import write_package
 
-    folder = write_package(name, into)
-    print(f"{folder}: written. Next:\n  pip install -e {folder}\n  pytest {folder}\n  harness regimes")
+    _written(write_package(name, into), "harness regimes")
+
+
+def new_engine(
+    name: Annotated[str, typer.Argument(help="The engine's name, e.g. plain-torch.")],
+    into: Annotated[Path, typer.Option("--into", help="Parent folder of the new package.")] = Path(),
+) -> None:
+    """Scaffold a plugin package for a new engine, with its conformance test."""
+    from harness.engines.scaffold import write_package
+
+    _written(write_package(name, into), "harness engines")
+
+
+def _written(folder: Path, listing: str) -> None:
+    print(f"{folder}: written. Next:\n  pip install -e {folder}\n  pytest {folder}\n  {listing}")

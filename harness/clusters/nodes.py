@@ -68,7 +68,7 @@ def examine_nodes(address: str, expected: int, within: float, results: Path, mod
 
     Raises UsageError without Ray here, EngineError where no cluster answers at the address.
     """
-    if missing := next(e.missing for e in catalogue.listing() if e.name == "openrlhf"):
+    if missing := catalogue.info("openrlhf").missing:
         raise UsageError(f"doctor --address needs the OpenRLHF engine here; missing: {missing}")
     import ray
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import yaml
 
+from harness.engines.catalogue import engines_of
 from harness.errors import HarnessError, SuiteError, UsageError
 from harness.learning import registry
 from harness.session.prepare import Prepared
@@ -114,7 +115,9 @@ def job(
     Raises UsageError for a template with unknown words.
     """
     text = yaml.safe_dump(_written(prepared).model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    shards = min(wishes.shards or MOST_SHARDS, len(prepared.cells)) if prepared.suite.engine == "embedded" else 0
+    shards = (
+        min(wishes.shards or MOST_SHARDS, len(prepared.cells)) if not engines_of(prepared.suite.engine).clustered else 0
+    )
     sets = [word for override in overrides for word in ("--set", override)]
     results = results.resolve()
     content = repr((text, options, sets, wishes, template, str(Path.cwd())))

@@ -1,18 +1,26 @@
-"""Which engines there are and whether they can run here. Imports none of them."""
+"""Which engines there are and whether they can run here. Imports the doors alone, never what is behind them."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
+from typing import Any
 
+from harness.engines.kind import Engines
+from harness.errors import PluginError
+from harness.plugins import Door
+
+DOOR: Door[Engines] = Door("harness.engines", "engine", Engines)  # type: ignore[type-abstract]
 MICRO_FAMILIES = ("llama", "qwen", "neox", "gpt2")
 """Of `embedded.families`, by name, so that a suite is checked without torch."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """One engine. `missing` says what to install."""
+    """One engine. `missing` says what to install, or why the plugin does not load."""
 
     name: str
     summary: str
@@ -23,24 +31,45 @@ class EngineInfo:
 
 def listing() -> list[EngineInfo]:
     """All engines."""
-    return [
-        _info("embedded", "torch and transformers in this process; CPU, or one CUDA device", ("torch", "transformers"),
-              "pip install -e . -c constraints.txt"),
-        _info("openrlhf", "OpenRLHF's Ray trainers with DeepSpeed and vLLM", ("openrlhf", "ray", "deepspeed", "vllm"),
-              "docs/openrlhf.md"),
-    ]  # fmt: skip
+    return [info(name) for name in DOOR.installed()]
 
 
-def _info(name: str, summary: str, packages: tuple[str, ...], advice: str) -> EngineInfo:
-    absent = [p for p in packages if importlib.util.find_spec(p) is None]
-    versions = ", ".join(f"{p} {_version(p)}" for p in packages if p not in absent)
-    return EngineInfo(name, summary, versions, not absent, f"{', '.join(absent)}: {advice}" if absent else "")
+def info(name: str) -> EngineInfo:
+    """One engine; a broken plugin is listed with its error. Raises PluginError for an unknown one."""
+    if name not in DOOR.installed():
+        engines_of(name)
+    try:
+        engine = engines_of(name)
+    except PluginError as error:
+        return EngineInfo(name, "", "", False, str(error))
+    absent = [p for p in engine.packages if importlib.util.find_spec(p) is None]
+    there = [f"{p} {next(iter(_installed(p).values()), '?')}" for p in engine.packages if p not in absent]
+    missing = f"{', '.join(absent)}: {engine.advice}" if absent else ""
+    return EngineInfo(name, (engine.__doc__ or "").strip().partition("\n")[0], ", ".join(there), not absent, missing)
 
 
-def _version(package: str) -> str:
+def engines_of(name: str) -> type[Engines]:
+    """By the engine's name. Raises PluginError for an unknown one."""
+    return DOOR.load(name)
+
+
+def open_engines(name: str, options: Mapping[str, Mapping[str, Any]], temperature: float) -> Engines:
+    """Raises PluginError for an unknown engine, else as the engine."""
+    return engines_of(name)(options, temperature)
+
+
+def packages() -> dict[str, str]:
+    """Versions by distribution of what the engines need and is installed."""
+    found: dict[str, str] = {}
+    for name in DOOR.installed():
+        with suppress(PluginError):
+            for package in engines_of(name).packages:
+                found |= _installed(package)
+    return found
+
+
+def _installed(package: str) -> dict[str, str]:
     for distribution in (package, f"{package}-cpu"):
-        try:
-            return metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-    return "?"
+        with suppress(metadata.PackageNotFoundError):
+            return {distribution: metadata.version(distribution)}
+    return {}

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 from jaxtyping import Float32, UInt64
@@ -22,6 +23,7 @@ from harness.errors import CheckpointError
 from harness.experience.answers import Prompt
 from harness.learning.minibatches import minibatches
 from harness.learning.terms import OLD, Objective, Term, TermAnswer
+from harness.tasks.micro import LEVELS, SKILLS, Problem
 
 TOLERANCE = 1e-4
 """Nats per token between sampled and teacher-forced log-probabilities (float32)."""
@@ -61,6 +63,39 @@ class Case:
         return Term(
             source, "peer" if source == "peer" else "own", Objective(), tuple(answers), order=int(source == "peer")
         )
+
+
+def tiny_policy(folder: Path, family: str = "llama") -> Path:
+    """A micro policy, trained for a second so that it ends its answers, as a Hugging Face folder."""
+    import torch
+
+    from harness.engines.embedded.families import build_model, build_tokenizer
+
+    tokenizer = build_tokenizer(family)
+    model = build_model(family, seed=0, tokenizer=tokenizer)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=4e-3)
+    texts = [p.prompt + (p.direct if i % 2 else p.chain_of_thought) for i, p in enumerate(_problems(50 * 16, seed=1))]
+    for step in range(50):
+        ids = [[*tokenizer.encode(t), tokenizer.eos_token_id] for t in texts[step * 16 : (step + 1) * 16]]
+        width = max(map(len, ids))
+        labels = torch.tensor([row + [-100] * (width - len(row)) for row in ids])
+        loss = model(input_ids=labels.clamp(min=0), labels=labels).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def tiny_prompts(count: int) -> tuple[Prompt, ...]:
+    """Prompts for it, of different lengths."""
+    return tuple(Prompt(f"p{i}", p.prompt, "0") for i, p in enumerate(_problems(count, seed=5)))
+
+
+def _problems(count: int, seed: int) -> list[Problem]:
+    rng, skills = Random(seed), list(SKILLS.values())
+    return [skills[i % len(skills)].draw(rng, rng.choice(LEVELS), held_out=False) for i in range(count)]
 
 
 def samples_are_well_formed(case: Case) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
+from importlib.metadata import EntryPoint
 from typing import Any, get_args, get_type_hints
 
 from harness.errors import PluginError, SuiteError
@@ -17,10 +14,10 @@ from harness.exchange.conditions import condition_of
 from harness.experience.records import AnyRecord, Rollout, Success, TextRollout
 from harness.learning.denominators import OldLogprobs
 from harness.learning.regime import Need, Regime
+from harness.plugins import Door
 from harness.suite.schema import Suite, Variant
-from harness.versions import recorded, syntax_digest
 
-ENTRY_POINT_GROUP = "harness.regimes"
+DOOR: Door[Regime] = Door("harness.regimes", "regime", Regime)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,28 +36,14 @@ class RegimeInfo:
 
 def installed() -> dict[str, EntryPoint]:
     """Entry points by name. Importing nothing."""
-    return {e.name: e for e in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda e: e.name)}
+    return DOOR.installed()
 
 
-@cache
 def load(name: str) -> type[Regime]:
     """The regime's class. Raises PluginError with the nearest name, or with the import's own error."""
-    known = installed()
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        raise PluginError(
-            f"unknown regime {name!r}{f'; did you mean {near[0]!r}?' if near else ''} (installed: {', '.join(known)})"
-        )
-    try:
-        regime = known[name].load()
-    except (Exception, SystemExit) as error:  # whatever a plugin's import raises is this plugin's error, not ours
-        raise PluginError(
-            f"regime {name!r} ({known[name].value}) does not load: {type(error).__name__}: {error}"
-        ) from error
-    if not (isinstance(regime, type) and issubclass(regime, Regime)):
-        raise PluginError(f"regime {name!r} ({known[name].value}) is not a subclass of harness.learning.regime.Regime")
+    regime = DOOR.load(name)
     if not dataclasses.is_dataclass(regime.Options):
-        raise PluginError(f"regime {name!r} ({known[name].value}): Options is not a dataclass")
+        raise PluginError(f"regime {name!r} ({regime.__module__}:{regime.__name__}): Options is not a dataclass")
     return regime
 
 
@@ -199,30 +182,11 @@ def _edges(suite: Suite, variant: Variant, at: str, source: str) -> None:
                 raise SuiteError(source, f"{at}.sharing.edges", problem)
 
 
-def results_version(name: str) -> tuple[str, str]:
-    """What a key calls a regime's code, and its results version: ours from `harness.versions`, a plugin's `results_version`, or,
-    where it declares none, the digest of its module's syntax. Raises PluginError."""
-    regime = load(name)
-    own = regime.__module__.replace(".", "/")
-    if own in recorded():
-        return own, str(recorded()[own].version)
-    if regime.results_version is not None:
-        return f"regime {name}", str(regime.results_version)
-    spec = importlib.util.find_spec(regime.__module__)
-    if spec is None or spec.origin is None:
-        return f"regime {name}", "unknown"
-    file = Path(spec.origin)
-    files = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
-    sources = {f.relative_to(file.parent).as_posix(): f.read_text("utf-8") for f in files}
-    return f"regime {name}", f"syntax {syntax_digest(sources)}"
-
-
 def listing() -> list[RegimeInfo]:
     """Every installed regime; a broken plugin is listed with its error."""
     found = []
-    for name, entry in installed().items():
-        package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "?"
-        origin = f"{package} ({entry.value})"
+    for name in DOOR.installed():
+        origin = DOOR.origin(name)
         try:
             regime, instance = load(name), build(name, {})
             options = resolved(instance.options)

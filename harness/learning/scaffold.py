@@ -1,54 +1,16 @@
-"""`harness new-regime NAME`: a plugin package that installs, passes its contract test and runs in a suite as it is."""
+"""The files of `harness new-regime NAME`: a working regime, its test and a suite."""
 
 from __future__ import annotations
 
-import importlib.util
-import keyword
-import re
-import sys
 from pathlib import Path
-from string import Template
 
-from harness.errors import UsageError
-from harness.learning.registry import ENTRY_POINT_GROUP, installed
-
-NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-LONGEST = 40
+from harness import scaffold
+from harness.learning.registry import DOOR
 
 
 def write_package(name: str, into: Path) -> Path:
-    """Write the package `into`/NAME and return its folder.
-
-    Raises
-    ------
-    UsageError
-        The name cannot be a regime's and a module's, is taken, or the folder exists or cannot be written.
-    """
-    module = name.replace("-", "_")
-    if not NAME.fullmatch(name) or len(name) > LONGEST or keyword.iskeyword(module):
-        raise UsageError(
-            f"{name!r} cannot name a regime: lower-case letters, digits and single hyphens, a letter first, at most {LONGEST}"
-        )
-    taken = installed().get(name)
-    if taken is not None:
-        raise UsageError(f"a regime {name!r} is installed already ({taken.value})")
-    if module in sys.stdlib_module_names or importlib.util.find_spec(module) is not None:
-        raise UsageError(f"{name!r}: a Python module {module!r} exists already; its name would be ambiguous")
-    folder = into / name
-    words = {"name": name, "module": module, "title": _camel(name), "group": ENTRY_POINT_GROUP}
-    try:
-        (folder / "tests").mkdir(parents=True)
-        for path, text in FILES.items():
-            (folder / Template(path).substitute(words)).write_text(Template(text).substitute(words), encoding="utf-8")
-    except FileExistsError:
-        raise UsageError(f"{folder} exists already") from None
-    except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror or error}") from None
-    return folder
-
-
-def _camel(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("-"))
+    """Write the package `into`/NAME and return its folder. Raises UsageError."""
+    return scaffold.write_package(DOOR, FILES, name, into)
 
 
 PYPROJECT = """\

@@ -12,13 +12,14 @@ from typing import Any
 
 from msgspec import structs
 
+from harness.engines.catalogue import open_engines
+from harness.engines.kind import Engines
 from harness.engines.protocol import PolicyEngine
 from harness.errors import HarnessError
 from harness.learning import registry
 from harness.phases import Phase, halt, log, phase
 from harness.session import checkpoint
 from harness.session.clock import Clock
-from harness.session.engines import Engines, open_engines
 from harness.session.evaluate import cost_rows, evaluate_member
 from harness.session.health import check_trained
 from harness.session.loop import Observer, Run

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from harness.engines.embedded.checkpoint import drop_optimiser
+from harness.engines.checkpoint import drop_optimiser
 from harness.errors import CheckpointError
 from harness.reading import read_bytes
 from harness.session.exchanges import ExchangeState

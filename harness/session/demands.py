@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
-from harness.allocation.suites import Asked, RegimeLoad, regime_load
+from harness.allocation.demand import CellDemand
+from harness.allocation.suites import Asked, RegimeLoad, demand, regime_load
+from harness.engines.catalogue import engines_of
 from harness.learning import registry
+from harness.suite.cells import Cell
 from harness.suite.schema import Evaluation, Suite
 from harness.tasks.registry import get_task
 
@@ -29,3 +33,9 @@ def loads(suite: Suite) -> Mapping[str, RegimeLoad]:
         regime = registry.build(variant.regime, variant.options)
         found[variant.name] = regime_load({kind.__name__ for kind in regime.shares}, {str(n) for n in regime.needs})
     return found
+
+
+def demand_of(cell: Cell, load: RegimeLoad, fast: bool = True) -> CellDemand:
+    """One cell as the planner sees it. fast: whether the device multiplies bf16 fast. Raises UsageError."""
+    precision = partial(engines_of(cell.engine).precision, options=cell.engine_options, fast=fast)
+    return demand(cell, load, asked(cell.evaluation), precision)

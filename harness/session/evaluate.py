@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from harness.engines.catalogue import open_engines
 from harness.engines.protocol import PolicyEngine
 from harness.evaluation.engine_lm import EngineLM
 from harness.evaluation.metrics import votes
@@ -16,7 +17,6 @@ from harness.evaluation.run import evaluate, metric_names
 from harness.evaluation.samples import EvaluationSample
 from harness.phases import halt, phase
 from harness.session.clock import Clock
-from harness.session.engines import open_engines
 from harness.session.manifests import Base, base_manifest, mark, with_commits
 from harness.session.members import Member
 from harness.session.models import base_folder

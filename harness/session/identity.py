@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.allocation.inventory import local
-from harness.allocation.precision import cpu_bf16
+from harness.engines.catalogue import DOOR, engines_of
 from harness.errors import PluginError, StoreError, SuiteError
 from harness.learning import registry
 from harness.session.weights import COMMIT, identity_of, is_micro, local_folder, on_hub, unpinned
@@ -39,11 +38,14 @@ class Identities:
             self._pool = pool_digest(suite.training.task)
         models = {(p.model, p.revision): p for group in suite.groups for p in group.policies}
         self._models = {name: identity_of(policy) for name, policy in models.items()}
-        self._default_dtype = _default_dtype(suite)
+        with _at(source, "engine"):
+            engine, version = DOOR.results_version(suite.engine)
+        self._engine = {engine: version}
+        self._decided_here = engines_of(suite.engine).decided_here(suite.engine_options)
 
     def of_cell(self, group: Group, variant: Variant) -> Identity:
         """Of a variant's cells on a group."""
-        regime, version = registry.results_version(variant.regime)
+        regime, version = registry.DOOR.results_version(variant.regime)
         return self._identity(group.policies, CELL, self._pool, {regime: version})
 
     def of_base(self, policy: Policy) -> Identity:
@@ -54,24 +56,14 @@ class Identities:
         self, policies: Sequence[Policy], packages: Sequence[str], pool: str, also: Mapping[str, str]
     ) -> Identity:
         stage0 = ["stage0"] if any(map(is_micro, policies)) else []
-        if self._default_dtype and not all(map(is_micro, policies)):
-            also = {**also, "dtype of half-precision models": self._default_dtype}
+        if not all(map(is_micro, policies)):
+            also = {**also, **self._decided_here}
         return Identity(
             models={p.name: self._models[p.model, p.revision] for p in policies},
             pool=pool,
             evaluation=self._evaluation,
-            versions={**versions([*packages, f"engines/{self._suite.engine}", *stage0]), **also},
+            versions={**versions([*packages, *stage0]), **self._engine, **also},
         )
-
-
-def _default_dtype(suite: Suite) -> str:
-    """What the embedded engine computes half-precision weights in where the suite does not say: this machine decides, so that the
-    key must."""
-    options = suite.engine_options
-    if suite.engine != "embedded" or options.get("dtype") or all(is_micro(p) for g in suite.groups for p in g.policies):
-        return ""
-    device = options.get("device") or ("cuda" if any(node.gpus for node in local().nodes) else "cpu")
-    return "bf16" if not device.startswith("cpu") or cpu_bf16() else "fp32"
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
+from harness.engines.kind import Engines
 from harness.engines.protocol import Optimisation, PolicyEngine, Sampling
 from harness.errors import VerificationError
 from harness.experience.answers import Group, Prompt
@@ -16,7 +17,6 @@ from harness.learning.regime import Context
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.phases import Interrupted
 from harness.session import checkpoint, metrics, sharing
-from harness.session.engines import Engines
 from harness.session.evaluate import cost_rows
 from harness.session.exchanges import CellExchange
 from harness.session.health import check_loss

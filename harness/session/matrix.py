@@ -15,8 +15,8 @@ from harness.allocation.inventory import Inventory
 from harness.allocation.planner import Plan
 from harness.allocation.scheduler import Action, Refuse, Request, Scheduler, Start, Stop
 from harness.allocation.suites import kind_of
+from harness.engines.catalogue import engines_of
 from harness.errors import Fault, HarnessError
-from harness.session.cluster import cluster
 from harness.session.jobs import base_job, cell_job
 from harness.session.lock import holding, locked
 from harness.session.log import note
@@ -85,7 +85,7 @@ def run_matrix(
         for leftover in [] if theirs else prepared.folder.glob(f"*{TEMPORARY}"):
             remove(leftover)
         prepared.record()
-        with cluster(prepared.suite.engine, address) as environment:
+        with engines_of(prepared.suite.engine).cluster(address) as environment:
             return _Driver(prepared, plan, reporter, refresh, environment, silence, verbose, held.lost).run()
 
 
@@ -184,7 +184,7 @@ class _Driver:
 
     def _gpu(self) -> dict[str, str]:
         """The one GPU that a new worker sees, where workers share this machine's: that with the fewest of them."""
-        if self.prepared.suite.engine != "embedded" or not self.gpus:
+        if engines_of(self.prepared.suite.engine).clustered or not self.gpus:
             return {}
         seen = Counter(worker.gpu for worker in self.workers)
         return {VISIBLE: min(self.gpus, key=lambda gpu: seen[gpu])}

@@ -6,9 +6,9 @@ seconds, so that a plan gets better as a suite goes on.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -25,13 +25,12 @@ from harness.allocation.planner import KindPlan, Plan, WorkerDemand, plan_worker
 from harness.allocation.precision import cpu_bf16
 from harness.allocation.report import describe
 from harness.allocation.size import CONTEXT_BYTES
-from harness.allocation.suites import demand, kind_of, longest_sequence, plan_suite
+from harness.allocation.suites import kind_of, longest_sequence, plan_suite
 from harness.allocation.work import device
 from harness.engines import catalogue
-from harness.engines.catalogue import EngineInfo
-from harness.engines.openrlhf.settings import settings_of
+from harness.engines.catalogue import engines_of
 from harness.errors import InfeasibleError, StoreError
-from harness.session.demands import asked, loads
+from harness.session.demands import asked, demand_of, loads
 from harness.session.manifests import Base, state_of
 from harness.session.prepare import Prepared
 from harness.session.room import disk_of
@@ -46,10 +45,6 @@ LEAST_CALL_SECONDS, CALL_FACTOR = 1800.0, 4.0
 half an hour."""
 
 
-LAYOUT = frozenset({"trainers", "rollout_engines", "tensor_parallel", "colocate"})
-"""Engine options with which a suite takes the layout into its own hands."""
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """What one job reserves, and the engine options that the plan has chosen for it, by policy."""
@@ -60,19 +55,20 @@ class Place:
 
 def plan_for(prepared: Prepared, inventory: str | None, jobs: int | None = None, address: str | None = None) -> Plan:
     """The plan of a suite on a stated inventory, or on what there is: at `address`, a Ray cluster's. Raises UsageError."""
-    machine = machines.parse(inventory) if inventory else _here(prepared.suite.engine, address)
-    if prepared.suite.engine == "embedded":
+    engine = engines_of(prepared.suite.engine)
+    machine = machines.parse(inventory) if inventory else engine.inventory(address)
+    if not engine.clustered:
         return _workers(prepared, machine, jobs)
     pending = {c.key for c in prepared.pending()}
     options = prepared.suite.engine_options
-    devices = settings_of(options, prepared.source).devices if LAYOUT & options.keys() else None
     plan = plan_suite(
         prepared.cells,
         machine,
         loads=loads(prepared.suite),
         asked=asked(prepared.suite.evaluation),
         pending=pending,
-        devices=devices,
+        devices=engine.devices(options, prepared.source),
+        precision=partial(engine.precision, options=options, fast=True),
         estimates=_estimates(prepared),
         sleeps=True,
         stacks=True,
@@ -102,13 +98,15 @@ def _layout(kind: KindPlan, owner: Cell | Suite) -> Mapping[str, Mapping[str, in
     if kind.layout is None:
         own = {"threads": max(b.cores for b in kind.bundles)}
         own |= {"micro_tokens": kind.micro_tokens} if kind.micro_tokens else {}
+        known = engines_of(owner.engine).Options.__struct_fields__
+        own = {name: value for name, value in own.items() if name in known}
         return {p.name: own for group in _groups(owner) for p in group.policies}
     phases = kind.layout.phases
     longest = max(phases.evaluate, phases.curve, kind.layout.step_seconds)
     patience = min(86400.0, CALL_FACTOR * longest)
     chosen = {"share_devices": kind.layout.arrangement == "stacked"}
     chosen |= {"call_seconds": patience} if patience > LEAST_CALL_SECONDS else {}
-    if LAYOUT & owner.engine_options.keys():
+    if engines_of(owner.engine).devices(owner.engine_options, "") is not None:
         return {p.policy: chosen for p in kind.layout.policies}
     sequence = longest_sequence(owner)
     return {p.policy: {**p.engine_options(sequence), **chosen} for p in kind.layout.policies}
@@ -118,20 +116,6 @@ def _groups(owner: Cell | Suite) -> Sequence[Group]:
     return [owner.group] if isinstance(owner, Cell) else owner.groups
 
 
-def _here(engine: str, address: str | None) -> Inventory:
-    """The Ray cluster that `address` or `RAY_ADDRESS` names where the engine takes it, else this machine."""
-    address = address or os.environ.get("RAY_ADDRESS")
-    if engine == "openrlhf" and address and not _info(engine).missing:
-        from harness.engines.openrlhf.cluster import inventory
-
-        return inventory(address)
-    return machines.local()
-
-
-def _info(engine: str) -> EngineInfo:
-    return next(e for e in catalogue.listing() if e.name == engine)
-
-
 def describe_plan(prepared: Prepared, plan: Plan) -> str:
     """The plan for people."""
     return f"{prepared.suite.name} on the {prepared.suite.engine} engine\n{describe(plan)}"
@@ -139,7 +123,7 @@ def describe_plan(prepared: Prepared, plan: Plan) -> str:
 
 def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = None) -> Plan:
     """The plan, or a refusal in one sentence before anything is written. Raises InfeasibleError."""
-    engine = _info(prepared.suite.engine)
+    engine = catalogue.info(prepared.suite.engine)
     plan = plan_for(prepared, None, jobs, address)
     wants = f"the {engine.name} engine" + (f" (missing: {engine.missing})" if engine.missing else "")
     if not plan.feasible or not engine.available:
@@ -178,20 +162,21 @@ def _worker(
 ) -> WorkerDemand:
     """One cell in a process of its own, by the account; the seconds of finished cells of its kind come before it."""
     fast = gpus or bool(cpu_bf16())
-    demanded = demand(cell, loads(prepared.suite)[cell.variant.name], asked(cell.evaluation), fast=fast)
+    account, options = engines_of(cell.engine).account, cell.engine_options
+    demanded = demand_of(cell, loads(prepared.suite)[cell.variant.name], fast)
     room = max(
         (n.gpu_memory * USABLE - CONTEXT_BYTES if gpus else n.memory - embedded.WORKER_BYTES) for n in machine.nodes
     )
-    own = cell.engine_options.get("micro_tokens")
+    own = options.get("micro_tokens")
     tried = [own] if own else [embedded.MICRO_TOKENS, *embedded.FEWER_TOKENS]
-    found = {tokens: embedded.process_memory(demanded, tokens) for tokens in tried}
+    found = {tokens: account.process_memory(demanded, tokens) for tokens in tried}
     tokens = next((tokens for tokens, memory in found.items() if memory.train <= room), tried[-1])
     memory, chosen = found[tokens], tokens if tokens in embedded.FEWER_TOKENS and not own else 0
     on = device(next(n.gpu_kind for n in machine.nodes if n.gpus) if gpus else "CORE")
     name = kind_of(cell)
-    seconds = measured.get(name) or embedded.phases(demanded, on, gpus).total
+    seconds = measured.get(name) or account.phases(demanded, on, gpus).total
     if not gpus:
-        cores = cell.engine_options.get("threads") or embedded.cores(demanded, max(n.cores for n in machine.nodes))
+        cores = options.get("threads") or account.cores(demanded, max(n.cores for n in machine.nodes))
         seconds /= 1 + embedded.NEXT_CORE * (cores - 1)
         size = embedded.WORKER_BYTES + memory.train
         return WorkerDemand(cell.key, name, seconds, size, micro_tokens=chosen, cores=cores)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from harness.engines.catalogue import engines_of
 from harness.errors import DataError, EngineError, SuiteError, TokenizationError
 from harness.experience.records import Rollout, Success, TextRollout
 from harness.learning import registry
-from harness.session.engines import engines_of
 from harness.session.models import hub_folder, local_folder
 from harness.session.prepare import Prepared
 from harness.suite.cells import Cell

@@ -7,13 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
 from harness.engines import options
-from harness.engines.catalogue import MICRO_FAMILIES
+from harness.engines.catalogue import MICRO_FAMILIES, engines_of
 from harness.engines.embedded.presets import PRESETS
-from harness.engines.openrlhf.settings import Settings
-from harness.errors import StoreError, SuiteError, UsageError
+from harness.errors import PluginError, StoreError, SuiteError, UsageError
 from harness.learning import registry
 from harness.session.identity import Identities, forerunners, notes, why_anew
 from harness.session.lock import holding
@@ -28,7 +25,6 @@ from harness.suite.load import find, load, resolve
 from harness.suite.schema import Policy, Stage0, Suite
 
 MICRO = "micro/"
-ENGINE_OPTIONS: dict[str, type[msgspec.Struct]] = {"embedded": options.Embedded, "openrlhf": Settings}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +189,11 @@ def _prepare(
 ) -> Prepared:
     suite = registry.validate(suite, source)
     altered = tuple(overrides) if overrides and suite != written else ()
-    if suite.engine not in ENGINE_OPTIONS:
-        raise UsageError(f"{source}: engine: unknown engine {suite.engine!r} (installed: {', '.join(ENGINE_OPTIONS)})")
-    options.read(ENGINE_OPTIONS[suite.engine], suite.engine_options, source)
+    try:
+        engine = engines_of(suite.engine)
+    except PluginError as error:
+        raise SuiteError(source, "engine", str(error)) from None
+    options.read(engine.Options, suite.engine_options, source)
     for g, group in enumerate(suite.groups):
         for p, policy in enumerate(group.policies):
             if policy.model.startswith(MICRO):

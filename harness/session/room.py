@@ -11,9 +11,8 @@ from harness.allocation.disk import MICRO, PROSE, CellDisk, Text, cell_disk, eva
 from harness.allocation.models import load_shape
 from harness.allocation.planner import Disk
 from harness.allocation.size import checkpoint_bytes
-from harness.allocation.suites import demand
 from harness.errors import UsageError
-from harness.session.demands import asked, loads
+from harness.session.demands import asked, demand_of, loads
 from harness.session.manifests import Base, state_of
 from harness.session.prepare import Prepared
 from harness.suite.cells import Cell
@@ -36,8 +35,7 @@ def disk_of(prepared: Prepared, workers: int) -> Disk:
 
 def cell_size(prepared: Prepared, cell: Cell) -> CellDisk:
     """What one cell takes."""
-    load = loads(prepared.suite)[cell.variant.name]
-    work = demand(cell, load, asked(cell.evaluation))
+    work = demand_of(cell, loads(prepared.suite)[cell.variant.name])
     shared = work.workload.trained - 1.0
     return cell_disk(work, cell.keep, shared, _text(cell.training.task), _tokenizers(cell.group.policies))
 

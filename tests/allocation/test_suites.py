@@ -15,6 +15,7 @@ from harness.suite.cells import Cell, Identity, expand
 from harness.suite.load import load, shipped
 
 ASKED = Asked(9000, 4096)
+IN_BF16 = lambda policy: "bf16"  # noqa: E731
 
 
 def cells_and_loads(name: str, *overrides: str) -> tuple[list[Cell], dict[str, RegimeLoad]]:
@@ -36,7 +37,7 @@ def test_what_declarations_imply() -> None:
 
 def test_a_cell_as_the_planner_sees_it() -> None:
     cells, loads = cells_and_loads("cross_family", "training.kl=0.001", "evaluation.limit=10")
-    by_label = {c.label: demand(c, loads[c.variant.name], ASKED) for c in cells}
+    by_label = {c.label: demand(c, loads[c.variant.name], ASKED, IN_BF16) for c in cells}
     naive, single = by_label["qwen4b-llama3b/naive/11"], by_label["qwen4b-llama3b/gspo/11"]
     double = by_label["qwen4b-llama3b/gspo-2x/11"]
     assert [p.model.parameters for p in naive.policies] == [4022468096, 3212749824]
@@ -52,7 +53,7 @@ def test_a_cell_as_the_planner_sees_it() -> None:
 
 def test_without_direction_nobody_trains_on_peers() -> None:
     cells, loads = cells_and_loads("cross_family", "sharing.direction=none")
-    assert all(demand(c, loads[c.variant.name], ASKED).workload.trained == 1 for c in cells)
+    assert all(demand(c, loads[c.variant.name], ASKED, IN_BF16).workload.trained == 1 for c in cells)
 
 
 GPU_SUITES = sorted(n for n in shipped() if n != "bandit" and load(n).engine == "openrlhf")
@@ -62,7 +63,7 @@ GPU_SUITES = sorted(n for n in shipped() if n != "bandit" and load(n).engine == 
 @pytest.mark.parametrize("gpus", [8, 16])
 def test_every_place_of_a_shipped_suite_holds_reference_and_measuring(name: str, gpus: int) -> None:
     cells, loads = cells_and_loads(name)
-    plan = plan_suite(cells, parse(f"{gpus}xH100-80G"), loads=loads, asked=ASKED)
+    plan = plan_suite(cells, parse(f"{gpus}xH100-80G"), loads=loads, asked=ASKED, precision=IN_BF16)
     measured = cells[0].training.measure_every > 0
     assert plan.feasible, plan.shortfall
     assert plan.cells == len(cells)
@@ -79,7 +80,7 @@ def test_every_place_of_a_shipped_suite_holds_reference_and_measuring(name: str,
 
 def test_finished_cells_cost_nothing() -> None:
     cells, loads = cells_and_loads("cross_family")
-    plan = plan_suite(cells, parse("8xH100-80G"), loads=loads, asked=ASKED, pending=[cells[0].key])
+    plan = plan_suite(cells, parse("8xH100-80G"), loads=loads, asked=ASKED, precision=IN_BF16, pending=[cells[0].key])
     assert plan.pending == 1
     assert len(plan.kinds) == 1
 

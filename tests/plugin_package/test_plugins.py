@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.engines.scaffold import write_package as write_engine
 from harness.errors import UsageError
 from harness.learning.scaffold import write_package
 
@@ -28,17 +29,19 @@ seeds: [1]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """A folder with the witnesses and a scaffolded regime, installed by pip."""
+    """A folder with the witnesses, a scaffolded regime and a scaffolded engine, installed by pip."""
     work = tmp_path_factory.mktemp("plugins")
     shutil.copytree(HERE / "witnesses", work / "witnesses")
-    written = write_package("shortest-success", work)
+    written = write_package("shortest-success", work), write_engine("plain-torch", work)
     target = work / "site"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*command, "--target", target, work / "witnesses", written], check=True, timeout=120)
+    subprocess.run([*command, "--target", target, work / "witnesses", *written], check=True, timeout=120)
     return target
 
 
-def harness(site: Path, *arguments: str, trace: Path | None = None) -> subprocess.CompletedProcess[str]:
+def harness(
+    site: Path, *arguments: str, trace: Path | None = None, timeout: float = 100
+) -> subprocess.CompletedProcess[str]:
     paths = [str(site), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(p for p in paths if p),
@@ -46,7 +49,7 @@ def harness(site: Path, *arguments: str, trace: Path | None = None) -> subproces
     }
     code = "import sys; from harness.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
 
 
 def test_installed_plugins_are_listed_and_broken_ones_with_their_error(site, tmp_path):
@@ -112,6 +115,46 @@ def test_the_scaffold_passes_its_own_tests(site, tmp_path):
     )
     assert done.returncode == 0, done.stdout
     assert "5 passed" in done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_the_scaffolded_engine_passes_its_own_tests(site, tmp_path):
+    written = write_engine("plain-torch", tmp_path)
+    shutil.rmtree(written / "plain_torch")
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(written)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=280, cwd=written, env=os.environ | {"PYTHONPATH": str(site)}
+    )
+    assert done.returncode == 0, done.stdout
+    assert "13 passed" in done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_a_suite_runs_on_an_engine_that_the_harness_does_not_know(site, tmp_path):
+    found = {e["name"]: e for e in json.loads(harness(site, "engines", "--json").stdout)["engines"]}
+    assert found["plain-torch"]["available"]
+    suite = write_engine("plain-torch", tmp_path) / "suite.yaml"
+    short = ["--set", "training.steps=2", "--set", "evaluation.limit=8", "--results", str(tmp_path / "results")]
+    done = harness(site, "run", str(suite), *short, timeout=500)
+    assert done.returncode == 0, done.stderr
+    for manifest in (tmp_path / "results").glob("*/*/manifest.json"):
+        versions = json.loads(manifest.read_text())["identity"]["versions"]
+        assert sorted(name for name in versions if name.startswith("engine")) == ["engine plain-torch", "engines"]
+        assert versions["engine plain-torch"].startswith("syntax ")
+    for wrong, words in {
+        "engine_options.rows=0": "rows",
+        "engine_options.width=3": "width",
+        "engine=plain-touch": "plain-torch",
+    }.items():
+        done = harness(site, "plan", str(suite), "--set", wrong)
+        assert done.returncode == 2
+        assert words in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_scaffolded_engine_is_short(tmp_path):
+    written = write_engine("plain-torch", tmp_path)
+    assert sum(len(file.read_text().splitlines()) for file in (written / "plain_torch").iterdir()) < 200
 
 
 def test_the_scaffold_is_short_and_clean(tmp_path):

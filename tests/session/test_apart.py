@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from harness.engines.embedded.plugin import Embedded
 from harness.session import cell as cells
-from harness.session.engines import InThisProcess
 from session.running import cell, rows, run
 
 
-class InThreads(InThisProcess):
+class InThreads(Embedded):
     """The embedded engine, its policies side by side."""
 
     side_by_side = True

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.engines.embedded import checkpoint as sealed
+from harness.engines import checkpoint as sealed
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.errors import CheckpointError, SuiteError, UsageError
 from harness.session import checkpoint, room

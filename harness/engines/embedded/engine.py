@@ -6,10 +6,8 @@ off throughout, so a policy's log-probabilities are the same whether sampled, sc
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -18,20 +16,15 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from harness.allocation.precision import Precision
-from harness.engines.embedded import checkpoint
-from harness.engines.embedded.gradients import Gradients
+from harness.engines import checkpoint
 from harness.engines.embedded.loading import open_policy
-from harness.engines.embedded.masters import Masters
 from harness.engines.embedded.sampling import draw
 from harness.engines.embedded.scoring import Request, answer_logprobs, microbatches
+from harness.engines.learner import learn
+from harness.engines.masters import Masters
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
-from harness.engines.tally import Tally
 from harness.errors import CheckpointError, EngineError
 from harness.experience.answers import Prompt
-from harness.learning.denominators import settle
-from harness.learning.minibatches import MiniBatch, minibatches
-from harness.learning.packing import pack
-from harness.learning.surrogate import surrogate
 from harness.learning.terms import Term, TermAnswer
 
 CACHE_BYTES = 2 << 30
@@ -157,34 +150,19 @@ class EmbeddedEngine:
         return scores
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
-        """`optimisation.updates` AdamW steps; one without gradient is a step too, so that all regimes make as many."""
+        """`optimisation.updates` AdamW steps, see `learner.learn`."""
         ids, place = self._distinct(prompts)
-        masters = self._trained()
-        for group in masters.optimiser.param_groups:
-            group["lr"], group["betas"] = optimisation.learning_rate, optimisation.betas
-            group["weight_decay"] = optimisation.weight_decay
-        tally, trained = Tally(terms, optimisation.updates), 0
-        gradients = Gradients(masters.parameters, optimisation.measure)
-        batches = minibatches(terms, optimisation.updates, optimisation.max_tokens)
-        batches = settle(batches, prompts, self.score, optimisation.old_logprobs, optimisation.sampler_correction)
-        for batch in batches:
-            gradients.reset()
-            trained += self._backward(batch, ids, place, tally, gradients)
-            if not math.isfinite(gradients.clip(optimisation.clip_norm)):
-                raise EngineError(f"policy {self.name}: the gradient of update {self._version} is not finite")
-            masters.step()
-            self._version += 1
-        return UpdateReport(
-            terms=tally.reports(gradients.own_norm, gradients.peer_norm),
-            loss=tally.loss,
-            gradient_norm=gradients.norm,
-            updates=optimisation.updates,
-            trained_tokens=trained,
-            own_gradient_norm=gradients.own_norm,
-            peer_gradient_norm=gradients.peer_norm,
-            own_peer_cosine=gradients.cosine,
-            drift=tally.drift,
-        )
+
+        def forward(answers: Sequence[TermAnswer]) -> Iterator[tuple[Sequence[int], Sequence[Tensor], int]]:
+            requests = [self._request(place[answer.prompt_id], answer.tokens) for answer in answers]
+            for piece in microbatches(ids, requests, self._micro_tokens):
+                asked = [requests[index] for index in piece]
+                tokens = sum(len(r.tokens) for r in asked) + sum(len(ids[p]) for p in {r.prompt for r in asked})
+                yield piece, self._logprobs(ids, asked), tokens
+
+        report = learn(self.name, self._version, self._trained(), prompts, terms, optimisation, self.score, forward)
+        self._version += optimisation.updates
+        return report
 
     def save(self, folder: Path) -> None:
         """A Hugging Face folder with the optimiser's state; appears whole or not at all."""
@@ -192,7 +170,7 @@ class EmbeddedEngine:
         def fill(new: Path) -> None:
             self.model.save_pretrained(new)
             self.tokenizer.save_pretrained(new)
-            checkpoint.save_moments(new / checkpoint.OPTIMISER, self._trained())
+            self._trained().save(new / checkpoint.OPTIMISER)
 
         checkpoint.write(folder, self.name, self._version, fill)
 
@@ -211,7 +189,7 @@ class EmbeddedEngine:
         masters = None
         if checkpoint.OPTIMISER in seal.files:
             masters = Masters(policy.model)
-            checkpoint.load_moments(folder / checkpoint.OPTIMISER, masters)
+            masters.load(folder / checkpoint.OPTIMISER)
         self._policy, self._masters, self._version = policy, masters, seal.version
 
     def close(self) -> None:
@@ -226,38 +204,6 @@ class EmbeddedEngine:
         if self._masters is None:
             self._masters = Masters(self.model)
         return self._masters
-
-    def _backward(
-        self,
-        batch: MiniBatch,
-        ids: Sequence[list[int]],
-        place: Mapping[str, int],
-        tally: Tally,
-        gradients: Gradients,
-    ) -> int:
-        """Accumulate the mini-batch's gradient, own terms first, so that measuring them apart changes nothing.
-
-        Returns the number of tokens that went through the model.
-        """
-        live = list(batch.live())
-        trained = 0
-        sources: tuple[Literal["own", "peer"], ...] = ("own", "peer")
-        for source in sources:
-            answers = [(term, answer) for term, answer in live if batch.terms[term].source == source]
-            requests = [self._request(place[answer.prompt_id], answer.tokens) for _, answer in answers]
-            for piece in microbatches(ids, requests, self._micro_tokens):
-                chosen = [answers[index] for index in piece]
-                logps = self._logprobs(ids, [requests[index] for index in piece])
-                taking = [_taking_part(logp, answer) for logp, (_, answer) in zip(logps, chosen, strict=True)]
-                packed = pack(batch, chosen)
-                loss, statistics = surrogate(torch.cat(taking), packed)
-                torch.autograd.backward(loss)
-                tally.add(chosen, packed, statistics)
-                trained += sum(len(requests[index].tokens) for index in piece)
-                trained += sum(len(ids[prompt]) for prompt in {requests[index].prompt for index in piece})
-            if answers:
-                gradients.observe(source)
-        return trained
 
     def _logprobs(self, ids: Sequence[list[int]], requests: Sequence[Request]) -> list[Tensor]:
         policy = self._policy
@@ -288,7 +234,3 @@ class EmbeddedEngine:
 
 def _shapes(model: PreTrainedModel) -> dict[str, torch.Size]:
     return {name: parameter.shape for name, parameter in model.named_parameters()}
-
-
-def _taking_part(logp: Tensor, answer: TermAnswer) -> Tensor:
-    return logp if answer.mask is None else logp[torch.as_tensor(answer.mask, device=logp.device)]

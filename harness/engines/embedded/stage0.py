@@ -31,7 +31,8 @@ import transformers
 from filelock import FileLock, Timeout
 
 from harness.cache import cache_folder
-from harness.engines.embedded import checkpoint, families
+from harness.engines import checkpoint
+from harness.engines.embedded import families
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.mixture import draw_examples
 from harness.engines.embedded.presets import PRESETS, Mixture

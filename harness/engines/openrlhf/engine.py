@@ -19,7 +19,7 @@ from jaxtyping import Float32, Int32, UInt64
 from transformers import PreTrainedTokenizerFast
 from vllm import SamplingParams
 
-from harness.engines.embedded import checkpoint
+from harness.engines import checkpoint
 from harness.engines.openrlhf import cpu
 from harness.engines.openrlhf.batches import Row, learning_splits, plan, scoring_split
 from harness.engines.openrlhf.cluster import Reservation, Slot

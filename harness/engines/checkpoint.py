@@ -1,8 +1,7 @@
-"""Checkpoints of the embedded engine: a Hugging Face folder, the optimiser's state beside it, and a seal over all files.
+"""Checkpoints of an engine: a Hugging Face folder, the optimiser's state beside it, and a seal over all files.
 
     config.json, model.safetensors, tokenizer.json, ...   what `from_pretrained` opens
-    optimiser.safetensors                                 AdamW's moments and step by parameter name, and the fp32 master weights of
-                                                          a model in bf16; not in a finished cell's
+    optimiser.safetensors                                 what the optimiser goes on from; not in a finished cell's
     engine.json                                           written last: policy, version, digest and size of every other file
 
 A folder is written under a temporary name and then renamed, so a folder of the right name is whole or was tampered with.
@@ -17,10 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import torch
-from safetensors.torch import load_file, save_file
 
-from harness.engines.embedded.masters import Masters
 from harness.errors import CheckpointError
 from harness.reading import open_regular, read_bytes
 from harness.store.files import TEMPORARY, write_atomic
@@ -28,7 +24,6 @@ from harness.store.files import TEMPORARY, write_atomic
 SEAL = "engine.json"
 OPTIMISER = "optimiser.safetensors"
 MAX_SEAL_BYTES = 1 << 20
-MASTER = "master"
 
 
 class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,32 +98,6 @@ def check(folder: Path, policy: str) -> Seal:
         if found != seal.files[name]:
             raise CheckpointError(f"{folder / name}: truncated or altered (its digest is not the sealed one)")
     return seal
-
-
-def save_moments(path: Path, masters: Masters) -> None:
-    """AdamW's `step`, `exp_avg` and `exp_avg_sq` of every parameter that has been updated, as `key:parameter`; `master:parameter`
-    where the model has only a rounded copy."""
-    state = {
-        f"{key}:{name}": value.detach().cpu().contiguous()
-        for name, parameter in masters.named.items()
-        for key, value in [*masters.optimiser.state[parameter].items(), *([(MASTER, parameter)] * masters.separate)]
-    }
-    save_file(state, path)
-
-
-@torch.no_grad()
-def load_moments(path: Path, masters: Masters) -> None:
-    """Put them back. Raises CheckpointError where they belong to other parameters."""
-    for entry, value in load_file(path).items():
-        key, _, name = entry.partition(":")
-        parameter = masters.named.get(name)
-        if parameter is None or value.shape not in (parameter.shape, torch.Size()):
-            raise CheckpointError(f"{path}: {entry} does not belong to this model")
-        if key == MASTER:
-            parameter.copy_(value)
-        else:
-            masters.optimiser.state[parameter][key] = value.to(parameter.device)
-    masters.publish()
 
 
 def _seal(folder: Path) -> Seal:

@@ -18,9 +18,8 @@ END_SECONDS = 30.0
 
 
 @contextmanager
-def cluster(engine: str, address: str | None = None) -> Iterator[dict[str, str]]:
-    """Environment that leads workers to the cluster: that of `address` or of `RAY_ADDRESS`, else one of our own, whatever else
-    runs on this machine; empty for an engine without one.
+def cluster(address: str | None = None) -> Iterator[str]:
+    """Address of the cluster: that of `address` or of `RAY_ADDRESS`, else of one of our own, whatever else runs on this machine.
 
     A cluster of our own lives in a process that ends when its stdin closes, so it cannot outlive the run.
 
@@ -29,11 +28,8 @@ def cluster(engine: str, address: str | None = None) -> Iterator[dict[str, str]]
     EngineError
         Ray does not start within its deadline.
     """
-    if engine != "openrlhf":
-        yield {}
-        return
     if address := address or os.environ.get("RAY_ADDRESS"):
-        yield {"RAY_ADDRESS": address}
+        yield address
         return
     with tempfile.TemporaryFile() as errors:
         keeper = subprocess.Popen(
@@ -46,7 +42,7 @@ def cluster(engine: str, address: str | None = None) -> Iterator[dict[str, str]]
                 errors.seek(0)
                 lines = errors.read()[-2000:].decode(errors="replace").splitlines() or ["it said nothing"]
                 raise EngineError(f"Ray did not start within {START_SECONDS:g} s: {lines[-1][:300]}")
-            yield {"RAY_ADDRESS": address}
+            yield address
         finally:
             assert keeper.stdin is not None
             with suppress(OSError):

@@ -7,10 +7,16 @@ pass has made them, so that micro-batches add up in fp32 and no second set of gr
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+
+from harness.errors import CheckpointError
+
+MASTER = "master"
 
 
 class Masters:
@@ -33,14 +39,36 @@ class Masters:
     def parameters(self) -> list[nn.Parameter]:
         return list(self.named.values())
 
-    @property
-    def separate(self) -> bool:
-        """Whether the model computes on copies."""
-        return bool(self._published)
-
     def step(self) -> None:
         """One step of AdamW, seen by the model."""
         self.optimiser.step()
+        self.publish()
+
+    def save(self, path: Path) -> None:
+        """AdamW's `step`, `exp_avg` and `exp_avg_sq` of every parameter that has been updated, as `key:parameter`;
+        `master:parameter` where the model has only a rounded copy."""
+        state = {
+            f"{key}:{name}": value.detach().cpu().contiguous()
+            for name, parameter in self.named.items()
+            for key, value in [
+                *self.optimiser.state[parameter].items(),
+                *([(MASTER, parameter)] * bool(self._published)),
+            ]
+        }
+        save_file(state, path)
+
+    @torch.no_grad()
+    def load(self, path: Path) -> None:
+        """Put them back. Raises CheckpointError where they belong to other parameters."""
+        for entry, value in load_file(path).items():
+            key, _, name = entry.partition(":")
+            parameter = self.named.get(name)
+            if parameter is None or value.shape not in (parameter.shape, torch.Size()):
+                raise CheckpointError(f"{path}: {entry} does not belong to this model")
+            if key == MASTER:
+                parameter.copy_(value)
+            else:
+                self.optimiser.state[parameter][key] = value.to(parameter.device)
         self.publish()
 
     @torch.no_grad()

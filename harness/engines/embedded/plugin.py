@@ -1,0 +1,50 @@
+"""The embedded engine's door: what it offers, without importing torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.allocation import inventory
+from harness.allocation.precision import cpu_bf16
+from harness.engines import options
+from harness.engines.kind import Engines
+from harness.engines.protocol import PolicyEngine
+from harness.suite.schema import Policy
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerFast
+
+
+class Embedded(Engines):
+    """torch and transformers in this process; CPU, or one CUDA device"""
+
+    Options = options.Embedded
+
+    @classmethod
+    def decided_here(cls, options: Mapping[str, Any]) -> Mapping[str, str]:
+        if options.get("dtype"):
+            return {}
+        device = options.get("device") or ("cuda" if inventory.local().gpus else "cpu")
+        fast = not device.startswith("cpu") or cpu_bf16()
+        return {"dtype of half-precision models": "bf16" if fast else "fp32"}
+
+    @staticmethod
+    def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
+        from harness.engines.embedded.loading import check_layers
+        from harness.engines.folder import read_folder
+
+        config, tokenizer = read_folder(folder)
+        check_layers(folder, config)
+        return config, tokenizer
+
+    def open(self, policy: Policy, folder: Path) -> PolicyEngine:
+        from harness.engines.embedded.engine import EmbeddedEngine
+
+        own = self._options[policy.name]
+        engine = EmbeddedEngine(policy.name, folder, temperature=self._temperature, chat=policy.chat, **own)
+        self._opened.callback(engine.close)
+        return engine
+
+    reference = open

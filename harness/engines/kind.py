@@ -1,0 +1,142 @@
+"""What an engine is to the harness: one class that says what it needs and how it opens a cell's policies (docs/engines.md)."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+
+import msgspec
+
+from harness.allocation import embedded, inventory
+from harness.allocation.demand import CellDemand
+from harness.allocation.inventory import Inventory
+from harness.allocation.models import MICRO, load_config
+from harness.allocation.precision import Precision, chosen
+from harness.allocation.size import Memory
+from harness.allocation.work import Device, Phases
+from harness.engines.protocol import PolicyEngine
+from harness.exchange.transport import InProcess, Transport
+from harness.suite.schema import Policy
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerFast
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of an engine that has none."""
+
+
+class Account(Protocol):
+    """What a cell in one process takes, before it runs: `harness.allocation.embedded` is one."""
+
+    def process_memory(self, cell: CellDemand, micro_tokens: int = ..., /) -> Memory:
+        """Bytes, by phase."""
+
+    def phases(self, cell: CellDemand, on: Device, gpu: bool, /) -> Phases:
+        """Seconds on one core, or on one GPU."""
+
+    def cores(self, cell: CellDemand, most: int, /) -> int:
+        """How many of `most` it makes use of."""
+
+
+class Engines(ABC):
+    """A cell's engines, closed together. A subclass is what the entry-point group `harness.engines` names; its module imports
+    nothing heavy, for it is asked about options and needs before anything runs.
+
+    options: engine options by policy name. temperature: of training; scores are at it.
+    """
+
+    packages: ClassVar[tuple[str, ...]] = ("torch", "transformers")
+    """Modules without which it does not run."""
+    advice: ClassVar[str] = "pip install -e . -c constraints.txt"
+    """How they are had."""
+    Options: ClassVar[type[msgspec.Struct]] = NoOptions
+    """A suite's `engine_options`, checked before anything is opened."""
+    results_version: ClassVar[int | None] = None
+    """Raised by the author when the engine computes something else, so that cells get new keys; None takes the code's digest."""
+    clustered: ClassVar[bool] = False
+    """Whether it spreads each policy over trainers and rollout engines on a cluster's devices, as planned (`harness.allocation`).
+    Else a cell is one worker process, on its cores or one GPU."""
+    account: ClassVar[Account] = embedded
+    """Of an engine that is not clustered."""
+    side_by_side = False
+    """Whether the policies have devices of their own, so that `each` runs them at the same time."""
+
+    def __init__(self, options: Mapping[str, Mapping[str, Any]], temperature: float) -> None:
+        self._options = {name: dict(own) for name, own in options.items()}
+        self._temperature = temperature
+        self._opened = ExitStack()
+
+    @classmethod
+    def precision(cls, policy: Policy, options: Mapping[str, Any], fast: bool) -> Precision:
+        """What it computes a policy in, for the plan. fast: whether the device multiplies bf16 fast. Raises UsageError."""
+        asked: Precision | None = options.get("dtype")
+        if asked or policy.model.startswith(MICRO):
+            return asked or "fp32"
+        return chosen(load_config(policy.model, policy.revision), fast)
+
+    @classmethod
+    def decided_here(cls, options: Mapping[str, Any]) -> Mapping[str, str]:
+        """What this machine decides where the options do not, and what the keys of cells of other than micro models must hold."""
+        return {}
+
+    @classmethod
+    def devices(cls, options: Mapping[str, Any], source: str) -> int | None:
+        """Devices of a policy where a suite has laid out a clustered engine itself; None leaves that to the plan."""
+        return None
+
+    @classmethod
+    def inventory(cls, address: str | None) -> Inventory:
+        """What there is to run on: at the address of a cluster that the engine knows how to join, else here."""
+        return inventory.local()
+
+    @classmethod
+    @contextmanager
+    def cluster(cls, address: str | None) -> Iterator[dict[str, str]]:
+        """Environment that leads a run's workers to the cluster on which they meet. Raises EngineError if it does not start."""
+        yield {}
+
+    @staticmethod
+    @abstractmethod
+    def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
+        """Configuration and tokenizer of a folder that `open` will take, as far as can be said in seconds.
+
+        options: the suite's. Raises EngineError, in one line, for what the engine cannot run.
+        """
+
+    @abstractmethod
+    def open(self, policy: Policy, folder: Path) -> PolicyEngine:
+        """A policy from a Hugging Face folder. Raises EngineError if it does not open."""
+
+    @abstractmethod
+    def reference(self, policy: Policy, folder: Path) -> PolicyEngine:
+        """The same, frozen: it is only sampled and scored."""
+
+    def transport(self, endpoints: Sequence[str]) -> Transport:
+        """How the policies' messages travel."""
+        return InProcess(endpoints)
+
+    def cpu_seconds(self, policy: str) -> float:
+        """CPU time spent on a policy so far: this process's, in which its engine runs."""
+        return time.process_time()
+
+    def each(self, work: Callable[[A], B], items: Iterable[A]) -> list[B]:
+        """`work` of every item, results in order: one after another, or side by side where policies have their own devices.
+
+        Side by side all have ended before the first error is raised.
+        """
+        return [work(item) for item in items]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._opened.close()

@@ -1,0 +1,74 @@
+"""The door through which everything plugs in: entry points, listed without import, loaded when used, their faults told by name."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from harness.errors import PluginError
+from harness.versions import ROOT, owner, recorded, syntax_digest
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Door(Generic[T]):
+    """What plugs in through one group of entry points. noun: what one is called in messages. kind: the class that each subclasses;
+    its `results_version` is the author's number for cells' keys, None where there is none (docs/versions.md)."""
+
+    group: str
+    noun: str
+    kind: type[T]
+
+    def installed(self) -> dict[str, EntryPoint]:
+        """Entry points by name. Importing nothing."""
+        return {e.name: e for e in sorted(entry_points(group=self.group), key=lambda e: e.name)}
+
+    def load(self, name: str) -> type[T]:
+        """The class. Raises PluginError with the nearest name, or with the import's own error."""
+        return _load(self, name)
+
+    def origin(self, name: str) -> str:
+        """Package, version and place of an installed one."""
+        entry = self.installed()[name]
+        return f"{f'{entry.dist.name} {entry.dist.version}' if entry.dist else '?'} ({entry.value})"
+
+    def results_version(self, name: str) -> tuple[str, str]:
+        """What a key calls the code, and its results version: ours from `harness.versions`, a plugin's own number, or, where it
+        declares none, the digest of its module's syntax. Raises PluginError."""
+        found = self.load(name)
+        spec = importlib.util.find_spec(found.__module__)
+        file = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
+        own = owner(file) if file is not None and file.is_relative_to(ROOT) else None
+        if own in recorded():
+            return str(own), str(recorded()[str(own)].version)
+        called = f"{self.noun} {name}"
+        if (version := getattr(found, "results_version", None)) is not None:
+            return called, str(version)
+        if file is None:
+            return called, "unknown"
+        files = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
+        sources = {f.relative_to(file.parent).as_posix(): f.read_text("utf-8") for f in files}
+        return called, f"syntax {syntax_digest(sources)}"
+
+
+@cache
+def _load(door: Door[T], name: str) -> type[T]:
+    known = door.installed()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        raise PluginError(f"unknown {door.noun} {name!r}{meant} (installed: {', '.join(known)})")
+    called = f"{door.noun} {name!r} ({known[name].value})"
+    try:
+        found = known[name].load()
+    except (Exception, SystemExit) as error:  # whatever a plugin's import raises is this plugin's error, not ours
+        raise PluginError(f"{called} does not load: {type(error).__name__}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, door.kind)):
+        raise PluginError(f"{called} is not a subclass of {door.kind.__module__}.{door.kind.__name__}")
+    return found
