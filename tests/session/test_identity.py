@@ -173,9 +173,9 @@ def test_results_versions(suite: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
     def changed(package: str) -> list[bool]:
         """Whether the keys of independent, sgt, and the bases a and b change with this version."""
-        raised = {**table, package: table[package]._replace(version=2)}
+        raised = {**table, package: table[package]._replace(version=table[package].version + 1)}
         with monkeypatch.context() as patch:
-            for user in ("harness.versions", "harness.learning.registry"):
+            for user in ("harness.versions", "harness.plugins"):
                 patch.setattr(f"{user}.recorded", lambda: raised)
             return [a != b for a, b in zip(before, keys(suite, tmp_path), strict=True)]
 
@@ -183,6 +183,7 @@ def test_results_versions(suite: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert changed("regimes/sgt") == [False, True, False, False]
     assert changed("evaluation") == [True, True, True, True]
     assert changed("stage0") == [True, True, False, True]
+    assert changed("engines/embedded") == [True, True, True, True]
     assert changed("engines/openrlhf") == [False, False, False, False]
 
 
@@ -191,7 +192,7 @@ def test_a_plugins_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     file.write_text('"""Mine."""\nRATE = 1\n')
     monkeypatch.syspath_prepend(str(tmp_path))
     mine = type("Mine", (Regime,), {"__module__": "best_of_peers"})
-    monkeypatch.setattr(registry, "load", lambda name: mine)
+    monkeypatch.setattr("harness.plugins._load", lambda door, name: mine)
     name, first = registry.DOOR.results_version("mine")
     assert name == "regime mine"
     file.write_text('"""Another word."""\n# and a comment\nRATE = 1\n')
