@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from harness.exchange.exchange import Exchange, edges_of
-from harness.experience.records import AnyRecord, Record, Rollout
+from harness.experience.records import GroupValue, Record, Rollout, Success, TextRollout
 
 PROMPTS = tuple(f"micro-{i:05d}" for i in range(16))
 ANSWERS, TOKENS = 8, 25
@@ -50,7 +50,7 @@ def measure(policies: int, steps: int) -> dict[str, float]:
     """Medians over steps, in CPU time."""
     names = tuple(f"policy-{i}" for i in range(policies))
     exchange = Exchange(names, edges_of(names, "all"))
-    encoder, decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(AnyRecord)
+    encoder, decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Rollout | TextRollout | GroupValue | Success)
     rng = np.random.default_rng(0)
     ours, bare = [], []
     for step in range(steps):

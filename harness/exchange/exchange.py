@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -16,12 +16,11 @@ from harness.exchange.conditions import Sender
 from harness.exchange.gate import Defences, Gate, GateState, Quotas, Unfit
 from harness.exchange.ledger import Entry, Ledger
 from harness.exchange.transport import Delivery, InProcess, Transport
-from harness.experience.records import AnyRecord, Record, Rollout
+from harness.experience.records import SHIPPED, Record, Rollout
 from harness.experience.refusal import Refusal
 
 Edge = tuple[str, str]
 """(author, receiver)"""
-ALL_KINDS: frozenset[type[Record]] = frozenset(get_args(AnyRecord))
 CEILING_SECONDS = 3600.0
 """The longest wait of all, for runs that switch the deadline off."""
 
@@ -52,7 +51,7 @@ class Collected:
     Order: suite order of the authors, then step, prompt, index. missing: authors not heard of by the deadline.
     """
 
-    records: tuple[AnyRecord, ...] = ()
+    records: tuple[Record, ...] = ()
     entries: tuple[Entry, ...] = ()
     missing: tuple[str, ...] = ()
     refused: Counter[str] = field(default_factory=Counter)
@@ -73,7 +72,7 @@ class Exchange:
         policies: Sequence[str],
         edges: Iterable[Edge],
         *,
-        kinds: frozenset[type[Record]] = ALL_KINDS,
+        kinds: frozenset[type[Record]] = SHIPPED,
         max_staleness: int = 0,
         deadline: float = 0.0,
         ceiling: float = CEILING_SECONDS,
@@ -97,7 +96,7 @@ class Exchange:
         """Per receiver and author, the last step that the author is known to have finished."""
         self._early: dict[str, dict[tuple[str, int], Delivery]] = defaultdict(dict)
         self._rank = {policy: rank for rank, policy in enumerate(policies)}
-        decoder = StepDecoder()
+        decoder = StepDecoder(kinds=kinds)
         self._gates = {
             receiver: Gate(
                 receiver,
@@ -165,7 +164,7 @@ class Exchange:
         waited = monotonic() - started
         gate = self._gates[receiver]
         gate.open(step, prompts)
-        accepted: list[tuple[AnyRecord, Entry, bytes]] = []
+        accepted: list[tuple[Record, Entry, bytes]] = []
         entries: list[Entry] = []
         for delivery in sorted(deliveries, key=lambda delivery: self._rank.get(delivery.sender, len(self._rank))):
             admitted, refused = _admit(gate, delivery)
@@ -225,7 +224,7 @@ class Exchange:
                 return deliveries, missing
             arrived = self.transport.receive(receiver, left)
 
-    def _keep(self, step: int, receiver: str, accepted: Sequence[tuple[AnyRecord, Entry, bytes]]) -> None:
+    def _keep(self, step: int, receiver: str, accepted: Sequence[tuple[Record, Entry, bytes]]) -> None:
         if self._recorder is None:
             return
         for author in self.authors(receiver):
@@ -233,12 +232,12 @@ class Exchange:
             self._recorder.record(step, author, messages)
 
 
-def _admit(gate: Gate, delivery: Delivery) -> tuple[list[tuple[AnyRecord, Entry, bytes]], list[Entry]]:
+def _admit(gate: Gate, delivery: Delivery) -> tuple[list[tuple[Record, Entry, bytes]], list[Entry]]:
     """Records let in with their entries and bytes, and the entries of what was refused.
 
     Messages without a readable header are summed up by reason, so that a flood does not become a flood of entries.
     """
-    accepted: list[tuple[AnyRecord, Entry, bytes]] = []
+    accepted: list[tuple[Record, Entry, bytes]] = []
     refused: list[Entry] = []
     unread: dict[str, Entry] = {}
 

@@ -9,7 +9,7 @@ import msgspec
 
 from harness.errors import ExchangeError
 from harness.exchange.codec import MAX_MESSAGE_BYTES, StepDecoder
-from harness.experience.records import AnyRecord, Record
+from harness.experience.records import Record
 from harness.experience.refusal import Refusal
 
 MEMORY_STEPS = 64
@@ -107,7 +107,7 @@ class Gate:
             self._steps[step] = StepMemory()
         return self._steps[step]
 
-    def _position(self, record: AnyRecord) -> int | None:
+    def _position(self, record: Record) -> int | None:
         """Of the record's prompt among those of its step. Future records are measured by the present."""
         return self._at(min(record.step, self.step)).prompts.get(record.prompt_id)
 
@@ -117,7 +117,7 @@ class Gate:
         self._spent[sender] = messages, total = messages + 1, total + size
         return not self.defences.quotas or (messages <= self.quotas.messages and total <= self.quotas.bytes)
 
-    def admit(self, sender: str, message: bytes) -> AnyRecord:
+    def admit(self, sender: str, message: bytes) -> Record:
         """The record, if it is let in. Raises ExchangeError with the reason; `Unfit` once the header is known."""
         if sender not in self.authors:
             raise ExchangeError(Refusal.NOT_SUBSCRIBED if sender in self.policies else Refusal.UNKNOWN_AUTHOR, sender)
@@ -129,7 +129,7 @@ class Gate:
             raise Unfit(reason, record)
         return record
 
-    def _unfit(self, sender: str, record: AnyRecord) -> Refusal | None:
+    def _unfit(self, sender: str, record: Record) -> Refusal | None:
         """Reason against the header. A record that passes is remembered."""
         if type(record) not in self.kinds:
             return Refusal.WRONG_TYPE
@@ -155,7 +155,7 @@ class Gate:
             seen.add(key)
         return None
 
-    def _version_fits(self, record: AnyRecord) -> bool:
+    def _version_fits(self, record: Record) -> bool:
         """One version per author and step, and never a lower one at a later step."""
         version = record.version
         for at, memory in self._steps.items():
@@ -165,7 +165,7 @@ class Gate:
         self._at(record.step).versions[record.author] = version
         return True
 
-    def order(self, record: AnyRecord) -> tuple[int, int, int, str]:
+    def order(self, record: Record) -> tuple[int, int, int, str]:
         """Sort key within one author: step, prompt order of that step, index, kind."""
         return record.step, self._position(record) or 0, getattr(record, "index", 0), type(record).__name__
 
@@ -182,6 +182,6 @@ class Gate:
 class Unfit(ExchangeError):
     """A well-formed record that is refused for its header; `record` goes into the ledger."""
 
-    def __init__(self, reason: Refusal, record: AnyRecord) -> None:
+    def __init__(self, reason: Refusal, record: Record) -> None:
         super().__init__(reason, f"{record.author}, step {record.step}, prompt {record.prompt_id}")
         self.record = record

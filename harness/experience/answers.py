@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float32, Int32
 
 from harness.verification.verdict import Verdict
+
+if TYPE_CHECKING:
+    from harness.experience.records import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,8 @@ class Inbox:
     answers: Mapping[str, tuple[PeerAnswer, ...]] = field(default_factory=dict)
     successes: Mapping[str, tuple[PeerAnswer, ...]] = field(default_factory=dict)
     values: Mapping[str, tuple[PeerValue, ...]] = field(default_factory=dict)
+    records: Mapping[str, tuple[Record, ...]] = field(default_factory=dict)
+    """Of the types that the regime has declared itself: checked, and otherwise as their author sent them."""
 
     def valid(self, prompt_id: str) -> tuple[PeerAnswer, ...]:
         """Peers' answers to one prompt on which the learner's own verifier could decide."""

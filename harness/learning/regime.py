@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from harness.experience.answers import Group, Inbox
-from harness.experience.records import Record
+from harness.experience.records import Pieces, Record
 from harness.learning.denominators import OldLogprobs
-from harness.learning.publish import Pieces, records_of
 from harness.learning.terms import Term
 
 
@@ -76,8 +75,10 @@ class Regime:
         return frozenset()
 
     def publish(self, groups: Sequence[Group], pieces: Pieces) -> list[Record]:
-        """What the policy sends after its rollouts: by default all that `shares` names."""
-        return records_of(groups, self.shares, pieces)
+        """What the policy sends after its rollouts: by default all that `shares` names. Answers with an invalid verdict, and those
+        that are only EOS, are not exchanged."""
+        kinds = sorted(self.shares, key=lambda kind: kind.__name__)
+        return [record for group in groups for kind in kinds for record in kind.of(group, pieces)]
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """The step's terms, from the learner's own groups and what peers sent.

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 from harness.errors import PluginError, SuiteError
 from harness.exchange.conditions import condition_of
-from harness.experience.records import AnyRecord, Rollout, Success, TextRollout
+from harness.experience.records import SHIPPED, Record, Rollout, Success, TextRollout, bounded
 from harness.learning.denominators import OldLogprobs
 from harness.learning.regime import Need, Regime
 from harness.plugins import Door
@@ -62,9 +62,15 @@ def build(name: str, options: Mapping[str, Any]) -> Regime:
 
 def check_declaration(regime: Regime) -> None:
     """Whether what the regime needs can come from what it shares. Raises PluginError."""
-    known, name = get_args(AnyRecord), type(regime).__name__
-    if not isinstance(regime.shares, frozenset) or not regime.shares <= set(known):
-        raise PluginError(f"{name} must declare `shares` as a frozenset of {', '.join(r.__name__ for r in known)}")
+    name, shares = type(regime).__name__, regime.shares
+    if not isinstance(shares, frozenset) or not all(isinstance(k, type) and issubclass(k, Record) for k in shares):
+        known = ", ".join(sorted(kind.__name__ for kind in SHIPPED))
+        raise PluginError(f"{name} must declare `shares` as a frozenset of {known}, or of record types of its own")
+    for kind in shares - SHIPPED:
+        try:
+            bounded(kind)
+        except ValueError as error:
+            raise PluginError(f"{name} shares a record that cannot travel: {error}") from None
     if not isinstance(regime.needs, frozenset) or not regime.needs <= set(Need):
         raise PluginError(f"{name} must declare `needs` as a frozenset of {', '.join(f'Need.{n.name}' for n in Need)}")
     if regime.old_logprobs not in get_args(OldLogprobs):

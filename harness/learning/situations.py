@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerValue, Prompt
-from harness.experience.records import GroupValue, Rollout, Success, TextRollout
+from harness.experience.records import SHIPPED, GroupValue, Record, Rollout, Success, TextRollout
 from harness.learning.regime import Context, Need, Regime
 from harness.verification.verdict import Verdict
 
@@ -53,6 +53,7 @@ def _situation(
     sent: dict[str, tuple[PeerAnswer, ...]] = {}
     successes: dict[str, tuple[PeerAnswer, ...]] = {}
     values: dict[str, tuple[PeerValue, ...]] = {}
+    declared: dict[str, tuple[Record, ...]] = {}
     for p in range(12):
         prompt = Prompt(f"x{p}", f"question {p}", "1")
         mine = _verdicts(rng, rollouts[0], invalid)
@@ -71,13 +72,25 @@ def _situation(
             successes[prompt.id] = (*successes.get(prompt.id, ()), *right)
             if valid:
                 values[prompt.id] = (*values.get(prompt.id, ()), PeerValue(author, prompt.id, valid, len(right)))
+            if not regime.shares <= SHIPPED:
+                theirs = Group(prompt, author, 1, 1, tuple(map(_as_its_own, group)))
+                records = regime.publish([theirs], lambda a: [1] * (a.tokens.size - a.finished))
+                added = tuple(r for r in records if type(r) not in SHIPPED)
+                declared[prompt.id] = (*declared.get(prompt.id, ()), *added)
     shares = regime.shares
     inbox = Inbox(
         sent if shares & {Rollout, TextRollout} else {},
         successes if Success in shares else {},
         values if GroupValue in shares else {},
+        declared,
     )
     return Situation(name, tuple(own), inbox, policies)
+
+
+def _as_its_own(answer: PeerAnswer) -> Answer:
+    return Answer(
+        answer.tokens, np.full(answer.tokens.size, -1.0, np.float32), answer.text, answer.finished, answer.verdict
+    )
 
 
 def _verdicts(rng: np.random.Generator, count: int, invalid: float) -> list[Verdict]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.engines.protocol import PolicyEngine
 from harness.experience.answers import Answer, Group, Prompt
-from harness.learning.publish import Pieces
+from harness.experience.records import Pieces
 from harness.learning.regime import Regime
 from harness.session.clock import Clock
 from harness.suite.cells import Cell

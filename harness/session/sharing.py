@@ -12,7 +12,7 @@ from harness.engines.protocol import TermReport
 from harness.exchange.exchange import Exchange
 from harness.exchange.ledger import Entry
 from harness.experience.answers import Inbox, PeerAnswer, PeerValue, Prompt
-from harness.experience.records import AnyRecord, GroupValue, Rollout, Success, TextRollout
+from harness.experience.records import SHIPPED, GroupValue, Record, Rollout, Success, Text, TextRollout
 from harness.experience.refusal import Refusal
 from harness.learning.regime import Need
 from harness.learning.terms import Term
@@ -23,8 +23,6 @@ from harness.tokenization.residuals import Budget
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 
-Text = Rollout | TextRollout | Success
-"""Records that carry an answer."""
 Key = tuple[str, str, int]
 """(author, prompt id, answer index): names one answer of a step."""
 
@@ -83,12 +81,12 @@ def collect(
             scores = member.engine.score([by_id[a.prompt_id] for a, _ in answers], [a.tokens for a, _ in answers])
             answers = [(replace(a, receiver_old=s), e) for (a, e), s in zip(answers, scores, strict=True)]
     rollouts, successes = _by_prompt(answers, {"rollout", "text"}), _by_prompt(answers, {"success"})
-    sent = [e for r, e in pairs if not isinstance(r, GroupValue)]
+    sent = [e for r, e in pairs if isinstance(r, Text)]
     kept_out = sum(n for reason, n in collected.refused.items() if reason != Refusal.LATE)  # who is late sent nothing
     return Received(
-        Inbox(rollouts, successes, values),
+        Inbox(rollouts, successes, values, _declared(pairs)),
         {(a.author, a.prompt_id, a.index): e for a, e in answers},
-        {(r.author, r.prompt_id, r.index): r for r in collected.records if not isinstance(r, GroupValue)},
+        {(r.author, r.prompt_id, r.index): r for r in collected.records if isinstance(r, Text)},
         frozenset(r.prompt_id for r in collected.records),
         answers=len(sent),
         accepted=len(answers),
@@ -100,7 +98,7 @@ def collect(
 
 
 def _carry(
-    pairs: Sequence[tuple[AnyRecord, Entry]],
+    pairs: Sequence[tuple[Record, Entry]],
     member: Member,
     prompts: Mapping[str, Prompt],
     sharing: Sharing,
@@ -126,7 +124,7 @@ def _carry(
 
 
 def _carried(
-    pairs: Sequence[tuple[AnyRecord, Entry]],
+    pairs: Sequence[tuple[Record, Entry]],
     member: Member,
     prompts: Mapping[str, Prompt],
     sharing: Sharing,
@@ -186,11 +184,19 @@ def _peer_answer(record: Text, carried: Carried, verdict: Verdict) -> PeerAnswer
     )
 
 
-def _values(pairs: Sequence[tuple[AnyRecord, Entry]]) -> dict[str, tuple[PeerValue, ...]]:
+def _values(pairs: Sequence[tuple[Record, Entry]]) -> dict[str, tuple[PeerValue, ...]]:
     found: dict[str, list[PeerValue]] = defaultdict(list)
     for record, _ in pairs:
         if isinstance(record, GroupValue):
             found[record.prompt_id].append(PeerValue(record.author, record.prompt_id, record.count, record.right))
+    return {k: tuple(v) for k, v in found.items()}
+
+
+def _declared(pairs: Sequence[tuple[Record, Entry]]) -> dict[str, tuple[Record, ...]]:
+    found: dict[str, list[Record]] = defaultdict(list)
+    for record, _ in pairs:
+        if type(record) not in SHIPPED:
+            found[record.prompt_id].append(record)
     return {k: tuple(v) for k, v in found.items()}
 
 

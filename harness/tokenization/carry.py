@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
 from harness.errors import ExchangeError, TokenizationError
-from harness.exchange.codec import check
 from harness.experience.records import Rollout, Success, TextRollout
 from harness.experience.refusal import Refusal
 from harness.tokenization.alignment import Segmentations, chunks, inexact, spread
@@ -161,7 +160,7 @@ def _read(records: Sequence[Rollout | TextRollout | Success], receiver: TokenCod
     checked: list[Refused | None] = []
     for record in records:
         try:
-            check(record)
+            record.check()
         except ExchangeError as error:
             checked.append(Refused(error.reason, str(error)))
         else:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import ExchangeError
-from harness.exchange.codec import MAX_MESSAGE_BYTES, StepDecoder, check, decode, encode
+from harness.exchange.codec import MAX_MESSAGE_BYTES, StepDecoder, decode, encode
 from harness.experience.records import MAX_TEXT_BYTES, MAX_TOKENS, Record, Rollout, TextRollout
 from harness.experience.refusal import Refusal
 
@@ -211,7 +211,7 @@ def test_ten_thousand_fuzzed_messages() -> None:
         try:
             for message in messages:
                 try:
-                    check(decode(message))
+                    (decode(message)).check()
                     outcomes["accepted"] += 1
                 except ExchangeError as error:
                     outcomes[Refusal(error.reason)] += 1

@@ -17,7 +17,6 @@ from harness.exchange.gate import Defences, Quotas
 from harness.experience.answers import Answer, Group, Prompt
 from harness.experience.records import GroupValue, Record, Rollout, Success, TextRollout
 from harness.experience.refusal import Refusal
-from harness.learning.publish import records_of
 from harness.verification.verdict import Verdict
 
 ANSWERS = 40
@@ -44,7 +43,9 @@ def run(condition: Condition, steps: int = 1, seed: int = 7, **changes: Any) -> 
     sender = Sender(condition, seed)
     got = []
     for step in range(steps):
-        records = records_of(sender.claimed(step, groups(step)), KINDS, lambda answer: [1, 1, len(answer.text) - 2])
+        pieces = lambda answer: [1, 1, len(answer.text) - 2]  # noqa: E731
+        claimed, kinds = sender.claimed(step, groups(step)), sorted(KINDS, key=lambda kind: kind.__name__)
+        records = [record for group in claimed for kind in kinds for record in kind.of(group, pieces)]
         exchange.publish("a", step, records, sender)
         got.append(exchange.collect("b", step, PROMPTS))
     return got

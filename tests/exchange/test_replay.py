@@ -14,14 +14,14 @@ from harness.errors import DiskFullError, StoreError
 from harness.exchange.codec import encode
 from harness.exchange.exchange import Collected, Exchange, edges_of
 from harness.exchange.replay import Frame, ReplaySource, ReplayWriter
-from harness.experience.records import AnyRecord
+from harness.experience.records import Record
 from harness.experience.refusal import Refusal
 
 POLICIES = ("a", "b", "c")
 STEPS = range(1, 6)
 
 
-def record(path: Path, steps: range = STEPS, resume: int = -1) -> tuple[str, list[tuple[AnyRecord, ...]]]:
+def record(path: Path, steps: range = STEPS, resume: int = -1) -> tuple[str, list[tuple[Record, ...]]]:
     """Run three policies, storing what is accepted; the digest, and what b accepted step by step."""
     writer = ReplayWriter(path, resume)
     exchange = Exchange(POLICIES, edges_of(POLICIES, "all"), recorder=writer)

@@ -68,10 +68,12 @@ def test_installed_plugins_are_listed_and_broken_ones_with_their_error(site, tmp
         "no-regime": "not a subclass",
         "greedy": "does not share Rollout",
         "careless": "forgot something",
+        "boundless": "Endless.values: needs Meta(max_length=...)",
+        "impostor": "the tag 'success' is taken",
     }.items():
         assert words in found[name]["error"], name
     assert found["sgt"]["error"] == ""
-    assert harness(site, "regimes").stdout.count("BROKEN") == 6
+    assert harness(site, "regimes").stdout.count("BROKEN") == 8
 
 
 def test_found_without_import_and_imported_on_use(site, tmp_path):
@@ -150,6 +152,22 @@ def test_a_suite_runs_on_an_engine_that_the_harness_does_not_know(site, tmp_path
         assert done.returncode == 2
         assert words in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_record_type_that_the_harness_does_not_know_arrives(site, tmp_path):
+    check = "from harness.learning.conformance import check_regime; check_regime('hints', {})"
+    subprocess.run([sys.executable, "-c", check], check=True, timeout=100, env=os.environ | {"PYTHONPATH": str(site)})
+    suite = tmp_path / "hints.yaml"
+    suite.write_text(SUITE.replace("NAME", "hints") + "training: {steps: 2, prompts: 8}\n")
+    short = ["--set", "evaluation.limit=8", "--set", "evaluation.curve_every=0", "--results", str(tmp_path / "results")]
+    done = harness(site, "run", str(suite), *short, timeout=300)
+    assert done.returncode == 0, done.stderr
+    query = "SELECT kind, accepted, count(*) FROM exchanges GROUP BY ALL"
+    ((kind, accepted, count),) = json.loads(
+        harness(site, "sql", query, "--json", "--results", str(tmp_path / "results")).stdout
+    )["rows"]
+    assert (kind, accepted) == ("witness.hint", True)
+    assert count > 8
 
 
 def test_the_scaffolded_engine_is_short(tmp_path):

@@ -17,7 +17,7 @@ from harness.exchange.exchange import Exchange, edges_of
 from harness.exchange.gate import Defences
 from harness.exchange.ledger import Entry
 from harness.experience.answers import Answer, Group, PeerAnswer, Prompt
-from harness.experience.records import AnyRecord, GroupValue, Rollout, Success
+from harness.experience.records import GroupValue, Record, Rollout, Success
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.session.members import Member
 from harness.session.sharing import Received, collect, mark_used
@@ -167,7 +167,7 @@ def _answer(member: Member, index: int, said: str) -> Answer:
     return Answer(tokens, logprobs, text, said != "truncated", verdict)
 
 
-def _records(codec: TokenCodec) -> list[AnyRecord]:
+def _records(codec: TokenCodec) -> list[Record]:
     header = {"author": "b", "version": 4, "step": STEP}
 
     def rollout(name: str, index: int, text: str = RIGHT, **other: object) -> Rollout:
