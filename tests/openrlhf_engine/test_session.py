@@ -91,7 +91,7 @@ def lose_a_part(process, part, sent, folder):
 
 def test_a_run_that_lost_a_part_says_which_and_the_next_ones_finish_the_cell(tmp_path, folders, report_line):
     suite, results = tmp_path / "losses.yaml", tmp_path / "results"
-    suite.write_text(SUITE.format(silence=SILENCE, steps=60, **folders))
+    suite.write_text(SUITE.format(silence=SILENCE, steps=24, **folders))
     (cell,) = prepare(str(suite), results, only="pair/sgt/1").cells
     folder = results / "losses" / cell.key
     for attempt, (part, sent, named) in enumerate(PARTS, start=1):
