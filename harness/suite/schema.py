@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from harness.suite.space import Choice, Range
+
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 Positive = Annotated[int, Field(ge=1, le=1_000_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
@@ -158,15 +160,15 @@ class Training(_Model):
     min_level: Annotated[int, Field(ge=1, le=5)] | None = None
     steps: Annotated[int, Field(ge=0, le=1_000_000)] = 45
     prompts: Positive = 16
-    rollouts: Annotated[int, Field(ge=1, le=4096)] = 8
+    rollouts: Annotated[int, Field(ge=1, le=4096), Choice(0.5, 1, 2, relative=True)] = 8
     updates: Annotated[int, Field(ge=1, le=1024)] = 1
-    learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-4
+    learning_rate: Annotated[float, Field(gt=0, le=1), Range(0.2, 5.0, "log", "normal", relative=True)] = 1e-4
     betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = [0.9, 0.99]
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     clip_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
     max_new_tokens: Annotated[int, Field(ge=1, le=131072)] = 44
-    kl: Annotated[float, Field(ge=0, le=10)] = 0.0
+    kl: Annotated[float, Field(ge=0, le=10), Choice(0.0, 1e-3, 1e-2)] = 0.0
     """Weight of a k3 penalty to the base policy on own answers."""
     checkpoint_every: Positive = 10
     measure_every: Annotated[int, Field(ge=0, le=1_000_000)] = 5
