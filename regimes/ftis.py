@@ -83,7 +83,7 @@ class FTIS(Regime):
         return bool(advantage > 0 or self.divergence(answer) < self.options.filter_kl)
 
     def divergence(self, answer: PeerAnswer) -> float:
-        """k3 = exp(d) - 1 - d summed over the answer's tokens, nats; d = log(pi_j / pi_k) for `learner`, its negative for `author`."""
+        """k3 = exp(d) - 1 - d summed over the answer's tokens, nats; d = log(pi_j / pi_k), its negative for `author`."""
         assert answer.receiver_old is not None
         assert answer.aligned is not None
         log_ratio = answer.aligned.astype(np.float64) - answer.receiver_old

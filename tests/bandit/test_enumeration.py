@@ -135,8 +135,8 @@ class Rules:
                     kept.append((j, a, advantage))
         pairs = []
         for j, a, advantage in kept:
-            w = 1.0 if j == 0 else self.pi[0][a] / self.pi[j][a]
-            w = min(w, cap) if weighs or w <= cap else 0.0
+            w = self.pi[0][a] / self.pi[j][a]
+            w = 1.0 if j == 0 else min(w, cap) if weighs or w <= cap else 0.0
             pairs.append((a, w * advantage / len(kept)))
         return [pairs]
 

@@ -218,5 +218,5 @@ def test_rescoring_changes_nothing_while_the_verifier_is_the_same(finished):
     from harness.session.rescoring import rescore_results
 
     report = rescore_results(finished.folder.parent, "tiny")
-    assert report.samples == 8 * 2 * 6 * 3
+    assert report.samples == 9 * 2 * 6 * 3
     assert report.changes == ()
