@@ -305,7 +305,5 @@ def test_a_copy_of_the_table_s_model_is_refused_by_its_content(tmp_path, folders
 
 def test_a_part_of_a_tuned_suite_is_refused(tuned_file, tmp_path):
     for part in (("--only", "*/sgt/*"), ("--shard", "1/2")):
-        code, _, err = harness(
-            "run", tuned_file, *part, "--results", tmp_path / "results", env=_models(others, folders)
-        )
+        code, _, err = harness("run", tuned_file, *part, "--results", tmp_path / "results")
         assert (code, f"{part[0]}: a suite with `tune` is run whole" in err) == (2, True)
