@@ -205,6 +205,13 @@ def plan(
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only)
     for remark in preflight(prepared, run=False):
         print(f"note: {remark}", file=sys.stderr)
+    if prepared.suite.tune is not None:
+        from harness.tuning.suites import runs
+
+        print(
+            f"note: before these come {runs(prepared.suite)} runs of trials, on other groups (docs/tuning.md)",
+            file=sys.stderr,
+        )
     found = plan_for(prepared, inventory, address=address)
     if json:
         print_json(found.as_json())

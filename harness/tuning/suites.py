@@ -125,6 +125,21 @@ def final_suite(suite: Suite, chosen: Mapping[str, tuple[int, Chosen]]) -> Suite
     return suite.model_copy(update={"regimes": [*suite.regimes, *tuned]})
 
 
+def runs(suite: Suite) -> int:
+    """Cells that tuning runs before the table, at most: trials at all rungs, and the check."""
+    tune = tune_of(suite)
+    found = 0
+    for first in range(0, tune.trials, tune.batch):
+        going = min(tune.batch, tune.trials - first)
+        if tune.rungs and first == 0:
+            found, going = found + 1, going - 1
+        for _ in tune.rungs:
+            found, going = found + going, max(1, going // tune.keep)
+        found += going
+    own = found * len(tune.seeds) + 2 * len(tune.check)
+    return own * len(tune.groups) * len(suite.regimes)
+
+
 def check_names(suite: Suite, source: str) -> None:
     """Raises SuiteError where a derived name is taken or too long."""
     names = {v.name for v in suite.regimes}

@@ -34,7 +34,7 @@ def draw(store: Store, suite: str, view: View) -> None:
         empty("No trial of this regime, or not the baseline as published, could be trained to its end.")
         return
     frame = _points(variant, ended, reference)
-    options = [o for o in ended[0].settings if frame[o].astype(str).nunique() > 1]
+    options = [o for o in ended[0].settings if len({str(t.settings[o]) for t in ended}) > 1]
     figures = [charts.trials(frame, o, f"{name}: {o}", "gain, points", (PUBLISHED, TRIED, CHOSEN)) for o in options]
     columns = st.columns(2)
     for i, figure in enumerate(figures):
@@ -94,10 +94,14 @@ def _points(variant: Tuned, trials: Sequence[Trial], reference: float) -> pd.Dat
 
     return pd.DataFrame(
         [
-            {"trial": t.variant, "kind": kind(t), "gain": 100 * ((t.score or 0.0) - reference), **t.settings}
+            {"trial": t.variant, "kind": kind(t), "gain": 100 * ((t.score or 0.0) - reference), **_said(t)}
             for t in trials
         ]
     )
+
+
+def _said(trial: Trial) -> dict[str, object]:
+    return {option: "none" if value is None else value for option, value in trial.settings.items()}
 
 
 PAGE = Page(
