@@ -16,8 +16,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from harness.cli.reading import show_suite
-from harness.errors import SuiteError
+from harness.errors import Fault, SuiteError
 from harness.session.jobs import cell_job, cell_of, run_job
+from harness.session.manifests import cell_manifest, mark
 from harness.session.prepare import prepare, prepare_stored
 from harness.session.prompts import training_prompts
 from harness.store.ingest import ingest
@@ -252,6 +253,25 @@ def test_killed_and_run_again_by_the_command(tuned_file, tmp_path):
     found = [_plain(read_tuning(tmp_path / name, "tiny")) for name in ("killed", "whole")]
     assert found[0] == found[1]
     assert len({t.score for v in found[0].variants for t in v.trials}) == 2
+
+
+@pytest.mark.parametrize(("fault", "goes_on"), [(Fault.NOT_FINITE, True), (Fault.KILLED, False)])
+def test_a_trial_that_came_to_nothing_has_lost_and_any_other_failure_is_mended_first(
+    tuned_file, tmp_path, fault, goes_on
+):
+    results = tmp_path / "results"
+    stages = Stages(prepare(str(tuned_file), results, overrides=SMALLEST), results)
+    stage = next(iter(stages))
+    for cell in stage.prepared.cells:
+        if cell.variant.name == "sgt.1":
+            mark(stage.prepared.folder / cell.key, cell_manifest(cell), "failed", "it broke", fault=fault)
+    fresh = next(iter(Stages(prepare(str(tuned_file), results, overrides=SMALLEST), results)))
+    assert ("sgt.1" in {c.variant.name for c in fresh.prepared.pending()}) is not goes_on
+    if goes_on:
+        assert _drive(tuned_file, results, SMALLEST)
+        (sgt,) = (v for v in read_tuning(results, "tiny").variants if v.variant == "sgt")
+        assert [(t.score is None, t.fault) for t in sgt.trials] == [(False, ""), (True, "training failed")]
+        assert (sgt.chosen, sgt.final) == (0, "sgt")
 
 
 def _done(results: Path, suite: str) -> int:
