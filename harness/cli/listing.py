@@ -32,7 +32,7 @@ def regimes(
         _regime(found[0])
         return
     if json:
-        print_json({"regimes": found})
+        print_json({"regimes": found} | ({} if name is None else {"training": _common()}))
         return
     rows = []
     for r in found:
@@ -44,6 +44,14 @@ def regimes(
             rows.append(["", ", ".join(f"{k}={v}" for k, v in settings.items())])
         rows.append(["", r.origin])
     print_table("", ["regime", "what it does, what it shares, its options, where it comes from"], rows)
+
+
+def _common() -> dict[str, object]:
+    """What is searched for every regime alike."""
+    from harness.suite.schema import Training
+    from harness.suite.space import as_dict, spaces_of
+
+    return {name: as_dict(space) for name, space in spaces_of(Training, Training().model_dump()).items()}
 
 
 def _regime(info: RegimeInfo) -> None:

@@ -125,6 +125,8 @@ def _tune(prepared: Prepared, results: Path, go: Callable[[Prepared], Outcome]) 
         outcome = go(stage.prepared)
         if outcome.interrupted or outcome.disk or not stages.over(stage):
             return stage.prepared, outcome
+        for label, reason in outcome.failed.items():
+            print(f"note: {label} came to nothing, and its setting has lost: {reason}", file=sys.stderr)
     raise AssertionError("tuning has no table")
 
 
