@@ -226,6 +226,42 @@ def dots(rows: pd.DataFrame, title: str, unit: str) -> Figure:
     return _spec(figure)
 
 
+def trials(rows: pd.DataFrame, option: str, title: str, unit: str, kinds: Sequence[str]) -> Figure:
+    """Gain against one option, a point per trial. Columns: trial, kind, gain, and the option's own.
+
+    Numbers stand on an axis, logarithmic where they span a factor of ten or more; everything else in columns by name.
+    """
+    values = list(rows[option])
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and np.isfinite(v) for v in values)
+    data = pd.DataFrame({"trial": rows["trial"], "kind": rows["kind"], "gain": rows["gain"]})
+    data["value"] = values if numbers else [str(v) for v in values]
+    wide = numbers and min(values) > 0 and max(values) >= 10 * min(values)
+    scale = alt.Scale(type="log") if wide else alt.Scale(zero=False, padding=12)
+    x = alt.X("value:Q", title=option, scale=scale, axis=alt.Axis(tickCount=5, format="~g"))
+    if not numbers:
+        x = alt.X("value:N", title=option, axis=alt.Axis(labelAngle=0))
+    y = alt.Y("gain:Q", title=unit, scale=alt.Scale(zero=False, **_domain([0.0, *rows["gain"]], unit)))
+    looks = alt.Scale(domain=list(kinds), range=_colours(len(kinds)))
+    legend = alt.Legend(title=None, orient="bottom")
+    points = (
+        alt.Chart(data)
+        .mark_point(size=90, strokeWidth=2, opacity=0.9)
+        .encode(
+            x=x, y=y, color=alt.Color("kind:N", scale=looks, legend=legend),
+            shape=alt.Shape("kind:N", scale=alt.Scale(domain=list(kinds)), legend=legend),
+            tooltip=["trial:N", "kind:N", alt.Tooltip("value", title=option), alt.Tooltip("gain:Q", title=unit, format="+.1f")],
+        )
+    )  # fmt: skip
+    zero = (
+        alt.Chart(pd.DataFrame({"y": [0.0]})).mark_rule(strokeDash=[4, 3], color="#8b949e", aria=False).encode(y="y:Q")
+    )
+    said = "; ".join(f"{r.trial} ({r.kind}) at {r.value}: {r.gain:+.1f}" for r in data.head(40).itertuples())
+    figure = alt.layer(
+        zero, points, title=_title(title), width="container", height=240, description=f"{title}: {unit}. {said}"
+    )
+    return _spec(figure)
+
+
 def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Sequence[str], log_y: bool) -> Figure:
     """Cells as small marks, their mean per regime as a large labelled one. Columns: regime, x, y, kind (`cell` or `mean`)."""
     colour = alt.Color(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pandas as pd
 import pyarrow as pa
 import streamlit as st
@@ -17,6 +18,7 @@ from harness.store.place import store_path
 from harness.store.ranking import in_pairs
 from harness.store.read import Snapshot
 from harness.store.table import SeedRow, seed_rows, show_rows
+from harness.store.tuning import Tuning, read_tuning, tuning_rows
 from leaderboard.frames import show_frame
 
 Stamp = tuple[int, int, int]
@@ -64,6 +66,31 @@ class Store:
     def seeds(self, suite: str) -> list[SeedRow]:
         """The same seed by seed."""
         return _seeds(self.results, self.stamp, suite)
+
+    def tuning(self, suite: str) -> Tuning | None:
+        """What a tuned suite's trials gave, asked by its own name or by that of its trials; None for any other suite."""
+        names = dict.fromkeys([suite, suite.removesuffix("-tuning"), suite.removesuffix("-check")])
+        return next((t for name in names if (t := read_tuning(Path(self.results), name)) is not None), None)
+
+    def tuning_rows(self, tuning: Tuning) -> pd.DataFrame:
+        """As published and tuned, in points and percent, without intervals' bounds; empty until the table's cells are finished."""
+        rows = [msgspec.structs.asdict(r) for r in tuning_rows(_snapshot(self.results, self.stamp), tuning)]
+        frame = pd.DataFrame(rows).drop(columns=["settings"], errors="ignore")
+        shares = [
+            "published",
+            "published_gain",
+            "tuned",
+            "tuned_gain",
+            "change",
+            "lowest",
+            "highest",
+            "promised",
+            "kept",
+        ]
+        if not frame.empty:
+            frame[shares] = frame[shares].astype(float) * 100
+            frame = frame[["group", "variant", *shares, "trials", "failed", "rollouts", "cpu_seconds"]]
+        return frame
 
     def in_pairs(self, suite: str) -> bool:
         """Whether all groups of the suite have two policies."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
@@ -20,13 +21,14 @@ from harness.learning.advantages import (
 )
 from harness.learning.regime import Context, Need, Regime
 from harness.learning.terms import Term
+from harness.suite.space import Range
 
 
 @dataclass(frozen=True)
 class GRAFTOptions:
     """threshold: cross ratio above which a peer answer is compatible (0.8, paper)."""
 
-    threshold: float = 0.8
+    threshold: Annotated[float, Range(0.0, 0.98)] = 0.8
 
     def __post_init__(self) -> None:
         if not 0 <= self.threshold < 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from harness.experience.records import Rollout
 from harness.learning.advantages import EPSILON, GSPO, Rewards, own_answers, peer_answer, rewards_of, spread
 from harness.learning.regime import Context, Regime
 from harness.learning.terms import Objective, Term, TermAnswer
+from harness.suite.space import Range
 
 FLOOR = 1e-8
 
@@ -29,12 +30,12 @@ class HACPOOptions:
     omega_min, omega_max: the clamp, in the code only. guards: the two guards on mu, in the code only.
     """
 
-    delta: float = 0.2
-    delta_step: float = 0.025
-    alpha: float = 1.0
-    window: int = 5
-    clip_low: float = 3e-4
-    clip_high: float = 4e-4
+    delta: Annotated[float, Range(0.05, 0.95)] = 0.2
+    delta_step: Annotated[float, Range(0.0, 0.1)] = 0.025
+    alpha: Annotated[float, Range(0.0, 3.0)] = 1.0
+    window: Annotated[int, Range(1, 20, "log", whole=True)] = 5
+    clip_low: Annotated[float, Range(1e-4, 0.3, "log")] = 3e-4
+    clip_high: Annotated[float, Range(1e-4, 0.3, "log")] = 4e-4
     length_normalisation: Literal["own_tokens", "bytes"] = "own_tokens"
     capability_advantage: bool = True
     capability_gradient: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from harness.experience.records import Rollout
 from harness.learning.advantages import GRPO, Rewards, by_author, own_answers, peer_answer, rewards_of, standardise
 from harness.learning.regime import Context, Need, Regime
 from harness.learning.terms import Term
+from harness.suite.space import Choice, Range
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,13 @@ class PRPOptions:
     clip_low, clip_high: ppo's clip, below and above 1.
     """
 
-    ratio: Literal["behaviour", "receiver_old", "none"] = "behaviour"
-    groups: Literal["union", "per_source"] = "union"
-    normalise: Literal["std", "none"] = "std"
-    clip_low: float = 0.2
-    clip_high: float = 0.28
+    ratio: Annotated[Literal["behaviour", "receiver_old", "none"], Choice("behaviour", "receiver_old", "none")] = (
+        "behaviour"
+    )
+    groups: Annotated[Literal["union", "per_source"], Choice("union", "per_source")] = "union"
+    normalise: Annotated[Literal["std", "none"], Choice("std", "none")] = "std"
+    clip_low: Annotated[float, Range(0.05, 1.0)] = 0.2
+    clip_high: Annotated[float, Range(0.05, 5.0, "log")] = 0.28
 
     def __post_init__(self) -> None:
         if not 0 <= self.clip_low <= 1 or self.clip_high < 0:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from harness.experience.answers import Group, Inbox, PeerAnswer
 from harness.experience.records import TextRollout
 from harness.learning.advantages import GRPO, by_author, grpo_advantages, own_term, peer_answer, rewards_of, standardise
 from harness.learning.regime import Context, Need, Regime
 from harness.learning.terms import Term, TermAnswer
+from harness.suite.space import Choice
 
 
 @dataclass(frozen=True)
 class SAPOOptions:
     """external: peer groups a step (J); by default as many as own groups (the paper's best setting is half and half)."""
 
-    external: int | None = None
+    external: Annotated[int | None, Choice(None, 4, 8, 32)] = None
 
     def __post_init__(self) -> None:
         if self.external is not None and self.external < 0:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from harness.experience.answers import Group, Inbox
 from harness.experience.records import Success
 from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_answer
 from harness.learning.regime import Context, Regime
 from harness.learning.terms import Objective, Term
+from harness.suite.space import Range
 
 IMITATION = Objective(form="nll", aggregation="prompt")
 
@@ -18,7 +20,7 @@ IMITATION = Objective(form="nll", aggregation="prompt")
 class SGTOptions:
     """lambda_ (`lambda` in a suite): weight of the imitation term; 0.1 is published (GRAFT's re-run)."""
 
-    lambda_: float = 0.1
+    lambda_: Annotated[float, Range(0.01, 3.0, "log")] = 0.1
 
     def __post_init__(self) -> None:
         if self.lambda_ < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from harness.experience.records import GroupValue
 from harness.learning.advantages import EPSILON, GRPO, Rewards, own_term, rewards_of, spread
 from harness.learning.regime import Context, Regime
 from harness.learning.terms import Term
+from harness.suite.space import Choice, Range
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,9 @@ class XGRPOOptions:
     normalise: divide by the pooled standard deviation (`std`) or not (`none`).
     """
 
-    baseline: Literal["pooled", "mixed"] = "pooled"
-    beta: float = 0.5
-    normalise: Literal["std", "none"] = "std"
+    baseline: Annotated[Literal["pooled", "mixed"], Choice("pooled", "mixed")] = "pooled"
+    beta: Annotated[float, Range(0.0, 1.0)] = 0.5
+    normalise: Annotated[Literal["std", "none"], Choice("std", "none")] = "std"
 
     def __post_init__(self) -> None:
         if not 0 <= self.beta <= 1:

@@ -39,6 +39,7 @@ LEVELS = {
     "evaluation": 6,
     "session": 7,
     "clusters": 8,
+    "tuning": 8,
     "cli": 9,
 }
 """A package imports only packages of a lower level. The harness itself reaches regimes by their entry points alone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,9 +17,11 @@ import pytest
 from synthetic_results import REGIMES, write_results
 
 from harness.store.ingest import ingest
+from harness.store.manifest import read_suite
 from harness.store.ranking import heading, rank
 from harness.store.read import Snapshot
 from harness.store.table import SeedRow, show_rows
+from harness.store.tuning import Trial, Tuned, Tuning, write_tuning
 from harness.store.words import sentence, verdict_mark
 
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
@@ -96,9 +99,39 @@ def test_every_page_draws_with_any_store(stores: dict[str, Path], name: str, slu
     assert app.title[0].value == next(p.title for p in PAGES if p.slug == slug)
     if name == "empty" and slug not in ("published", "about"):
         assert "harness run" in app.code[0].value
-    if name == "large" and slug != "about":
+    if name == "large" and slug not in ("about", "sensitivity"):
         assert app.get("arrow_vega_lite_chart") or app.get("vega_lite_chart"), "a figure"
         assert app.get("popover"), "a download menu"
+
+
+def test_sensitivity_shows_each_option_of_a_tuned_suite(stores: dict[str, Path], tmp_path: Path) -> None:
+    results, suite = shutil.copytree(stores["large"], tmp_path / "tuned"), "synthetic-small"
+    assert "not tuned" in said(page(results, "sensitivity", suite))
+
+    def variant(name: str, final: str, options: list[dict[str, object]], scores: list[float | None]) -> Tuned:
+        trials = [
+            Trial(number=i, variant=f"{name}.{i}", settings=o, steps=8, score=s, fault="" if s else "training failed")
+            for i, (o, s) in enumerate(zip(options, scores, strict=True))
+        ]
+        return Tuned(variant=name, final=final, chosen=1, trials=tuple(trials), checked=0.5, checked_published=0.45)
+
+    rates: list[dict[str, object]] = [{"training.learning_rate": r} for r in (1e-4, 3e-4, 2e-3)]
+    base, ours, tuned = REGIMES[0].name, REGIMES[1].name, REGIMES[2].name
+    both: list[dict[str, object]] = [{**r, "external": e, "fixed": 1} for r, e in zip(rates, (None, 4, 8), strict=True)]
+    tuning = Tuning(
+        suite=suite, trials_in=f"{suite}-tuning", task="micro_dev", metric="avg@4", steps=8, baseline=base,
+        variants=(variant(base, base, rates, [0.4, 0.5, 0.3]), variant(ours, tuned, both, [0.45, 0.6, None])),
+    )  # fmt: skip
+    write_tuning(results, read_suite(results / suite), tuning)
+    app = page(results, "sensitivity", suite)
+    assert not app.exception
+    table, trials = (frame.value for frame in app.dataframe)
+    assert list(trials["gain"]) == pytest.approx([5.0, 20.0])
+    assert list(trials["kind"]) == ["as published", "chosen"]
+    line = table[table["variant"] == ours].iloc[0]
+    assert (line["promised"], line["kept"], line["failed"]) == (pytest.approx(15), pytest.approx(5), 1)
+    figures = app.get("arrow_vega_lite_chart") or app.get("vega_lite_chart")
+    assert len(figures) == 2, "an option that never changes has no panel"
 
 
 def test_the_app_starts_with_and_without_results(stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,14 +11,28 @@ from harness.cli.options import RESULTS, Address, DataDir, Json, Results, fold, 
 from harness.errors import UsageError
 from harness.store.text import visible
 
+if TYPE_CHECKING:
+    from harness.learning.registry import RegimeInfo
 
-def regimes(json: Json = False) -> None:
-    """Installed regimes and where they come from; a broken plugin is listed with its error."""
-    from harness.learning.registry import listing
 
-    found = listing()
+def regimes(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One regime, with the search space of each option.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Installed regimes and where they come from; a broken plugin is listed with its error. With NAME: one regime's options and
+    what tuning may try of them."""
+    from harness.learning.registry import listing, load
+
+    if name is not None:
+        load(name)
+    found = [r for r in listing() if name in (None, r.name)]
+    if name is not None and not json:
+        _regime(found[0])
+        return
     if json:
-        print_json({"regimes": found})
+        print_json({"regimes": found} | ({} if name is None else {"training": _common()}))
         return
     rows = []
     for r in found:
@@ -30,6 +44,27 @@ def regimes(json: Json = False) -> None:
             rows.append(["", ", ".join(f"{k}={v}" for k, v in settings.items())])
         rows.append(["", r.origin])
     print_table("", ["regime", "what it does, what it shares, its options, where it comes from"], rows)
+
+
+def _common() -> dict[str, object]:
+    """What is searched for every regime alike."""
+    from harness.suite.schema import Training
+    from harness.suite.space import as_dict, spaces_of
+
+    return {name: as_dict(space) for name, space in spaces_of(Training, Training().model_dump()).items()}
+
+
+def _regime(info: RegimeInfo) -> None:
+    from harness.learning.registry import load, spaces
+    from harness.suite.schema import Training
+    from harness.suite.space import spaces_of
+
+    searched, common = spaces(load(info.name)), spaces_of(Training, Training().model_dump())
+    print(f"{info.name}: {info.summary}\n{info.origin}\n")
+    rows = [[name, str(value), str(searched.get(name, "not searched"))] for name, value in info.options.items()]
+    rows += [[f"training.{name}", str(getattr(Training(), name)), str(space)] for name, space in common.items()]
+    print_table("", ["option", "default", "what tuning may try"], rows)
+    print("\nThe settings of `training` are searched for every regime alike, the baseline included (docs/tuning.md).")
 
 
 def tasks(data_dir: DataDir = None, json: Json = False) -> None:

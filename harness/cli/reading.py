@@ -67,6 +67,7 @@ def show_suite(
     from harness.store.read import Snapshot
     from harness.store.render import render
     from harness.store.table import show_rows, suites
+    from harness.store.tuning import read_tuning, tuning_rows, with_tuning
 
     margin = MARGIN if margin is None else margin
     with Snapshot(results, file) as snapshot:
@@ -94,7 +95,11 @@ def show_suite(
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         for one in names:
             rows, head = show_rows(snapshot, one, margin), heading(snapshot, one, margin)
-            sys.stdout.write(render(one, rows, format_, width, colour, head))
+            text = render(one, rows, format_, width, colour, head)
+            tuning = read_tuning(results, one, file)
+            if tuning is not None:
+                text = with_tuning(text, tuning, tuning_rows(snapshot, tuning), format_)
+            sys.stdout.write(text)
             damaged = snapshot.query("SELECT problem FROM problems WHERE suite = ? ORDER BY ALL", [one])
             for problem in damaged["problem"].to_pylist():
                 print(f"harness: {problem}", file=sys.stderr)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -26,6 +27,7 @@ from harness.cli.options import (
 from harness.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
+    from harness.session.matrix import Outcome
     from harness.session.prepare import Prepared, Shard
 
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, max=1024, help="Worker processes; default one per core.")]
@@ -76,6 +78,27 @@ def run(
 
     part = Shard.parse(shard) if shard else None
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only, shard=part, online=True)
+
+    def go(prepared: Prepared) -> Outcome:
+        found = preflight(prepared, run=True)
+        plan = check_feasible(prepared, jobs, address)
+        check_room(prepared, plan.disk)
+        _say_scope(prepared, only, part)
+        for remark in [*found, *registry.remarks(prepared.suite), *unknown_commits(prepared.suite)]:
+            print(f"note: {remark}", file=sys.stderr)
+        return run_matrix(
+            prepared, plan, reporter(), lambda: _ingest(results), silence or SILENCE_SECONDS, verbose, address
+        )
+
+    if prepared.suite.tune is not None:
+        if only or part:
+            raise UsageError(
+                f"{'--only' if only else '--shard'}: a suite with `tune` is run whole: what it tries next depends on all "
+                "that it has tried"
+            )
+        prepared, tuning = _tune(prepared, results, go)
+        if tuning is not None:
+            _end(tuning, prepared, results, json)
     if not prepared.pending():
         _say_scope(prepared, only, part)
         words = f"all {len(prepared.cells)} cells are done" if prepared.cells else "this part has no cells"
@@ -85,15 +108,32 @@ def run(
         if prepared.cells:
             _after(prepared, results, json)
         return
-    found = preflight(prepared, run=True)
-    plan = check_feasible(prepared, jobs, address)
-    check_room(prepared, plan.disk)
-    _say_scope(prepared, only, part)
-    for remark in [*found, *registry.remarks(prepared.suite), *unknown_commits(prepared.suite)]:
-        print(f"note: {remark}", file=sys.stderr)
-    outcome = run_matrix(
-        prepared, plan, reporter(), lambda: _ingest(results), silence or SILENCE_SECONDS, verbose, address
-    )
+    _end(go(prepared), prepared, results, json)
+
+
+def _tune(prepared: Prepared, results: Path, go: Callable[[Prepared], Outcome]) -> tuple[Prepared, Outcome | None]:
+    """All stages before the table; the table's own suite, or the stage and its outcome that tuning ended with."""
+    from harness.tuning.stages import Stages
+
+    stages = Stages(prepared, results)
+    for stage in stages:
+        if stage.last:
+            return stage.prepared, None
+        if not stage.prepared.pending():
+            continue
+        print(f"{prepared.suite.name}: {stage.words}", file=sys.stderr)
+        outcome = go(stage.prepared)
+        if outcome.interrupted or outcome.disk or not stages.over(stage):
+            return stage.prepared, outcome
+        for label, reason in outcome.failed.items():
+            print(f"note: {label} came to nothing, and its setting has lost: {reason}", file=sys.stderr)
+    raise AssertionError("tuning has no table")
+
+
+def _end(outcome: Outcome, prepared: Prepared, results: Path, json: bool) -> NoReturn:
+    """Say how a run ended, print the table where it came to its end, and leave."""
+    from harness.store.ingest import ingest
+
     for label, reason in outcome.failed.items():
         print(f"harness: {label} failed: {reason}", file=sys.stderr)
     if outcome.disk:
@@ -167,6 +207,13 @@ def plan(
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only)
     for remark in preflight(prepared, run=False):
         print(f"note: {remark}", file=sys.stderr)
+    if prepared.suite.tune is not None:
+        from harness.tuning.suites import runs
+
+        print(
+            f"note: before these come {runs(prepared.suite)} runs of trials, on other groups (docs/tuning.md)",
+            file=sys.stderr,
+        )
     found = plan_for(prepared, inventory, address=address)
     if json:
         print_json(found.as_json())

@@ -15,7 +15,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -28,11 +28,14 @@ from harness.learning.denominators import from_sampler
 from harness.learning.minibatches import minibatches
 from harness.learning.packing import pack
 from harness.learning.regime import Regime
-from harness.learning.registry import check_declaration, check_options, load, resolved
+from harness.learning.registry import check_declaration, check_options, load, resolved, spaces
 from harness.learning.situations import MAX_TOKENS, Situation, situations
 from harness.learning.terms import OLD, Denominator, Term, TermAnswer
+from harness.suite.space import Choice, Space
 
 Make = Callable[[], Regime]
+SAMPLED = 6
+"""Settings drawn from a regime's search spaces."""
 
 
 def check_regime(regime: str | type[Regime], options: Mapping[str, Any] | None = None) -> None:
@@ -70,6 +73,30 @@ def declares_itself(make: Make) -> None:
     except PluginError:
         return
     raise AssertionError("an unknown option is accepted")
+
+
+def learns_with_all_that_may_be_searched(make: Make) -> None:
+    """Options drawn from their search spaces are accepted and give well-formed terms; defaults lie in their spaces."""
+    kind = type(make())
+    try:
+        searched = spaces(kind)
+    except PluginError as error:
+        raise AssertionError(str(error)) from None
+    rng, defaults = np.random.default_rng(0), resolved(kind.Options()) if searched else {}
+    for trial in range(SAMPLED if searched else 0):
+        drawn = {name: _draw(space, defaults[name], trial, rng) for name, space in searched.items()}
+        try:
+            options = check_options(kind, drawn)
+        except PluginError as error:
+            raise AssertionError(f"{drawn}: of the search space, but refused: {error}") from None
+        learns_well_formed_terms(partial(kind, options))
+
+
+def _draw(space: Space, default: Any, trial: int, rng: np.random.Generator) -> Any:
+    """The two ends of a range first, then anything."""
+    if isinstance(space, Choice):
+        return space.values[trial % len(space.values)]
+    return space.at(float(trial) if trial < 2 else float(rng.random()), default)
 
 
 def publishes_what_it_shares(make: Make) -> None:
@@ -110,7 +137,9 @@ def _check_numbers(at: str, term: Term, answer: TermAnswer) -> None:
         _hold(np.isfinite(getattr(answer, name)), f"{at}: {name} is {getattr(answer, name)}")
     _hold(np.isfinite(term.weight), f"{at}: the term's weight is {term.weight}")
     _hold(min(answer.weight, term.weight) >= 0, f"{at}: a negative weight turns the clip around; use the advantage")
-    own_ratio = term.source == "own" and term.objective.form in ("ppo", "hard") and answer.denominator is not None
+    own_ratio = (
+        term.source == "own" and term.objective.form in ("ppo", "hard", "truncated") and answer.denominator is not None
+    )
     _hold(
         not own_ratio or answer.denominator is OLD,
         f"{at}: an own answer's denominator is OLD, or `old_logprobs` is idle",
@@ -217,6 +246,7 @@ CHECKS: tuple[Callable[[Make], None], ...] = (
     declares_itself,
     publishes_what_it_shares,
     learns_well_formed_terms,
+    learns_with_all_that_may_be_searched,
     learns_alone_without_peers,
     draws_only_from_the_context,
     restores_its_state,

@@ -20,6 +20,7 @@ class FormCode(IntEnum):
     HARD = 1
     NLL = 2
     KL = 3
+    TRUNCATED = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +79,9 @@ def pack(batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]]) -> Packed:
         advantage=np.array([answer.advantage for _, answer in answers], dtype=np.float64),
         form=np.array([FormCode[o.form.upper()] for o in objectives], dtype=np.int64),
         log_scale=np.array([answer.scale for _, answer in answers], dtype=np.float64),
-        pooled=np.array([o.ratio != "token" and o.form in ("ppo", "hard") for o in objectives], dtype=bool),
+        pooled=np.array(
+            [o.ratio != "token" and o.form in ("ppo", "hard", "truncated") for o in objectives], dtype=bool
+        ),
         on_policy=np.array([answer.denominator is None for _, answer in answers], dtype=bool),
         low=bounds[:, 0],
         high=bounds[:, 1],

@@ -16,6 +16,7 @@ from harness.learning.denominators import OldLogprobs
 from harness.learning.regime import Need, Regime
 from harness.plugins import Door
 from harness.suite.schema import Suite, Variant
+from harness.suite.space import Space, as_dict, spaces_of
 
 DOOR: Door[Regime] = Door("harness.regimes", "regime", Regime)
 
@@ -30,6 +31,7 @@ class RegimeInfo:
     shares: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    spaces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     old_logprobs: str = ""
     error: str = ""
 
@@ -98,6 +100,17 @@ def check_options(regime: type[Regime], options: Mapping[str, Any]) -> Any:
         return regime.Options(**checked)
     except ValueError as error:
         raise PluginError(str(error)) from None
+
+
+def spaces(regime: type[Regime]) -> dict[str, Space]:
+    """The search spaces that the regime's options carry, by option. Raises PluginError where a default lies outside its own."""
+    fields = {f.name: f for f in dataclasses.fields(regime.Options)}
+    try:
+        default = regime.Options()
+        found = spaces_of(regime.Options, {name: getattr(default, name) for name in fields})
+    except (TypeError, ValueError) as error:
+        raise PluginError(f"{regime.__name__}: options: {error}") from None
+    return {option_name(fields[name]): space for name, space in found.items()}
 
 
 def option_name(field: dataclasses.Field[Any]) -> str:
@@ -196,6 +209,7 @@ def listing() -> list[RegimeInfo]:
         try:
             regime, instance = load(name), build(name, {})
             options = resolved(instance.options)
+            searched = {name: as_dict(space) for name, space in spaces(regime).items()}
         except PluginError as error:
             found.append(RegimeInfo(name, origin, error=str(error)))
             continue
@@ -209,6 +223,7 @@ def listing() -> list[RegimeInfo]:
                 shares,
                 tuple(sorted(instance.needs)),
                 options,
+                searched,
                 regime.old_logprobs,
             )
         )

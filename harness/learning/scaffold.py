@@ -39,22 +39,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from harness.experience.answers import Group, Inbox
 from harness.experience.records import Success
 from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_answer
 from harness.learning.regime import Context, Regime
 from harness.learning.terms import Objective, Term
+from harness.suite.space import Range
 
 IMITATION = Objective(form="nll", aggregation="prompt")
 
 
 @dataclass(frozen=True)
 class ${title}Options:
-    """weight: of the imitation term. below: a prompt is rescued when at most this share of own answers is right."""
+    """weight: of the imitation term. below: a prompt is rescued when at most this share of own answers is right.
 
-    weight: float = 0.1
-    below: float = 0.0
+    A range says what tuning may try (docs/tuning.md).
+    """
+
+    weight: Annotated[float, Range(0.01, 3.0, "log")] = 0.1
+    below: Annotated[float, Range(0.0, 0.5)] = 0.0
 
     def __post_init__(self) -> None:
         if self.weight < 0:

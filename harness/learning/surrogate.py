@@ -65,6 +65,7 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
     advantage, weight, form = per_token(packed.advantage), per_token(packed.weight), per_token(packed.form)
     low, high, log_bound = per_token(packed.low), per_token(packed.high), per_token(packed.log_bound)
     pooled, hard, nll, kl = per_token(packed.pooled), form == FormCode.HARD, form == FormCode.NLL, form == FormCode.KL
+    truncated = form == FormCode.TRUNCATED
 
     now = logp.detach()
     old = torch.as_tensor(packed.denominator, device=logp.device).to(logp.dtype)
@@ -78,19 +79,28 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
         mean = torch.segment_reduce(log_ratio, "mean", lengths=counts, unsafe=True)
         log_ratio = torch.where(pooled, mean[answer_of], log_ratio)
     log_ratio = log_ratio * per_token(packed.log_scale)
+    unbounded = log_ratio
     bounded = log_ratio.abs() <= log_bound
     log_ratio = torch.where(bounded, log_ratio, log_bound * log_ratio.detach().sign())
     ratio = log_ratio.exp()
 
     # min(r A, clip(r) A) is r A except where the clip makes it smaller; `hard` clips on both sides whatever the sign of A.
     above, below = ratio > high, ratio < low
-    clipped = torch.where(hard, above | below, (above & (advantage > 0)) | (below & (advantage < 0))) & ~nll & ~kl
+    clipped = (
+        torch.where(hard, above | below, (above & (advantage > 0)) | (below & (advantage < 0)))
+        & ~nll
+        & ~kl
+        & ~truncated
+    )
     clamped = torch.minimum(torch.maximum(ratio, low), high).detach()
     value = torch.where(clipped, clamped, ratio) * clamped ** per_token(packed.exponent) * advantage
+    if truncated.any():
+        weighing = high * (1.0 + unbounded - unbounded.detach())
+        value = torch.where(truncated, torch.where(above, weighing, ratio) * advantage, value)
     value = torch.where(nll, logp, torch.where(kl, 1.0 - (-log_ratio).exp() - log_ratio, value))
     loss = -weight * value
     pushed = (weight != 0) & (nll | kl | (advantage != 0))
-    moving = pushed & (nll | (bounded & torch.where(kl, log_ratio != 0, ~clipped)))
+    moving = pushed & (nll | (truncated & above) | (bounded & torch.where(kl, log_ratio != 0, ~clipped)))
 
     def per_answer(values: Tensor) -> np.ndarray:
         summed = torch.segment_reduce(values.detach().double(), "sum", lengths=counts, unsafe=True)

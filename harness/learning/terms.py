@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int32
 
 Ratio = Literal["token", "sequence", "cross"]
-Form = Literal["ppo", "hard", "nll", "kl"]
+Form = Literal["ppo", "hard", "truncated", "nll", "kl"]
 Aggregation = Literal["token", "answer", "prompt", "constant"]
 
 
@@ -34,7 +34,8 @@ class Objective:
 
     ratio: `token` exp(lp - denominator) per token; `sequence` exp(mean lp - mean denominator) per answer (GSPO, arXiv
         2507.18071); `cross` exp(mean lp - source mean) per answer, each side normalised by its own tokens (HACPO, 2603.02604).
-    form: `ppo` min(r A, clip(r) A); `hard` c stopgrad(c)^exponent A with c = clamp(r, low, high); `nll` the log-likelihood,
+    form: `ppo` min(r A, clip(r) A); `hard` c stopgrad(c)^exponent A with c = clamp(r, low, high); `truncated` min(r, high) A
+        whose gradient beyond `high` is that of high A log r (the truncated weight stays, as a constant); `nll` the log-likelihood,
         mean over the answer's tokens; `kl` minus the k3 estimate of KL(policy || denominator) per token.
     low, high: the bounds of r (not of r - 1). `low_step` is added to `low` at each further update of the step, up to 1.
     log_bound: |log r| is clamped to it before exp.

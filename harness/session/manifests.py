@@ -61,6 +61,7 @@ def variant_options(variant: Variant) -> dict[str, Any]:
         "sampling_stream": variant.sampling_stream,
         "sharing": sharing,
         "replay": variant.replay.model_dump() if variant.replay else None,
+        "training": variant.training.model_dump(exclude_none=True) if variant.training else None,
     }
     return {**variant.options, **{k: v for k, v in own.items() if v}}
 

@@ -18,7 +18,7 @@ from harness.suite.schema import Policy
 from harness.tasks.data import folder_in_use, load
 from harness.tasks.registry import get_task
 from harness.tasks.sets import SETS
-from harness.tasks.training import SOURCES, training_pool
+from harness.tasks.training import SOURCES, part_of, training_pool
 
 TEXTS = {Rollout, TextRollout, Success}
 """What a receiver has to put into its own tokens."""
@@ -80,7 +80,7 @@ def _data(prepared: Prepared, run: bool) -> Iterator[str]:
     if training.task not in SOURCES or SOURCES[training.task] in absent:
         return
     try:
-        pool = training_pool(training.task, min_level=training.min_level)
+        pool = part_of(training_pool(training.task, min_level=training.min_level), training.part)
     except DataError as error:
         raise SuiteError(prepared.source, "training.min_level", str(error)) from None
     if training.prompts > len(pool.prompts):

@@ -178,6 +178,11 @@ def prepare_stored(name: str, results: Path, *, overrides: Sequence[str] = ()) -
     return replace(prepared, altered=(*found.altered, *prepared.altered))
 
 
+def prepare_suite(suite: Suite, source: str, results: Path, altered: Sequence[str] = ()) -> Prepared:
+    """A suite that was derived from the one in `source`. Raises as `prepare`."""
+    return _prepare(suite, None, source, results, altered, None, online=False)
+
+
 def _prepare(
     suite: Suite,
     written: Suite | None,

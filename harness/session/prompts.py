@@ -17,16 +17,18 @@ def training_prompts(cell: Cell, step: int) -> list[Prompt]:
     seed = derive(cell.seed, cell.variant.sampling_stream, "prompts", cell.group.name, step)
     from harness.tasks.training import draw
 
-    return draw(cell.training.task, seed, cell.training.prompts, min_level=cell.training.min_level)
+    return draw(
+        cell.training.task, seed, cell.training.prompts, min_level=cell.training.min_level, part=cell.training.part
+    )
 
 
 def pool_entry(training: Training) -> Pool | None:
     """What the manifest says of the training pool; None for micro. Raises DataError."""
     if training.task == "micro":
         return None
-    from harness.tasks.training import training_pool
+    from harness.tasks.training import part_of, training_pool
 
-    pool = training_pool(training.task, min_level=training.min_level)
+    pool = part_of(training_pool(training.task, min_level=training.min_level), training.part)
     dropped = Counter(overlap.evaluation_set for overlap in pool.overlaps)
     return Pool(pool.name, len(pool.prompts), pool.digest(), dict(dropped), len(pool.ambiguous), pool.below_level)
 

@@ -100,7 +100,7 @@ def _micro_cache() -> Path:
 
 
 def _text(task: str) -> Text:
-    return MICRO if task == "micro" else PROSE
+    return MICRO if task.startswith("micro") else PROSE
 
 
 def _tokenizers(policies: list[Policy]) -> dict[str, int]:

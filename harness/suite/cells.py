@@ -95,9 +95,10 @@ def expand(suite: Suite, identity: Callable[[Group, Variant], Identity]) -> list
     for group in suite.groups:
         for seed in suite.seeds:
             for variant in suite.regimes:
+                plain = variant.model_copy(update={"training": None})  # the cell's own `training` holds it
                 cell = Cell(
-                    suite.name, suite.engine, suite.engine_options, group, variant, suite.sharing_of(variant),
-                    suite.training, suite.evaluation, seed, "", suite.baseline, identity(group, variant), suite.keep,
+                    suite.name, suite.engine, suite.engine_options, group, plain, suite.sharing_of(variant),
+                    suite.training_of(variant), suite.evaluation, seed, "", suite.baseline, identity(group, variant), suite.keep,
                 )  # fmt: skip
                 cells.append(replace(cell, key=cell_key(cell.config(), cell.identity)))
     return cells

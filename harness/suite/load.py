@@ -93,7 +93,8 @@ def _keys(location: tuple[Any, ...]) -> list[str]:
 
     models: dict[str, type[BaseModel]] = {
         "groups": schema.Group, "policies": schema.Policy, "stage0": schema.Stage0, "regimes": schema.Variant,
-        "training": schema.Training, "evaluation": schema.Evaluation, "sharing": schema.Sharing, "defences": schema.Defences,
+        "training": schema.Training, "evaluation": schema.Evaluation, "tune": schema.Tune, "sharing": schema.Sharing,
+        "defences": schema.Defences,
     }  # fmt: skip
     keys: type[BaseModel] = Suite
     named = [p for p in location[:-1] if isinstance(p, str) and p in models]

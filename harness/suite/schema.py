@@ -5,9 +5,20 @@ Regimes' own options are validated by the regimes (`harness.learning.registry`),
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from harness.suite.space import Choice, Range
 
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 Positive = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -110,6 +121,16 @@ class Replay(_Model):
     regime: Name
 
 
+class Settings(_Model):
+    """What one variant's training differs in from the suite's."""
+
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    kl: Annotated[float, Field(ge=0, le=10)] | None = None
+    rollouts: Annotated[int, Field(ge=1, le=4096)] | None = None
+    prompts: Positive | None = None
+    steps: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+
+
 class Variant(_Model):
     """One regime with its options, under a name of its own. Keys that are not listed here are the regime's options."""
 
@@ -125,7 +146,13 @@ class Variant(_Model):
     sharing: Sharing | None = None
     replay: Replay | None = None
     """Peers that are not in the group speak from a recording."""
+    training: Settings | None = None
+    """Settings of this variant alone; its cells' keys hold them where they hold the suite's `training`."""
     options: dict[str, Any] = {}
+
+    @model_serializer(mode="wrap")
+    def _present(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(plain(self), training=None)
 
     @field_validator("sampler_correction")
     @classmethod
@@ -158,21 +185,27 @@ class Training(_Model):
     min_level: Annotated[int, Field(ge=1, le=5)] | None = None
     steps: Annotated[int, Field(ge=0, le=1_000_000)] = 45
     prompts: Positive = 16
-    rollouts: Annotated[int, Field(ge=1, le=4096)] = 8
+    rollouts: Annotated[int, Field(ge=1, le=4096), Choice(0.5, 1, 2, relative=True)] = 8
     updates: Annotated[int, Field(ge=1, le=1024)] = 1
-    learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-4
+    learning_rate: Annotated[float, Field(gt=0, le=1), Range(0.2, 5.0, "log", "normal", relative=True)] = 1e-4
     betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = [0.9, 0.99]
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     clip_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
     max_new_tokens: Annotated[int, Field(ge=1, le=131072)] = 44
-    kl: Annotated[float, Field(ge=0, le=10)] = 0.0
+    kl: Annotated[float, Field(ge=0, le=10), Choice(0.0, 1e-3, 1e-2)] = 0.0
     """Weight of a k3 penalty to the base policy on own answers."""
     checkpoint_every: Positive = 10
     measure_every: Annotated[int, Field(ge=0, le=1_000_000)] = 5
     """Every so many steps own and peer gradients and the KL to the base are measured; 0 is never."""
     max_invalid: Fraction = 0.02
     """A cell fails when a larger share of its verdicts is invalid."""
+    part: Literal["all", "tuning", "final"] = "all"
+    """Which of the task's prompts: `tuning` and `final` have none in common (docs/tuning.md)."""
+
+    @model_serializer(mode="wrap")
+    def _present(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(plain(self), part="all")
 
 
 class Evaluation(_Model):
@@ -195,6 +228,36 @@ class Evaluation(_Model):
         return self
 
 
+class Tune(_Model):
+    """Tuning under an equal budget, before the table: the same number of trials, rollouts and seeds for every regime."""
+
+    trials: Annotated[int, Field(ge=2, le=1000)] = 8
+    """Settings tried per regime. The first is the regime as the suite has it."""
+    groups: Annotated[list[Group], Field(min_length=1, max_length=64)]
+    """Groups whose base checkpoints the table never sees."""
+    seeds: Annotated[list[Seed], Field(min_length=1, max_length=100)]
+    check: Annotated[list[Seed], Field(max_length=100)] = []
+    """Other seeds on which the chosen setting is tried again: how much of its lead was luck."""
+    evaluation: Evaluation
+    """Of trials: tasks that the table does not ask."""
+    sampler: Literal["tpe", "random"] = "tpe"
+    batch: Annotated[int, Field(ge=2, le=1000)] = 4
+    """Trials proposed at once. The first batch is random; each later one knows the results of those before it."""
+    rungs: Annotated[list[Positive], Field(max_length=10)] = []
+    """Steps of shorter runs, ascending: of a batch only the best go on to the next rung, and to `training.steps`."""
+    keep: Annotated[int, Field(ge=2, le=100)] = 2
+    """One in so many goes on from a rung."""
+    training: list[Literal["learning_rate", "rollouts", "kl"]] = ["learning_rate", "rollouts", "kl"]
+    """Settings of training that are searched for every regime, the baseline included."""
+    seed: Seed = 0
+    """Of the proposals."""
+
+    @field_validator("groups")
+    @classmethod
+    def _distinct(cls, groups: list[Group]) -> list[Group]:
+        return _distinct(groups)
+
+
 class Suite(_Model):
     """The whole file."""
 
@@ -212,6 +275,19 @@ class Suite(_Model):
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
     sharing: Sharing = Sharing()
+    tune: Tune | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apart(cls, raw: Any) -> Any:
+        """With `tune` the table is trained on the prompts that tuning leaves alone."""
+        if isinstance(raw, dict) and raw.get("tune") is not None and isinstance(raw.get("training", {}), dict):
+            return {**raw, "training": {"part": "final", **raw.get("training", {})}}
+        return raw
+
+    @model_serializer(mode="wrap")
+    def _present(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(plain(self), tune=None)
 
     @field_validator("groups", "regimes")
     @classmethod
@@ -233,11 +309,55 @@ class Suite(_Model):
             raise ValueError(f"baseline: {self.baseline!r} is not among the suite's regimes ({', '.join(names)})")
         if self.keep == "best" and not self.evaluation.curve_every:
             raise ValueError("keep: `best` needs a learning curve (evaluation.curve_every)")
+        if self.tune is not None:
+            self._never_meets(self.tune)
         return self
+
+    def _never_meets(self, tune: Tune) -> None:
+        """Nothing that is tuned on may stand in the table. Raises ValueError."""
+
+        def refuse(shared: Iterable[Any], place: str, what: str) -> None:
+            if shared := sorted(map(str, shared)):
+                raise ValueError(f"tune.{place}: {what} {shared[0]} is in the table too; tuning must not see it")
+
+        refuse({g.name for g in tune.groups} & {g.name for g in self.groups}, "groups", "the group")
+        refuse({*tune.seeds, *tune.check} & {*self.seeds}, "seeds", "the seed")
+        refuse({*tune.evaluation.tasks} & {*self.evaluation.tasks}, "evaluation.tasks", "the task")
+        seeds = [*tune.seeds, *tune.check]
+        refuse(starts(tune.groups, seeds) & starts(self.groups, self.seeds), "groups", "the base checkpoint")
+        if len({*seeds}) < len(seeds):
+            raise ValueError("tune.check: other seeds than tune.seeds, each once")
+        if self.training.part != "final":
+            raise ValueError("training.part: with `tune` the table is trained on the part `final`")
+        if sorted({*tune.rungs}) != tune.rungs or (tune.rungs and tune.rungs[-1] >= self.training.steps):
+            raise ValueError("tune.rungs: ascending numbers of steps, all below training.steps")
+
+    def training_of(self, variant: Variant) -> Training:
+        """The variant's training: the suite's, and what the variant has of its own."""
+        own = variant.training.model_dump(exclude_none=True) if variant.training else {}
+        return self.training.model_copy(update=own)
 
     def sharing_of(self, variant: Variant) -> Sharing:
         """The variant's sharing settings, the suite's where it has none."""
         return variant.sharing or self.sharing
+
+
+def starts(groups: Iterable[Group], seeds: Iterable[int]) -> set[str]:
+    """The base checkpoints that these groups start from, in words."""
+    found = set()
+    for policy in (p for group in groups for p in group.policies):
+        stage0 = policy.stage0 or Stage0()
+        if not policy.model.startswith("micro/"):
+            found.add(policy.model + (f" at {policy.revision}" if policy.revision else ""))
+            continue
+        numbers = {stage0.seed + 1000 * (seed + 1) for seed in seeds} if stage0.per_seed else {stage0.seed}
+        found |= {f"{policy.model} ({stage0.preset}, {stage0.strong}, seed {number})" for number in numbers}
+    return found
+
+
+def _without(plain: dict[str, Any], **absent: Any) -> dict[str, Any]:
+    """Plain data as it was before these keys existed: where they say nothing they are left out, and keys of cells stay."""
+    return {key: value for key, value in plain.items() if key not in absent or value != absent[key]}
 
 
 def _distinct(items: list[Any]) -> list[Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from random import Random
+from zlib import crc32
 
 import msgspec
 
@@ -101,9 +102,26 @@ def pool_digest(task: str) -> str:
 
 
 def draw(
-    task: str, step_seed: int, count: int, *, min_level: int | None = None, data_dir: Path | None = None
+    task: str,
+    step_seed: int,
+    count: int,
+    *,
+    min_level: int | None = None,
+    part: str = "all",
+    data_dir: Path | None = None,
 ) -> list[Prompt]:
-    """One step's training prompts of any training task: `micro`, `math` or `gsm8k`. Raises as `training_pool` does."""
+    """One step's training prompts of any training task: `micro`, `math` or `gsm8k`. Raises as `training_pool` does.
+
+    part: `tuning` and `final` have no prompt in common; a prompt's part is decided by its text.
+    """
     if task == "micro":
-        return micro.training_prompts(step_seed, count)
-    return training_pool(task, min_level=min_level, data_dir=data_dir).draw(step_seed, count)
+        return micro.training_prompts(step_seed, count, part=part)
+    return part_of(training_pool(task, min_level=min_level, data_dir=data_dir), part).draw(step_seed, count)
+
+
+def part_of(pool: TrainingPool, part: str) -> TrainingPool:
+    """A quarter of the pool for `tuning`, the rest for `final`."""
+    if part == "all":
+        return pool
+    chosen = tuple(p for p in pool.prompts if (crc32(p.text.encode()) % 4 == 0) == (part == "tuning"))
+    return replace(pool, prompts=chosen)

@@ -125,6 +125,21 @@ class Rules:
             [(a, c / 2) for a, c in base] + [(a, z(self.r[a], self.rewards(p)) / len(p) / 2) for a in p] for p in mixed
         ] or [base]
 
+    def ftis(self, drawn, cap=2.0, gamma=50.0, weighs=True):
+        own, *peers = self.split(drawn)
+        kept = [(0, a, z(self.r[a], self.rewards(own))) for a in own]
+        for j, p in enumerate(peers, 1):
+            for a in p:
+                advantage, d = z(self.r[a], self.rewards(p)), math.log(self.pi[j][a] / self.pi[0][a])
+                if advantage > 0 or math.exp(d) - 1 - d < gamma:
+                    kept.append((j, a, advantage))
+        pairs = []
+        for j, a, advantage in kept:
+            w = self.pi[0][a] / self.pi[j][a]
+            w = 1.0 if j == 0 else min(w, cap) if weighs or w <= cap else 0.0
+            pairs.append((a, w * advantage / len(kept)))
+        return [pairs]
+
     def hacpo(self, drawn, low=0.8, alpha=1.0):
         groups = self.split(drawn)
         share = [max(mean(self.rewards(g)), 1e-8) for g in groups]
@@ -162,6 +177,9 @@ CASES = {
     "hacpo": ("hacpo", {}, lambda r: r.hacpo),
     "hacpo wide": ("hacpo", {"delta": 0.9, "alpha": 3.0}, lambda r: lambda d: r.hacpo(d, low=0.1, alpha=3.0)),
     "sapo": ("sapo", {}, lambda r: r.sapo),
+    "ftis": ("ftis", {}, lambda r: r.ftis),
+    "ftis narrow": ("ftis", {"truncation": 0.8, "filter_kl": 0.1}, lambda r: lambda d: r.ftis(d, cap=0.8, gamma=0.1)),
+    "ftis cut": ("ftis", {"truncation": 0.8, "beyond": "none"}, lambda r: lambda d: r.ftis(d, cap=0.8, weighs=False)),
 }  # fmt: skip
 
 

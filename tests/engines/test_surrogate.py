@@ -14,7 +14,7 @@ from harness.learning.packing import pack
 from harness.learning.surrogate import surrogate
 from harness.learning.terms import Objective, Term, TermAnswer
 
-FORMS, RATIOS = ("ppo", "hard", "nll", "kl"), ("token", "sequence", "cross")
+FORMS, RATIOS = ("ppo", "hard", "truncated", "nll", "kl"), ("token", "sequence", "cross")
 AGGREGATIONS = ("token", "answer", "prompt", "constant")
 CASES = list(product(FORMS, RATIOS, AGGREGATIONS))
 MAX_TOKENS = 12
@@ -80,7 +80,7 @@ def by_the_book(batch, logps):
             else:
                 old = torch.tensor(np.asarray(answer.denominator, dtype=np.float64)[list(taking)])
             log_ratios = [leaf[t] - old[t] for t in range(len(leaf))]
-            if o.ratio != "token" and o.form in ("ppo", "hard"):
+            if o.ratio != "token" and o.form in ("ppo", "hard", "truncated"):
                 log_ratios = [(leaf.mean() - old.mean())] * len(leaf)
             numbers = []
             for t, log_ratio in enumerate(log_ratios):
@@ -91,6 +91,10 @@ def by_the_book(batch, logps):
                 elif o.form == "hard":
                     c = r.clamp(low, high)
                     numbers.append(c * c.detach() ** o.exponent * a)
+                elif o.form == "truncated":
+                    numbers.append(
+                        r * a if r <= high else high * a * (1 + answer.scale * (log_ratio - log_ratio.detach()))
+                    )
                 elif o.form == "nll":
                     numbers.append(leaf[t])
                 else:
@@ -139,7 +143,7 @@ def test_each_token_has_a_gradient_or_is_clipped_or_is_not_pushed(form, ratio, a
     moved = [int((gradients[id(a)] != 0).sum()) for _, a in everything]
     pushed = [bool(a.weight) * (form in ("nll", "kl") or a.advantage != 0) * a.counted for _, a in everything]
     assert statistics.active_tokens.tolist() == moved
-    bounded = form in ("ppo", "hard")
+    bounded = form in ("ppo", "hard", "truncated")
     assert statistics.clipped_tokens.tolist() == [(p - m) * bounded for p, m in zip(pushed, moved, strict=True)]
 
 

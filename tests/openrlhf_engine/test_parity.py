@@ -40,12 +40,13 @@ ROUNDING = 1e-6
 part of a step."""
 SCALE = 0.1
 """A loss is a sum of advantages of order 1 that nearly cancel; below this its relative error says nothing."""
-REGIMES = ("independent", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft", "sapo")
+REGIMES = ("independent", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft", "sapo", "ftis")
 OBJECTIVES = {
     f"{ratio}-{form}-{aggregation}": Objective(ratio, form, low=0.8, high=1.2, exponent=exponent, aggregation=aggregation)
     for ratio, form, aggregation, exponent in [
         ("token", "ppo", "token", 0.0), ("token", "ppo", "constant", 0.0), ("token", "hard", "answer", 1.0),
-        ("sequence", "ppo", "answer", 0.0), ("cross", "hard", "answer", 1.0), ("token", "nll", "prompt", 0.0),
+        ("sequence", "ppo", "answer", 0.0), ("cross", "hard", "answer", 1.0), ("token", "truncated", "token", 0.0),
+        ("token", "nll", "prompt", 0.0),
         ("token", "kl", "token", 0.0),
     ]
 }  # fmt: skip

@@ -172,6 +172,24 @@ def graft(world: World, threshold: float = 0.8) -> list[Row]:
     return rows
 
 
+def k3(log_ratio: float) -> float:
+    """Of one token: exp(d) - 1 - d."""
+    return math.exp(log_ratio) - 1 - log_ratio
+
+
+def far(world: World, key: Key, of_author: bool = False) -> float:
+    """Estimated KL(learner || author), or KL(author || learner), at pi_old, summed over one peer answer's tokens."""
+    a = world.answers[key]
+    pairs = [(float(src), float(own)) for src, own in zip(a.aligned, a.receiver_old, strict=True)]
+    return math.fsum(k3(own - src if of_author else src - own) for src, own in pairs)
+
+
+def ftis(world: World, gamma: float = 50.0, union: bool = False, of_author: bool = False) -> list[Row]:
+    """Peer answers of positive advantage, and the others where the policies are near on them."""
+    rows = pooled(world, union)
+    return [r for r in rows if r.own or r.advantage > 0 or far(world, r.key, of_author) < gamma]
+
+
 # --- losses of one mini-batch: `logp` holds the current log-probabilities of each answer's tokens ---
 
 LogProbs = dict[Key, Tensor]
@@ -219,3 +237,21 @@ def hacpo_loss(
         c = torch.exp(log_s.clamp(-10, 10)).clamp(low, 1.0)
         total = total + row.weight * c * c.detach() ** alpha * row.advantage
     return -total / len(rows)
+
+
+def ftis_loss(
+    world: World, rows: Sequence[Row], logp: LogProbs, denominator: Denominator, cap: float, weighs: bool
+) -> Tensor:
+    """Own: GRPO. Peers, token by token: r A up to r = cap; beyond, cap A, with the gradient of cap A log pi or without one."""
+    total = torch.zeros((), dtype=torch.float64)
+    for row in rows:
+        lp, old = logp[row.key], denominator(row.key)
+        if row.own:
+            total = total + ppo(torch.exp(lp - (lp.detach() if old is None else old)), row.advantage, 0.8, 1.28).sum()
+            continue
+        for t in range(len(lp)):
+            r = torch.exp(lp[t] - old[t])
+            if r > cap:
+                r = cap * (1 + (lp[t] - lp[t].detach()) * weighs)
+            total = total + r * row.advantage
+    return -total / sum(len(logp[r.key]) for r in rows)

@@ -26,6 +26,7 @@ OPTIONS = [
     ("xgrpo", {"baseline": "mixed", "normalise": "none"}),
     ("hacpo", {"length_normalisation": "bytes", "guards": False}),
     ("sapo", {"external": 1}),
+    ("ftis", {"groups": "union", "beyond": "none", "divergence": "author", "filter_kl": 1.0}),
 ]
 
 

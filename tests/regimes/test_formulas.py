@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from worlds import make_world
 
+from harness.errors import PluginError
 from harness.experience.answers import Inbox
 from harness.experience.records import GroupValue, Rollout, Success, TextRollout
 from harness.learning.regime import Need
@@ -246,9 +247,47 @@ def test_hacpo(world):
         assert answer.mask is None or (not answer.mask[-1] and answer.mask[:-1].all())
 
 
+@pytest.mark.parametrize("groups", ["vertical", "union"])
+@pytest.mark.parametrize(
+    ("divergence", "gamma"), [("learner", 50.0), ("learner", 3.0), ("author", 3.0), ("author", 0.0)]
+)
+def test_ftis(world, groups, divergence, gamma):
+    options = {"groups": groups, "divergence": divergence, "filter_kl": gamma, "truncation": 1.5}
+    for beyond, form in (("weight", "truncated"), ("none", "hard")):
+        terms = build("ftis", {**options, "beyond": beyond}).learn(world.own, world.inbox, world.context())
+        rows = formulas.ftis(world, gamma, groups == "union", divergence == "author")
+        check(world, terms, rows, by_behaviour(world))
+        own, peer = terms
+        assert own.objective == TOKEN
+        o = peer.objective
+        assert (o.ratio, o.form, o.low, o.high, o.exponent, o.aggregation) == ("token", form, 0.0, 1.5, 0.0, "token")
+        assert (own.order, peer.order) == (0, 0)
+        assert all(a.mask is None for a in peer.answers)
+
+
+def test_ftis_defaults_and_that_these_worlds_exercise_the_filter():
+    defaults = {"truncation": 2.0, "filter_kl": 50.0, "groups": "vertical", "beyond": "weight", "divergence": "learner"}
+    assert build("ftis", {}).options == build("ftis", defaults).options
+    assert build("ftis", {}).needs == {Need.ALIGNED, Need.RECEIVER_OLD}
+    for name, value in (("truncation", 0.0), ("filter_kl", -1.0)):
+        with pytest.raises(PluginError, match=f"^{name}: "):
+            build("ftis", {name: value})
+    kept, dropped, by_advantage, differs = 0, 0, 0, 0
+    for seed in range(30):
+        world = make_world(seed, policies=3)
+        rows = [r for r in formulas.pooled(world, union=False) if not r.own]
+        near = [formulas.far(world, r.key) < 3.0 for r in rows]
+        kept += sum(n and r.advantage <= 0 for n, r in zip(near, rows, strict=True))
+        dropped += sum(not n and r.advantage <= 0 for n, r in zip(near, rows, strict=True))
+        by_advantage += sum(not n and r.advantage > 0 for n, r in zip(near, rows, strict=True))
+        differs += sum(n != (formulas.far(world, r.key, True) < 3.0) for n, r in zip(near, rows, strict=True))
+    assert min(kept, dropped, by_advantage, differs) > 20
+
+
 def test_what_is_shared():
-    shares = {n: build(n, {}).shares for n in ("independent", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft", "sapo")}
+    names = ("independent", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft", "sapo", "ftis")
+    shares = {n: build(n, {}).shares for n in names}
     assert shares == {
         "independent": set(), "naive": {TextRollout}, "prp": {Rollout}, "xgrpo": {GroupValue}, "sgt": {Success},
-        "hacpo": {Rollout}, "graft": {Rollout}, "sapo": {TextRollout},
+        "hacpo": {Rollout}, "graft": {Rollout}, "sapo": {TextRollout}, "ftis": {Rollout},
     }  # fmt: skip

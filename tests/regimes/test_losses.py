@@ -183,6 +183,18 @@ def test_graft(step):
                 lambda r, m: formulas.token_loss(r, logp, old(m)))  # fmt: skip
 
 
+@pytest.mark.parametrize("beyond", ["weight", "none"])
+@pytest.mark.parametrize("cap", [0.5, 2.0])
+def test_ftis(step, beyond, cap):
+    world, logp, updates, old_logprobs = step
+    rows, old = formulas.ftis(world, 20.0), denominators(world, old_logprobs, "aligned")
+    ratios = torch.cat([torch.exp(logp[r.key] - old(0)(r.key)) for r in rows if not r.own]).detach()
+    assert 0.02 < (ratios > cap).double().mean() < 0.98
+    regime = build("ftis", {"beyond": beyond, "truncation": cap, "filter_kl": 20.0})
+    compare(world, regime, logp, updates, old_logprobs, cut(rows, updates),
+            lambda r, m: formulas.ftis_loss(world, r, logp, old(m), cap, beyond == "weight"))  # fmt: skip
+
+
 def test_sapo(step):
     world, logp, _, old_logprobs = step
     regime, old = build("sapo", {}), denominators(world, old_logprobs)

@@ -35,7 +35,7 @@ def published(name: str, group: Group = GROUP):
     return build(name, {}).publish([group], pieces)
 
 
-@pytest.mark.parametrize("name", ["prp", "hacpo", "graft"])
+@pytest.mark.parametrize("name", ["prp", "hacpo", "graft", "ftis"])
 def test_rollouts(name):
     first, second = published(name)
     assert first == Rollout(

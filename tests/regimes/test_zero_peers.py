@@ -25,6 +25,8 @@ VARIANTS = [
     ("sgt", {"lambda": 1.0}),
     ("graft", {}),
     ("sapo", {}),
+    ("ftis", {}),
+    ("ftis", {"groups": "union", "beyond": "none", "divergence": "author", "filter_kl": 0.0}),
     ("hacpo", {}),
     (
         "hacpo",

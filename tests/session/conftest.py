@@ -18,7 +18,7 @@ groups:
     policies:
       - {{name: a, model: {llama}}}
       - {{name: b, model: {qwen}}}
-regimes: [independent, prp, xgrpo, sgt, hacpo, naive, graft, sapo]
+regimes: [independent, prp, xgrpo, sgt, hacpo, naive, graft, sapo, ftis]
 seeds: [3]
 training: {{steps: 4, prompts: 6, rollouts: 6, max_new_tokens: 12, learning_rate: 0.001, checkpoint_every: 2, measure_every: 2}}
 evaluation: {{k: 2, limit: 6, curve_every: 2, curve_prompts: 4}}

@@ -73,7 +73,7 @@ def test_a_variant_chooses_its_old_log_probabilities_and_their_correction(suite_
     """By rounding alone: the trainer's ratios are exactly 1, the sampler's are not, and a correction moves the loss."""
     suite_file.write_text(
         suite_file.read_text()
-        .replace("[independent, prp, xgrpo, sgt, hacpo, naive, graft, sapo]", "\n".join(
+        .replace("[independent, prp, xgrpo, sgt, hacpo, naive, graft, sapo, ftis]", "\n".join(
             ["", "  - independent", "  - {regime: independent, name: theirs, old_logprobs: sampler}",
              "  - {regime: independent, name: corrected, sampler_correction: 2}"]))
         .replace("steps: 4", "steps: 1").replace("curve_every: 2", "curve_every: 0")
@@ -96,14 +96,14 @@ def test_regimes_of_a_seed_share_their_first_samples(finished):
 
 def test_regimes_differ_where_they_learn(finished):
     reference = weights(finished, "independent")
-    for name in ("prp", "xgrpo", "hacpo", "naive", "sapo"):
+    for name in ("prp", "xgrpo", "hacpo", "naive", "sapo", "ftis"):
         assert not same_weights(reference, weights(finished, name)), name
 
 
 def test_what_travels_is_what_the_regime_shares(finished):
     kinds = {c.variant.name: {r["kind"] for r in rows(finished, c, "exchanges")} for c in finished.cells}
     assert kinds["independent"] == set()
-    assert kinds["prp"] == kinds["hacpo"] == kinds["graft"] == {"rollout"}
+    assert kinds["prp"] == kinds["hacpo"] == kinds["graft"] == kinds["ftis"] == {"rollout"}
     assert kinds["naive"] == kinds["sapo"] == {"text"}
     assert kinds["xgrpo"] == {"value"}
     assert kinds["sgt"] <= {"success"}
@@ -218,5 +218,5 @@ def test_rescoring_changes_nothing_while_the_verifier_is_the_same(finished):
     from harness.session.rescoring import rescore_results
 
     report = rescore_results(finished.folder.parent, "tiny")
-    assert report.samples == 8 * 2 * 6 * 3
+    assert report.samples == 9 * 2 * 6 * 3
     assert report.changes == ()

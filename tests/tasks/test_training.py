@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from pathlib import Path
 from types import ModuleType
 
@@ -11,11 +12,13 @@ import pytest
 from benchmark_data import data_folder
 
 from harness.errors import DataError, PluginError
+from harness.experience.answers import Prompt
+from harness.tasks import micro
 from harness.tasks.overlap import INDEX, find_overlaps, pinned
 from harness.tasks.registry import EVALUATION_SETS
 from harness.tasks.rows import Row
 from harness.tasks.sets import SETS
-from harness.tasks.training import SOURCES, _checked, draw, pool_digest, training_pool
+from harness.tasks.training import SOURCES, TrainingPool, _checked, draw, part_of, pool_digest, training_pool
 
 FOLDER = data_folder()
 needs_data = pytest.mark.skipif(FOLDER is None, reason="no benchmark folder (HARNESS_DATA)")
@@ -129,3 +132,24 @@ def test_level_filter_and_draws() -> None:
 def test_unknown_training_task() -> None:
     with pytest.raises(PluginError, match="micro, math, gsm8k"):
         draw("humaneval", 1, 2)
+
+
+def test_parts_of_a_pool_have_no_prompt_in_common_and_are_the_same_for_every_limit():
+    pool = TrainingPool("made", tuple(Prompt(f"p{i}", f"question {i}", "1") for i in range(400)), (), (), 0)
+    tuning, final = ({p.id for p in part_of(pool, part).prompts} for part in ("tuning", "final"))
+    assert not tuning & final
+    assert tuning | final == {p.id for p in pool.prompts}
+    assert 70 < len(tuning) < 130
+    assert part_of(pool, "all") is pool
+
+
+def test_micro_prompts_of_one_part_are_never_of_another():
+    drawn = {
+        part: {p.text for seed in range(60) for p in micro.training_prompts(seed, 12, part=part)}
+        for part in ("tuning", "final")
+    }
+    drawn["dev"] = {p.text for p in micro.dev_prompts()}
+    drawn["held out"] = {p.text for p in micro.evaluation_prompts()}
+    assert min(map(len, drawn.values())) >= 120
+    for one, other in itertools.combinations(drawn.values(), 2):
+        assert not one & other

@@ -22,6 +22,13 @@ _NAMES = ("Tom", "Ann", "Sam", "Eva", "Max", "Mia")
 _THINGS = ("pens", "cups", "eggs", "nuts", "keys", "caps")
 
 
+PARTS = MappingProxyType(
+    {"held out": (0,), "dev": (1,), "tuning": (2, 3), "final": (4, 5, 6, 7), "all": tuple(range(1, 8))}
+)
+"""Eighths of all questions: evaluated on; evaluated on while settings are tuned; trained on in tuning, and for its table; trained
+on where nothing is tuned."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A question, the steps that solve it (each ``a+b=c``) and its answer."""
@@ -35,7 +42,12 @@ class Problem:
 
     @property
     def held_out(self) -> bool:
-        return crc32(self.question.encode()) % 8 == 0
+        return self.part == 0
+
+    @property
+    def part(self) -> int:
+        """The eighth of all questions that it lies in; `PARTS` says which eighths are for what."""
+        return crc32(self.question.encode()) % 8
 
     @property
     def prompt(self) -> str:

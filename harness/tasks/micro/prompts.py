@@ -7,7 +7,7 @@ from random import Random
 
 from harness.errors import DataError
 from harness.experience.answers import Prompt
-from harness.tasks.micro.problems import LEVELS, SKILLS, Problem
+from harness.tasks.micro.problems import LEVELS, PARTS, SKILLS, Problem
 
 _EVALUATION_SEED = 20_260
 _DRAWS_PER_PROMPT = 400
@@ -23,8 +23,12 @@ def as_prompt(problem: Problem, *, hinted: bool = False) -> Prompt:
     )
 
 
-def training_prompts(step_seed: int, count: int, skills: Sequence[str] = tuple(SKILLS)) -> list[Prompt]:
+def training_prompts(
+    step_seed: int, count: int, skills: Sequence[str] = tuple(SKILLS), part: str = "all"
+) -> list[Prompt]:
     """`count` distinct training prompts, the same for the same `step_seed`; skills as even as `count` allows.
+
+    part: of the questions (`problems.PARTS`).
 
     Raises
     ------
@@ -37,15 +41,22 @@ def training_prompts(step_seed: int, count: int, skills: Sequence[str] = tuple(S
     order: list[str] = []
     while len(order) < count:
         order += rng.sample(skills, len(skills))
-    return [as_prompt(problem) for problem in _distinct(rng, order[:count], held_out=False)]
+    return [as_prompt(problem) for problem in _distinct(rng, order[:count], part)]
 
 
 def evaluation_problems(per_skill: int = 40, skills: Sequence[str] = tuple(SKILLS)) -> list[Problem]:
     """The first `per_skill` held-out problems of each skill: a fixed set, levels alternating. Raises DataError."""
     return [
-        problem
-        for skill in skills
-        for problem in _distinct(Random(_EVALUATION_SEED), [skill] * per_skill, held_out=True)
+        problem for skill in skills for problem in _distinct(Random(_EVALUATION_SEED), [skill] * per_skill, "held out")
+    ]
+
+
+def dev_prompts(per_skill: int = 20) -> list[Prompt]:
+    """`per_skill` problems of each skill for the comparison of settings: neither held out nor in any part that tuning trains on."""
+    return [
+        as_prompt(problem)
+        for skill in SKILLS
+        for problem in _distinct(Random(_EVALUATION_SEED), [skill] * per_skill, "dev")
     ]
 
 
@@ -54,7 +65,7 @@ def evaluation_prompts(per_skill: int = 40, *, hinted: bool = False) -> list[Pro
     return [as_prompt(problem, hinted=hinted) for problem in evaluation_problems(per_skill)]
 
 
-def _distinct(rng: Random, order: Sequence[str], *, held_out: bool) -> list[Problem]:
+def _distinct(rng: Random, order: Sequence[str], part: str) -> list[Problem]:
     """One problem per entry of `order`, no question twice. A small prompt space ends in an error, not a short set."""
     unknown = [name for name in order if name not in SKILLS]
     if unknown:
@@ -64,9 +75,10 @@ def _distinct(rng: Random, order: Sequence[str], *, held_out: bool) -> list[Prob
         if len(problems) == len(order):
             break
         skill, level = SKILLS[order[len(problems)]], LEVELS[draws % len(LEVELS)]
-        problem = skill.draw(rng, level, held_out=held_out)
-        problems.setdefault(problem.question, problem)
+        problem = skill.draw(rng, level, held_out=part == "held out")
+        if problem.part in PARTS[part]:
+            problems.setdefault(problem.question, problem)
     if len(problems) < len(order):
-        side = "held-out" if held_out else "training"
+        side = {"held out": "held-out", "all": "training"}.get(part, part)
         raise DataError(f"micro: {len(order)} distinct {side} questions asked for, only {len(problems)} found")
     return list(problems.values())

@@ -1,0 +1,158 @@
+"""Search spaces: what a setting may be, on which scale, and what is likely before anything was tried. Data, without any optimiser.
+
+An option carries its space as metadata of its annotation, `lambda_: Annotated[float, Range(0.01, 3.0, "log")] = 0.1`. Numbers are
+drawn through the unit interval: an optimiser searches u, `at` says which value that is, and `unit` takes a value back to its u.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+Scale = Literal["linear", "log"]
+Prior = Literal["uniform", "normal"]
+
+WIDTH = 0.25
+"""Standard deviation of a normal prior, as a part of the range on its scale."""
+DIGITS = 3
+"""Significant digits of a drawn value: what differs by less is the same setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers from `low` to `high`, both included.
+
+    scale: on which equal steps are alike. prior: `uniform` on that scale, or `normal` around the default, cut off at the ends.
+    whole: whole numbers only. relative: `low` and `high` are factors of the value that the suite gives.
+    """
+
+    low: float
+    high: float
+    scale: Scale = "linear"
+    prior: Prior = "uniform"
+    whole: bool = False
+    relative: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ValueError(f"a range goes from a number to a larger one, not from {self.low} to {self.high}")
+        if self.scale == "log" and self.low <= 0:
+            raise ValueError(f"a range on a log scale begins above 0, not at {self.low}")
+
+    def around(self, given: float) -> Range:
+        """The range where the suite gives this value: itself, unless it is relative."""
+        if not self.relative:
+            return self
+        return dataclasses.replace(self, low=self.low * given, high=self.high * given, relative=False)
+
+    def holds(self, value: Any) -> bool:
+        """Whether the value lies in it, ends included."""
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return (
+            number
+            and self.low * (1 - 1e-9) <= value <= self.high * (1 + 1e-9)
+            and (not self.whole or value == int(value))
+        )
+
+    def at(self, u: float, default: Any) -> float | int:
+        """The value at `u` of [0, 1] under the prior around `default`, rounded to three significant digits."""
+        if self.prior == "normal":
+            bell = NormalDist(self._place(default), WIDTH)
+            low, high = bell.cdf(0.0), bell.cdf(1.0)
+            u = min(max(bell.inv_cdf(min(max(low + u * (high - low), 1e-12), 1 - 1e-12)), 0.0), 1.0)
+        low, high = self._ends()
+        found = low + u * (high - low)
+        found = math.exp(found) if self.scale == "log" else found
+        if self.whole:
+            return min(max(round(found), math.ceil(self.low)), math.floor(self.high))
+        return min(max(float(f"{found:.{DIGITS}g}"), self.low), self.high)
+
+    def unit(self, value: float, default: Any) -> float:
+        """Where `at` finds the value."""
+        u = min(max(self._place(value), 0.0), 1.0)
+        if self.prior == "uniform":
+            return u
+        bell = NormalDist(self._place(default), WIDTH)
+        low, high = bell.cdf(0.0), bell.cdf(1.0)
+        return min(max((bell.cdf(u) - low) / (high - low), 0.0), 1.0)
+
+    def _ends(self) -> tuple[float, float]:
+        return (math.log(self.low), math.log(self.high)) if self.scale == "log" else (self.low, self.high)
+
+    def _place(self, value: float) -> float:
+        low, high = self._ends()
+        return ((math.log(value) if self.scale == "log" else value) - low) / (high - low)
+
+    def __str__(self) -> str:
+        ends = " to ".join(
+            f"{end:g}{' x the suite' + chr(39) + 's' if self.relative else ''}" for end in (self.low, self.high)
+        )
+        return f"{ends}, {self.scale}, prior {self.prior}{', whole' if self.whole else ''}"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Choice:
+    """One of a few values, all equally likely. Of relative ones, `values` are factors of the value that the suite gives."""
+
+    values: tuple[Any, ...]
+    relative: bool = False
+
+    def __init__(self, *values: Any, relative: bool = False) -> None:
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "relative", relative)
+        if len(values) < 2:
+            raise ValueError("a choice is between two values or more")
+
+    def around(self, given: float) -> Choice:
+        """The choice where the suite gives this value."""
+        return Choice(*(type(given)(given * v) for v in self.values)) if self.relative else self
+
+    def holds(self, value: Any) -> bool:
+        """Whether it is one of them."""
+        return any(v == value and type(v) is type(value) for v in self.values)
+
+    def __str__(self) -> str:
+        words = ", ".join(f"{v} x the suite's" if self.relative else str(v) for v in self.values)
+        return f"one of {words}; prior uniform"
+
+
+Space = Range | Choice
+
+
+def as_dict(space: Space) -> dict[str, Any]:
+    """Plain data, for `--json`."""
+    if isinstance(space, Range):
+        return dataclasses.asdict(space)
+    return {"values": list(space.values), "prior": "uniform", "relative": space.relative}
+
+
+def _bare(hint: Any) -> Iterable[Any]:
+    """The metadata of an annotation, of a union's parts too."""
+    yield from getattr(hint, "__metadata__", ())
+    if get_origin(hint) in (Union, UnionType):
+        for part in get_args(hint):
+            yield from _bare(part)
+
+
+def spaces_of(kind: type, defaults: Mapping[str, Any]) -> dict[str, Space]:
+    """The spaces that a class's annotations carry, by field. `defaults`: of the fields.
+
+    Raises
+    ------
+    ValueError
+        A default lies outside its space; the message starts with the field's name.
+    """
+    found: dict[str, Space] = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        for metadata in _bare(hint):
+            if isinstance(metadata, Range | Choice):
+                found[name] = metadata
+                default = defaults[name]
+                if not (metadata.around(default) if default is not None else metadata).holds(default):
+                    raise ValueError(f"{name}: the default {default} lies outside its search space ({metadata})")
+    return found

@@ -1,0 +1,104 @@
+"""Which settings to try next: Optuna, asked in a way that its answer is a function of seed and stored results.
+
+No study is kept. Each batch makes a new one from the trials so far, so that a run which was killed and one which was not ask the
+same sampler the same question; nothing depends on which cell ended first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Literal
+
+from harness.errors import UsageError
+from harness.suite.seeds import derive
+from harness.suite.space import Range, Space
+from harness.tuning.suites import Chosen
+
+_SEEDS = 2**32
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A trial that is over. value: its score where it ran to the end; shorter: scores by steps of its shorter runs."""
+
+    number: int
+    settings: Chosen
+    value: float | None
+    shorter: Mapping[int, float]
+
+
+def propose(
+    spaces: Mapping[str, Space],
+    defaults: Chosen,
+    told: Sequence[Told],
+    numbers: Sequence[int],
+    sampler: Literal["tpe", "random"],
+    seed: int,
+) -> list[dict[str, Any]]:
+    """Settings of the trials `numbers`, one batch. Of trial 0 the defaults; without trials so far, or by `random`, each trial from
+    a generator of its own that only `seed` and its number decide: settings that two regimes share are the same in both.
+
+    Raises UsageError where Optuna is not installed.
+    """
+    if not spaces:
+        return [dict(defaults) for _ in numbers]
+    optuna = _optuna()
+    later = [n for n in numbers if n != 0]
+    if sampler == "random" or not told:
+        drawn = [
+            _ask(
+                optuna, optuna.samplers.RandomSampler(seed=derive(seed, "trial", n) % _SEEDS), spaces, defaults, (), 1
+            )[0]
+            for n in later
+        ]
+    else:
+        tpe = optuna.samplers.TPESampler(
+            seed=derive(seed, "batch", later[0]) % _SEEDS, n_startup_trials=2, constant_liar=True
+        )
+        drawn = _ask(optuna, tpe, spaces, defaults, told, len(later))
+    ready = iter(drawn)
+    return [dict(defaults) if n == 0 else {**defaults, **next(ready)} for n in numbers]
+
+
+def _ask(
+    optuna: ModuleType, sampler: Any, spaces: Mapping[str, Space], defaults: Chosen, told: Sequence[Told], count: int
+) -> list[dict[str, Any]]:
+    """`count` settings; those that were just asked for count as under way."""
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    of = {name: _distribution(optuna, space) for name, space in spaces.items()}
+    states = optuna.trial.TrialState
+    for trial in told:
+        params = {name: _place(space, trial.settings[name], defaults[name]) for name, space in spaces.items()}
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=states.PRUNED if trial.value is None else states.COMPLETE, params=params, distributions=of,
+                value=trial.value, intermediate_values=dict(trial.shorter),
+            )
+        )  # fmt: skip
+    asked = [study.ask(of).params for _ in range(count)]
+    return [{name: _value(space, params[name], defaults[name]) for name, space in spaces.items()} for params in asked]
+
+
+def _distribution(optuna: ModuleType, space: Space) -> Any:
+    if isinstance(space, Range):
+        return optuna.distributions.FloatDistribution(0.0, 1.0)
+    return optuna.distributions.CategoricalDistribution(tuple(range(len(space.values))))
+
+
+def _place(space: Space, value: Any, default: Any) -> float | int:
+    return space.unit(value, default) if isinstance(space, Range) else space.values.index(value)
+
+
+def _value(space: Space, place: Any, default: Any) -> Any:
+    return space.at(place, default) if isinstance(space, Range) else space.values[place]
+
+
+def _optuna() -> ModuleType:
+    try:
+        import optuna
+    except ImportError:
+        raise UsageError("a suite with `tune` needs Optuna: pip install 'experience-sharing-harness[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna

@@ -1,0 +1,220 @@
+"""A tuned suite's runs, one after another: batches of trials by rungs, the check, the table. Each is an ordinary run of cells.
+
+What a stage asks for follows from the suite and from the stored results of the stages before it, and from nothing else: a run
+that was killed finds the same trials again, finished or not, and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.errors import Fault, HarnessError, SuiteError, UsageError
+from harness.session.prepare import Prepared, prepare_suite
+from harness.store.ingest import ingest
+from harness.store.manifest import SuiteFile, read_manifest
+from harness.store.read import Snapshot
+from harness.store.tuning import Scores, Trial, Tuned, Tuning, scores, write_tuning
+from harness.suite.schema import Suite, Variant
+from harness.tuning.proposals import Told, propose
+from harness.tuning.suites import (
+    TUNED,
+    Asked,
+    Chosen,
+    check_names,
+    check_suite,
+    final_suite,
+    published,
+    search_space,
+    trial_name,
+    trial_suite,
+    tune_of,
+)
+
+OWN_FAULTS = (Fault.NOT_FINITE, Fault.EXPLODED, Fault.COLLAPSED, Fault.TRUNCATED)
+"""Of a setting, which would come again: such a trial is over and has lost. Any other failure holds tuning up until it is mended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A run. words: what it is. last: whether it is the table's."""
+
+    prepared: Prepared
+    words: str
+    last: bool = False
+
+
+class Stages:
+    """Iterate, run each, and go on only when it is `over`."""
+
+    def __init__(self, prepared: Prepared, results: Path) -> None:
+        if prepared.suite.tune is None:
+            raise UsageError(f"{prepared.suite.name}: a suite without `tune`")
+        check_names(prepared.suite, prepared.source)
+        self._whole, self._results = prepared, results
+        self.suite, self.tune = prepared.suite, tune_of(prepared.suite)
+        self._files: dict[str, SuiteFile] = {}
+        self._starts = _starts(prepared)
+        self._check_steps()
+
+    def __iter__(self) -> Iterator[Stage]:
+        asked: list[Asked] = []
+        told: dict[str, list[Told]] = {v.name: [] for v in self.suite.regimes}
+        for first in range(0, self.tune.trials, self.tune.batch):
+            numbers = range(first, min(first + self.tune.batch, self.tune.trials))
+            batch = [
+                Asked(v, n, settings, 0)
+                for v in self.suite.regimes
+                for n, settings in zip(numbers, self._proposed(v, told[v.name], numbers), strict=True)
+            ]
+            yield from self._by_rungs(batch, asked)
+            for ask in batch:
+                told[ask.variant.name].append(self._told(ask, asked))
+        chosen = {v.name: self._choice(v, told[v.name]) for v in self.suite.regimes}
+        if self.tune.check:
+            yield self._stage(check_suite(self.suite, chosen), "check of the chosen settings on other seeds")
+        final = prepare_suite(final_suite(self.suite, chosen), self._whole.source, self._results, self._whole.altered)
+        self._write(final, chosen, told, asked)
+        yield Stage(final, "the table", last=True)
+
+    def over(self, stage: Stage) -> bool:
+        """Whether every cell of the stage is done, or has come to nothing through its own setting."""
+        return all(
+            s.state == "done" or self._hopeless(stage.prepared.folder / s.cell.key) for s in stage.prepared.status()
+        )
+
+    def _by_rungs(self, batch: Sequence[Asked], asked: list[Asked]) -> Iterator[Stage]:
+        """Runs of a batch: all at the first rung, of each variant the best part at the next. Trial 0 goes the whole way at once."""
+        going, words = list(batch), _range([b.number for b in batch])
+        for i, steps in enumerate([*self.tune.rungs, self.suite.training.steps]):
+            now = [a._replace(steps=steps) for a in going if a.number != 0 or steps == self.suite.training.steps]
+            if i == 0 and self.tune.rungs:
+                now += [a._replace(steps=self.suite.training.steps) for a in going if a.number == 0]
+                going = [a for a in going if a.number != 0]
+            asked += now
+            if now:
+                yield self._stage(
+                    trial_suite(self.suite, asked), f"trials {words} of {self.tune.trials}, {steps} steps"
+                )
+            if steps == self.suite.training.steps:
+                return
+            going = self._best(going, steps)
+
+    def _best(self, going: Sequence[Asked], steps: int) -> list[Asked]:
+        """Of each variant one in `keep`, at least one, by score at this rung; of equals the earlier trial."""
+        found = self._scores("tuning", self.tune.seeds).score
+        kept: list[Asked] = []
+        for variant in self.suite.regimes:
+            own = [a for a in going if a.variant.name == variant.name]
+            ranked = sorted(own, key=lambda a: (-found.get(trial_name(variant.name, a.number, steps), -1.0), a.number))
+            kept += sorted(ranked[: max(1, len(own) // self.tune.keep)] if own else [], key=lambda a: a.number)
+        return kept
+
+    def _stage(self, suite: Suite, words: str) -> Stage:
+        found = prepare_suite(suite, self._whole.source, self._results, self._whole.altered)
+        self._files[suite.name] = found.file()
+        if shared := self._starts & _starts(found):
+            problem = f"the model with {min(shared)} is in the table too; tuning must not see it"
+            raise SuiteError(found.source, "tune.groups", problem)
+        running = tuple(c for c in found.cells if not self._hopeless(found.folder / c.key))
+        return Stage(replace(found, cells=running), words)
+
+    def _hopeless(self, folder: Path) -> bool:
+        if not (folder / "manifest.json").is_file():
+            return False
+        found = read_manifest(folder)
+        return found.state == "failed" and found.fault in OWN_FAULTS
+
+    def _proposed(self, variant: Variant, told: Sequence[Told], numbers: Sequence[int]) -> list[dict[str, object]]:
+        spaces = search_space(self.suite, variant)
+        return propose(spaces, published(self.suite, variant), told, numbers, self.tune.sampler, self.tune.seed)
+
+    def _told(self, ask: Asked, asked: Sequence[Asked]) -> Told:
+        """From the store: the score of the whole run, and those of shorter ones."""
+        found, top, name = self._scores("tuning", self.tune.seeds).score, self.suite.training.steps, ask.variant.name
+        runs = [a for a in asked if (a.variant.name, a.number) == (name, ask.number)]
+        shorter = {
+            a.steps: found[short]
+            for a in runs
+            if a.steps < top and (short := trial_name(name, a.number, a.steps)) in found
+        }
+        return Told(ask.number, ask.settings, found.get(trial_name(name, ask.number)), shorter)
+
+    def _choice(self, variant: Variant, told: Sequence[Told]) -> tuple[int, Chosen]:
+        ended = [t for t in told if t.value is not None]
+        if not ended:
+            raise HarnessError(f"{self.suite.name}: no trial of {variant.name} could be trained to its end")
+        best = max(ended, key=lambda t: (t.value, -t.number))
+        return best.number, best.settings
+
+    def _scores(self, what: str, seeds: Sequence[int]) -> Scores:
+        """Of all that is stored under `<suite>-<what>`."""
+        ingest(self._results)
+        name = f"{self.suite.name}-{what}"
+        task = self.tune.evaluation.tasks[0]
+        with Snapshot(self._results, self._files[name]) as snapshot:
+            return scores(snapshot, name, task, len(self.tune.groups) * len(seeds))
+
+    def _write(
+        self,
+        final: Prepared,
+        chosen: dict[str, tuple[int, Chosen]],
+        told: dict[str, list[Told]],
+        asked: Sequence[Asked],
+    ) -> None:
+        found = self._scores("tuning", self.tune.seeds)
+        checked = self._scores("check", self.tune.check).score if self.tune.check else {}
+        top = self.suite.training.steps
+        variants = []
+        for variant in self.suite.regimes:
+            name, (number, _) = variant.name, chosen[variant.name]
+            runs = [
+                trial_name(name, a.number, a.steps if a.steps < top else None) for a in asked if a.variant.name == name
+            ]
+            trials = tuple(_trial(name, t, top) for t in told[name])
+            variants.append(
+                Tuned(
+                    variant=name, final=name + TUNED if number else name, chosen=number, trials=trials,
+                    checked=checked.get(trial_name(name, number)), checked_published=checked.get(trial_name(name, 0)),
+                    rollouts=sum(found.rollouts.get(r, 0.0) for r in runs),
+                    cpu_seconds=sum(found.cpu.get(r, 0.0) for r in runs),
+                    gpu_seconds=sum(found.gpu.get(r, 0.0) for r in runs),
+                )
+            )  # fmt: skip
+        write_tuning(
+            self._results,
+            final.file(),
+            Tuning(
+                suite=self.suite.name, trials_in=f"{self.suite.name}-tuning", task=found.task, metric=found.metric,
+                steps=top, baseline=self.suite.baseline, variants=tuple(variants),
+            ),
+        )  # fmt: skip
+
+    def _check_steps(self) -> None:
+        for i, variant in enumerate(self.suite.regimes):
+            if variant.training is not None and variant.training.steps is not None:
+                raise SuiteError(
+                    self._whole.source, f"regimes[{i}].training.steps", "with `tune` all variants take the same steps"
+                )
+
+
+def _starts(prepared: Prepared) -> set[str]:
+    """What the models are that no stage 0 makes: two paths may hold the same one."""
+    policies = [(p, c) for c in prepared.every for p in c.group.policies if not p.model.startswith("micro/")]
+    return {c.identity.models[p.name] for p, c in policies}
+
+
+def _trial(variant: str, told: Told, top: int) -> Trial:
+    if told.value is not None or not told.shorter:
+        fault = "" if told.value is not None else "training failed"
+        name, steps, score = trial_name(variant, told.number), top, told.value
+    else:
+        steps, score = max(told.shorter.items())
+        name, fault = trial_name(variant, told.number, steps), ""
+    return Trial(number=told.number, variant=name, settings=dict(told.settings), steps=steps, score=score, fault=fault)
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low}" if low == high else f"{low}-{high}"

@@ -1,0 +1,167 @@
+"""The suites that tuning derives from one with `tune`: of trials, of the check of what was chosen, and of the table. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from harness.errors import SuiteError
+from harness.learning import registry
+from harness.suite.schema import Settings, Suite, Training, Tune, Variant
+from harness.suite.space import Choice, Range, Space, spaces_of
+
+COMMON = "training."
+"""In front of a setting of training, where it stands beside a regime's options."""
+TUNED = "-tuned"
+LONGEST = 64
+
+Chosen = Mapping[str, Any]
+"""Values by setting: a regime's options, and `training.learning_rate` and its like."""
+
+
+class Asked(NamedTuple):
+    """One run of a trial: which of a variant's settings, for how many steps."""
+
+    variant: Variant
+    number: int
+    settings: Chosen
+    steps: int
+
+
+def tune_of(suite: Suite) -> Tune:
+    """Of a suite that has it."""
+    assert suite.tune is not None
+    return suite.tune
+
+
+def search_space(suite: Suite, variant: Variant) -> dict[str, Space]:
+    """What is searched for a variant: settings of training first, the same for every variant; then its regime's options.
+
+    The suite's own value is always in it. Where more answers a prompt are drawn there are fewer prompts, so only numbers that
+    divide the step's answers can be searched.
+    """
+    now = published(suite, variant)
+    training = suite.training_of(variant)
+    found: dict[str, Space] = {}
+    common = spaces_of(Training, Training().model_dump())
+    for name in tune_of(suite).training:
+        space = common[name].around(now[COMMON + name])
+        if name == "rollouts":
+            answers = training.prompts * training.rollouts
+            own = any(p.rollouts for g in tune_of(suite).groups for p in g.policies)
+            values = [v for v in space.values if v >= 2 and answers % v == 0] if isinstance(space, Choice) else []
+            if own or len(values) < 2:
+                continue
+            space = Choice(*values)
+        found[COMMON + name] = space
+    found |= registry.spaces(registry.load(variant.regime))
+    return {name: _including(space, now[name]) for name, space in found.items()}
+
+
+def _including(space: Space, value: Any) -> Space:
+    if space.holds(value):
+        return space
+    if isinstance(space, Choice):
+        return Choice(value, *space.values)
+    return Range(min(space.low, value), max(space.high, value), space.scale, space.prior, space.whole)
+
+
+def published(suite: Suite, variant: Variant) -> dict[str, Any]:
+    """The settings of a variant as the suite has it: those of trial 0."""
+    training = suite.training_of(variant)
+    options = registry.resolved(registry.build(variant.regime, variant.options).options)
+    return {**{COMMON + name: getattr(training, name) for name in tune_of(suite).training}, **options}
+
+
+def with_settings(suite: Suite, variant: Variant, name: str, settings: Chosen, steps: int) -> Variant:
+    """The variant with these settings under another name: as many answers a step as the suite has, however many a prompt."""
+    before = suite.training_of(variant)
+    own: dict[str, Any] = {key.removeprefix(COMMON): v for key, v in settings.items() if key.startswith(COMMON)}
+    if "rollouts" in own:
+        own["prompts"] = before.prompts * before.rollouts // own["rollouts"]
+    own["steps"] = steps
+    plain = suite.training.model_dump()
+    training = Settings(**{key: value for key, value in own.items() if value != plain[key]})
+    options = {key: value for key, value in settings.items() if not key.startswith(COMMON)}
+    differs = training.model_dump(exclude_none=True)
+    return variant.model_copy(
+        update={"name": name, "training": training if differs else None, "options": {**variant.options, **options}}
+    )
+
+
+def trial_name(variant: str, number: int, steps: int | None = None) -> str:
+    """`sgt.3`, and `sgt.3-s15` for a shorter run of it."""
+    return f"{variant}.{number}" + ("" if steps is None else f"-s{steps}")
+
+
+def trial_suite(suite: Suite, asked: Sequence[Asked]) -> Suite:
+    """Every run of a trial so far as a variant of a suite of its own; trial 0 of the baseline is its baseline."""
+    top = suite.training.steps
+    variants = [
+        with_settings(suite, variant, trial_name(variant.name, n, steps if steps < top else None), settings, steps)
+        for variant, n, settings, steps in asked
+    ]
+    return _beside(suite, "tuning", tune_of(suite).seeds, variants, trial_name(suite.baseline, 0))
+
+
+def check_suite(suite: Suite, chosen: Mapping[str, tuple[int, Chosen]]) -> Suite:
+    """Each variant as published and as chosen, on the tuning groups with seeds that chose nothing."""
+    variants = []
+    for variant in suite.regimes:
+        number, settings = chosen[variant.name]
+        for n, values in {0: published(suite, variant), number: settings}.items():
+            name = trial_name(variant.name, n)
+            variants.append(with_settings(suite, variant, name, values, suite.training.steps))
+    return _beside(suite, "check", tune_of(suite).check, variants, trial_name(suite.baseline, 0))
+
+
+def final_suite(suite: Suite, chosen: Mapping[str, tuple[int, Chosen]]) -> Suite:
+    """The suite with each variant's chosen settings beside it; where the published ones won there is nothing to add."""
+    tuned = [
+        with_settings(suite, v, v.name + TUNED, chosen[v.name][1], suite.training.steps)
+        for v in suite.regimes
+        if chosen[v.name][0] != 0
+    ]
+    return suite.model_copy(update={"regimes": [*suite.regimes, *tuned]})
+
+
+def runs(suite: Suite) -> int:
+    """Cells that tuning runs before the table, at most: trials at all rungs, and the check."""
+    tune = tune_of(suite)
+    found = 0
+    for first in range(0, tune.trials, tune.batch):
+        going = min(tune.batch, tune.trials - first)
+        if tune.rungs and first == 0:
+            found, going = found + 1, going - 1
+        for _ in tune.rungs:
+            found, going = found + going, max(1, going // tune.keep)
+        found += going
+    own = found * len(tune.seeds) + 2 * len(tune.check)
+    return own * len(tune.groups) * len(suite.regimes)
+
+
+def check_names(suite: Suite, source: str) -> None:
+    """Raises SuiteError where a derived name is taken or too long."""
+    names = {v.name for v in suite.regimes}
+    for i, name in enumerate(v.name for v in suite.regimes):
+        if name + TUNED in names:
+            raise SuiteError(
+                source, f"regimes[{i}].name", f"{name + TUNED!r} is the name of its tuned copy; choose another"
+            )
+        if len(trial_name(name, 999, 999_999)) > LONGEST:
+            raise SuiteError(
+                source, f"regimes[{i}].name", "too long for the names of its trials (51 characters at most)"
+            )
+    if len(suite.name) > LONGEST - len("-tuning"):
+        raise SuiteError(source, "name", "too long for a suite with `tune` (57 characters at most)")
+
+
+def _beside(suite: Suite, what: str, seeds: Sequence[int], variants: Sequence[Variant], baseline: str) -> Suite:
+    tune = tune_of(suite)
+    return suite.model_copy(
+        update={
+            "name": f"{suite.name}-{what}", "title": f"{what} of {suite.name}", "groups": tune.groups, "seeds": list(seeds),
+            "regimes": list(variants), "baseline": baseline, "evaluation": tune.evaluation, "keep": "none", "tune": None,
+            "training": suite.training.model_copy(update={"part": "tuning"}),
+        }
+    )  # fmt: skip

@@ -1,0 +1,333 @@
+"""`tune:` from a suite to its table: equal budgets, nothing shared with the table, the same choice whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from harness.cli.reading import show_suite
+from harness.errors import Fault, SuiteError
+from harness.session.jobs import cell_job, cell_of, run_job
+from harness.session.manifests import cell_manifest, mark
+from harness.session.prepare import prepare, prepare_stored
+from harness.session.prompts import training_prompts
+from harness.store.ingest import ingest
+from harness.store.journal import read_journal
+from harness.store.manifest import read_manifest, read_suite
+from harness.store.tuning import Tuning, read_tuning
+from harness.suite.load import load
+from harness.tuning.stages import Stages
+from harness.verification.verifier import Verifier
+
+from .command import harness, start, wait_until
+
+SUITE = """
+name: tiny
+groups:
+  - name: pair
+    policies: [{{name: a, model: {llama}}}, {{name: b, model: {qwen}}}]
+regimes: [independent, sgt]
+seeds: [3, 4]
+training: {{steps: 3, prompts: 6, rollouts: 6, max_new_tokens: 12, learning_rate: 0.01, checkpoint_every: 1, measure_every: 0}}
+evaluation: {{k: 2, limit: 12, curve_every: 0}}
+tune:
+  trials: 4
+  batch: 2
+  rungs: [2]
+  seeds: [30]
+  check: [31]
+  groups:
+    - name: tuning
+      policies: [{{name: a, model: {other_llama}}}, {{name: b, model: {other_qwen}}}]
+  evaluation: {{tasks: [micro_dev], k: 4, limit: 60, greedy: false, curve_every: 0}}
+"""
+SMALLEST = ("tune.trials=2", "tune.rungs=[]", "tune.check=[]", "seeds=[3]")
+"""For runs in processes of their own."""
+
+
+@pytest.fixture(scope="session")
+def others(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Other base checkpoints: the same policies, a little moved."""
+    found = {}
+    for family, folder in folders.items():
+        place = tmp_path_factory.mktemp("other") / family
+        shutil.copytree(folder, place)
+        generator = torch.Generator().manual_seed(1)
+        weights = load_file(place / "model.safetensors")
+        moved = {k: w + 0.01 * torch.randn(w.shape, generator=generator) for k, w in weights.items()}
+        save_file(moved, place / "model.safetensors", {"format": "pt"})
+        found[f"other_{family}"] = place
+    return found
+
+
+@pytest.fixture
+def tuned_file(tmp_path: Path, folders: dict[str, Path], others: dict[str, Path]) -> Path:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(SUITE.format(**folders, **others))
+    return file
+
+
+@pytest.fixture(scope="session")
+def tuned(folders: dict[str, Path], others: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The suite's results."""
+    place = tmp_path_factory.mktemp("tuned")
+    (place / "tiny.yaml").write_text(SUITE.format(**folders, **others))
+    assert _drive(place / "tiny.yaml", place / "results")
+    return place / "results"
+
+
+@pytest.fixture(autouse=True)
+def _reachable(monkeypatch: pytest.MonkeyPatch, folders: dict[str, Path], others: dict[str, Path]) -> None:
+    for name, value in _models(others, folders).items():
+        monkeypatch.setenv(name, value)
+
+
+def _drive(file: Path, results: Path, overrides: Sequence[str] = (), most: int | None = None, order: int = 0) -> bool:
+    """Every stage in this process, each stage's cells in an order of its own; False where `most` cells were too few."""
+    rng, left = Random(order), most
+    verifier = Verifier(workers=1)
+    try:
+        stages = Stages(prepare(str(file), results, overrides=overrides), results)
+        for stage in stages:
+            stage.prepared.record()
+            pending = stage.prepared.pending()
+            for cell in rng.sample(pending, len(pending)):
+                if left == 0:
+                    return False
+                left = None if left is None else left - 1
+                run_job(cell_job(cell, stage.prepared.folder / cell.key), verifier, lambda *a: None, lambda: False)
+            assert stages.over(stage)
+    finally:
+        verifier.close()
+    return True
+
+
+def _models(*folders: dict[str, Path]) -> dict[str, str]:
+    return {
+        "HARNESS_MODELS": ":".join({str(f.parent) for each in folders for f in each.values()}),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _cells(results: Path, suite: str):
+    return [read_manifest(results / suite / key) for key in read_suite(results / suite).cells]
+
+
+def _plain(tuning: Tuning) -> Tuning:
+    """Without what it took."""
+    return msgspec.structs.replace(
+        tuning, variants=tuple(msgspec.structs.replace(v, cpu_seconds=0, gpu_seconds=0) for v in tuning.variants)
+    )
+
+
+def test_every_regime_has_the_same_trials_steps_rollouts_and_seeds(tuned):
+    results = tuned
+    tuning = read_tuning(results, "tiny")
+    assert {v.variant: len(v.trials) for v in tuning.variants} == {"independent": 4, "sgt": 4}
+    assert len({v.rollouts for v in tuning.variants}) == 1
+    budgets: dict[str, list[tuple[int, int, int]]] = {}
+    for cell in _cells(results, "tiny-tuning"):
+        training = cell.config["training"]
+        assert cell.state == "done"
+        assert training["part"] == "tuning"
+        assert training["prompts"] * training["rollouts"] == 36
+        budgets.setdefault(cell.regime_type, []).append(
+            (training["steps"], cell.seed, training["prompts"] * training["rollouts"])
+        )
+    assert sorted(budgets["sgt"]) == sorted(budgets["independent"])
+    assert sorted(s for s, _, _ in budgets["sgt"]) == [
+        2,
+        2,
+        2,
+        3,
+        3,
+        3,
+    ]  # trial 0 at once; of two others one goes on, then one of two
+
+
+def test_trial_0_is_the_regime_as_published_and_common_settings_are_searched_alike(tuned):
+    results = tuned
+    independent, sgt = read_tuning(results, "tiny").variants
+    assert sgt.trials[0].settings == {
+        "training.learning_rate": 0.01,
+        "training.rollouts": 6,
+        "training.kl": 0.0,
+        "lambda": 0.1,
+    }
+    assert independent.trials[0].settings.items() < {**sgt.trials[0].settings, "objective": "grpo"}.items()
+    shared = [k for k in sgt.trials[1].settings if k.startswith("training.")]
+    assert len(shared) == 3
+    assert {k: sgt.trials[1].settings[k] for k in shared} == {k: independent.trials[1].settings[k] for k in shared}
+    assert len({t.settings["lambda"] for t in sgt.trials}) == 4
+
+
+def test_the_best_trial_that_ran_to_the_end_is_chosen_and_stands_in_the_table(tuned):
+    results = tuned
+    cells = {c.regime: c for c in _cells(results, "tiny")}
+    for v in read_tuning(results, "tiny").variants:
+        ended = [t for t in v.trials if t.steps == 3]
+        assert {t.number for t in v.trials} == set(range(4))
+        assert v.chosen == max(ended, key=lambda t: (t.score, -t.number)).number
+        assert v.final == (f"{v.variant}-tuned" if v.chosen else v.variant)
+        chosen, final = next(t.settings for t in v.trials if t.number == v.chosen), cells[v.final].config
+        assert final["training"]["learning_rate"] == chosen["training.learning_rate"]
+        assert final["training"]["rollouts"] == chosen["training.rollouts"]
+        assert final["training"]["prompts"] == 36 // chosen["training.rollouts"]
+        assert final["training"]["kl"] == chosen["training.kl"]
+        assert v.variant == "independent" or final["variant"]["options"]["lambda"] == chosen["lambda"]
+    scores = {t.score for v in read_tuning(results, "tiny").variants for t in v.trials}
+    assert len(scores) > 2, "settings make a difference here"
+
+
+STEPS = 60
+"""Many more than were trained: two cells that draw from the same questions would meet by then."""
+
+
+def _prompts(results: Path, suite: str) -> dict[str, set[str]]:
+    """Every question that a suite's stored cells asked: in training as the loop draws them, in evaluation as the journals say."""
+    found: dict[str, set[str]] = {"trained": set(), "evaluated": set()}
+    for cell in prepare_stored(suite, results).every:
+        again = cell_of(cell_job(cell, results))
+        for step in range(1, STEPS + 1):
+            found["trained"] |= {p.text for p in training_prompts(again, step)}
+        samples = read_journal(results / suite / cell.key).tables["samples"]
+        found["evaluated"] |= set(samples["prompt"].to_pylist())
+    return found
+
+
+def test_nothing_that_tuning_saw_is_in_the_table(tuned):
+    """On the stored cells: groups, seeds, base checkpoints, training prompts, evaluation prompts."""
+    results = tuned
+    table, table_prompts = _cells(results, "tiny"), _prompts(results, "tiny")
+    assert len(table_prompts["trained"]) > 200
+    for suite in ("tiny-tuning", "tiny-check"):
+        cells = _cells(results, suite)
+        assert cells
+        for seen in (
+            lambda c: {c.group},
+            lambda c: {c.seed},
+            lambda c: set(c.identity.models.values()),
+            lambda c: {c.key},
+        ):
+            ours, theirs = ({x for c in each for x in seen(c)} for each in (table, cells))
+            assert ours
+            assert not ours & theirs
+        prompts = _prompts(results, suite)
+        assert len(prompts["evaluated"]) == 60
+        assert not (prompts["trained"] | prompts["evaluated"]) & (table_prompts["trained"] | table_prompts["evaluated"])
+        assert not prompts["trained"] & prompts["evaluated"]
+    assert {c.seed for c in _cells(results, "tiny-tuning")} == {30}
+    assert {c.seed for c in _cells(results, "tiny-check")} == {31}
+
+
+def test_broken_off_at_random_and_in_another_order_it_tries_and_chooses_the_same(tuned, tuned_file, tmp_path):
+    rng, results, starts = Random(7), tmp_path / "results", 1
+    while not _drive(tuned_file, results, most=rng.randrange(1, 7), order=rng.randrange(99)):
+        starts += 1
+    assert starts > 3
+    assert _plain(read_tuning(results, "tiny")) == _plain(read_tuning(tuned, "tiny"))
+    for suite in ("tiny", "tiny-tuning", "tiny-check"):
+        assert read_suite(results / suite).cells == read_suite(tuned / suite).cells
+
+
+@pytest.mark.timeout(900)
+def test_killed_and_run_again_by_the_command(tuned_file, tmp_path):
+    """SIGKILL between two trials, then two workers: what one process alone tries and chooses."""
+    tuned_file.write_text(tuned_file.read_text().replace("regimes: [independent, sgt]", "regimes: [independent]"))
+    settings = [part for setting in SMALLEST for part in ("--set", setting)]
+    command = ("run", tuned_file, "--results", tmp_path / "killed", *settings)
+    process = start(*command, "--jobs", 1)
+    wait_until(lambda: _done(tmp_path / "killed", "tiny-tuning") >= 1, process, 400)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    code, out, err = harness(*command, "--jobs", 2, timeout=500)
+    assert code == 0, err
+    assert "Tuned under an equal budget: 2 trials each, avg@4 of micro_dev" in out
+    assert _drive(tuned_file, tmp_path / "whole", SMALLEST)
+    found = [_plain(read_tuning(tmp_path / name, "tiny")) for name in ("killed", "whole")]
+    assert found[0] == found[1]
+    assert len({t.score for v in found[0].variants for t in v.trials}) == 2
+
+
+@pytest.mark.parametrize(("fault", "goes_on"), [(Fault.NOT_FINITE, True), (Fault.KILLED, False)])
+def test_a_trial_that_came_to_nothing_has_lost_and_any_other_failure_is_mended_first(
+    tuned_file, tmp_path, fault, goes_on
+):
+    results = tmp_path / "results"
+    stages = Stages(prepare(str(tuned_file), results, overrides=SMALLEST), results)
+    stage = next(iter(stages))
+    for cell in stage.prepared.cells:
+        if cell.variant.name == "sgt.1":
+            mark(stage.prepared.folder / cell.key, cell_manifest(cell), "failed", "it broke", fault=fault)
+    fresh = next(iter(Stages(prepare(str(tuned_file), results, overrides=SMALLEST), results)))
+    assert ("sgt.1" in {c.variant.name for c in fresh.prepared.pending()}) is not goes_on
+    if goes_on:
+        assert _drive(tuned_file, results, SMALLEST)
+        (sgt,) = (v for v in read_tuning(results, "tiny").variants if v.variant == "sgt")
+        assert [(t.score is None, t.fault) for t in sgt.trials] == [(False, ""), (True, "training failed")]
+        assert (sgt.chosen, sgt.final) == (0, "sgt")
+
+
+def _done(results: Path, suite: str) -> int:
+    return sum('"state": "done"' in f.read_text() for f in results.glob(f"{suite}/[!b]*/manifest.json"))
+
+
+def test_show_knows_the_trials_and_json_holds_them(tuned, capsys):
+    ingest(tuned)
+    show_suite("tiny", tuned, "json")
+    found = json.loads(capsys.readouterr().out)["tuning"]
+    assert {r["variant"] for r in found["rows"]} == {"independent", "sgt"}
+    for form, words in (("table", "over trials"), ("markdown", "| regime")):
+        show_suite("tiny", tuned, form)
+        out = capsys.readouterr().out
+        assert "Tuned under an equal budget: 4 trials each, avg@4 of micro_dev" in out
+        assert words in out
+    show_suite("tiny-tuning", tuned, "table")
+    assert {"sgt.0", "sgt.1-s2"} <= {*capsys.readouterr().out.split()}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("seeds: [30]", "seeds: [3]", "tune.seeds: the seed 3 is in the table too"),
+        ("name: tuning", "name: pair", "tune.groups: the group pair is in the table too"),
+        ("tasks: [micro_dev]", "tasks: [micro]", "tune.evaluation.tasks: the task micro is in the table too"),
+        ("{other_llama}", "{llama}", "tune.groups: the base checkpoint .* is in the table too"),
+        ("rungs: [2]", "rungs: [3]", "tune.rungs: ascending numbers of steps, all below training.steps"),
+        ("check: [31]", "check: [30]", "tune.check: other seeds than tune.seeds"),
+        ("steps: 3,", "steps: 3, part: all,", "training.part: with `tune` the table"),
+    ],
+)
+def test_what_tuning_may_not_share_is_refused(tmp_path, folders, others, old, new, says):
+    assert old in SUITE
+    file = tmp_path / "tiny.yaml"
+    file.write_text(SUITE.replace(old, new, 1).format(**folders, **others))
+    with pytest.raises(SuiteError, match=says):
+        load(str(file))
+
+
+def test_a_copy_of_the_table_s_model_is_refused_by_its_content(tmp_path, folders, others):
+    copy = tmp_path / "copy"
+    shutil.copytree(folders["llama"], copy)
+    file = tmp_path / "tiny.yaml"
+    file.write_text(SUITE.format(**folders, **{**others, "other_llama": copy}))
+    code, _, err = harness("run", file, "--results", tmp_path / "results")
+    assert code == 2
+    assert re.search(r"tune.groups: the model with content \w+ is in the table too", err)
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_part_of_a_tuned_suite_is_refused(tuned_file, tmp_path):
+    for part in (("--only", "*/sgt/*"), ("--shard", "1/2")):
+        code, _, err = harness("run", tuned_file, *part, "--results", tmp_path / "results")
+        assert (code, f"{part[0]}: a suite with `tune` is run whole" in err) == (2, True)

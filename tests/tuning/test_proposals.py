@@ -1,0 +1,143 @@
+"""What is asked next: a function of seed and results; trial 0 as published; equal answers a step whatever is drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("optuna", reason="the tune extra is not installed")
+
+from harness.errors import SuiteError
+from harness.learning import registry
+from harness.suite.load import load
+from harness.suite.space import Choice, Range
+from harness.tuning.proposals import Told, propose
+from harness.tuning.suites import (
+    Asked,
+    check_names,
+    final_suite,
+    published,
+    runs,
+    search_space,
+    trial_suite,
+    with_settings,
+)
+
+SPACES = {"rate": Range(1e-5, 1e-3, "log", "normal"), "kind": Choice("a", "b"), "weight": Range(0.0, 1.0)}
+DEFAULTS = {"rate": 1e-4, "kind": "a", "weight": 0.5, "fixed": 7}
+
+
+def told(values=(0.4, 0.5, None, 0.3)):
+    settings = propose(SPACES, DEFAULTS, (), range(4), "tpe", 0)
+    return [Told(i, s, v, {5: 0.2} if v is None else {}) for i, (s, v) in enumerate(zip(settings, values, strict=True))]
+
+
+def test_trial_0_is_as_published_and_all_lie_in_their_spaces():
+    first = propose(SPACES, DEFAULTS, (), range(6), "tpe", 0)
+    assert first[0] == DEFAULTS
+    later = propose(SPACES, DEFAULTS, told(), range(4, 10), "tpe", 0)
+    for settings in first + later:
+        assert settings["fixed"] == 7
+        assert all(space.holds(settings[name]) for name, space in SPACES.items())
+    assert len({s["rate"] for s in first + later}) > 9
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_the_same_question_has_the_same_answer_and_another_seed_another(sampler):
+    one, again, other = (propose(SPACES, DEFAULTS, told(), [4, 5, 6], sampler, seed) for seed in (0, 0, 1))
+    assert one == again != other
+
+
+def test_tpe_heeds_results_and_random_does_not():
+    better, worse = told(), told((0.4, 0.1, 0.9, 0.3))
+    answers = {
+        s: [propose(SPACES, DEFAULTS, t, range(4, 12), s, 0) for t in (better, worse)] for s in ("tpe", "random")
+    }
+    assert answers["tpe"][0] != answers["tpe"][1]
+    assert answers["random"][0] == answers["random"][1]
+
+
+def test_first_batches_share_what_regimes_share():
+    common = {"rate": SPACES["rate"], "kind": SPACES["kind"]}
+    alone, more = (propose(s, DEFAULTS, (), range(5), "tpe", 3) for s in (common, SPACES))
+    assert [(s["rate"], s["kind"]) for s in alone] == [(s["rate"], s["kind"]) for s in more]
+    assert len({s["weight"] for s in more}) == 5
+
+
+def test_tpe_finds_the_better_half():
+    """Thirty trials of a score that peaks at weight 0.8: later batches lie nearer to it than the first."""
+    known: list[Told] = []
+    for first in range(0, 32, 4):
+        for n, s in zip(
+            range(first, first + 4), propose(SPACES, DEFAULTS, known, range(first, first + 4), "tpe", 0), strict=True
+        ):
+            known.append(Told(n, s, -abs(s["weight"] - 0.8), {}))
+    away = [abs(t.settings["weight"] - 0.8) for t in known]
+    assert sum(away[-8:]) / 8 < 0.6 * sum(away[:8]) / 8
+
+
+@pytest.fixture
+def suite():
+    found = load("tuned_small")
+    return registry.validate(found, "tuned_small")
+
+
+def test_every_trial_has_the_step_s_number_of_answers(suite):
+    variant = next(v for v in suite.regimes if v.name == "sgt")
+    space = search_space(suite, variant)
+    assert space["training.rollouts"].values == (4, 8, 16)
+    assert space["training.learning_rate"] == Range(4e-5, 1e-3, "log", "normal")
+    assert list(space)[:3] == ["training.learning_rate", "training.rollouts", "training.kl"]
+    for rollouts in (4, 8, 16):
+        settings = {**published(suite, variant), "training.rollouts": rollouts, "lambda": 1.0}
+        trial = with_settings(suite, variant, "sgt.1", settings, 20)
+        training = suite.training_of(trial)
+        assert training.prompts * training.rollouts == 64
+        assert (training.rollouts, training.steps, trial.options) == (rollouts, 20, {"lambda": 1.0})
+    assert with_settings(suite, variant, "sgt.0", published(suite, variant), 20).training is None
+
+
+def test_a_value_outside_its_range_widens_it():
+    raw = load("tuned_small", ["regimes[2]={regime: sgt, lambda: 9.0}", "training.kl=0.5"])
+    suite = registry.validate(raw, "tuned_small")
+    space = search_space(suite, suite.regimes[2])
+    assert space["lambda"].holds(9.0)
+    assert space["training.kl"].values == (0.5, 0.0, 1e-3, 1e-2)
+
+
+def test_the_suites_that_come_of_it(suite):
+    asked = [Asked(v, 0, published(suite, v), steps) for v in suite.regimes for steps in (5, 20)]
+    trials = trial_suite(suite, asked)
+    assert [v.name for v in trials.regimes[:2]] == ["independent.0-s5", "independent.0"]
+    assert (trials.training.part, trials.tune, trials.baseline, trials.seeds) == (
+        "tuning",
+        None,
+        "independent.0",
+        [101],
+    )
+    settings = {**published(suite, suite.regimes[0]), "training.kl": 0.01}
+    chosen = {
+        v.name: (3, {**settings, **v.options}) if v.name == "sgt" else (0, published(suite, v)) for v in suite.regimes
+    }
+    final = final_suite(suite, chosen)
+    assert [v.name for v in final.regimes] == ["independent", "prp", "sgt", "hacpo", "sgt-tuned"]
+    assert (final.training.part, final.training_of(final.regimes[-1]).kl, final.training_of(final.regimes[2]).kl) == (
+        "final",
+        0.01,
+        0,
+    )
+
+
+def test_how_many_runs_that_is(suite):
+    assert runs(suite) == 4 * (8 + 2)
+    with_rungs = suite.model_copy(update={"tune": suite.tune.model_copy(update={"rungs": [5, 10], "check": []})})
+    # batch 1: trial 0, three others, one of them, one of them; batch 2: four, two, one
+    assert runs(with_rungs) == 4 * (1 + 3 + 1 + 1 + 4 + 2 + 1)
+
+
+def test_names_that_are_taken_or_too_long():
+    for regime, says in (("{regime: sgt, name: independent-tuned}", "is the name of its tuned copy"),
+                         ("{regime: sgt, name: " + "x" * 60 + "}", "too long")):  # fmt: skip
+        with pytest.raises(SuiteError, match=says):
+            check_names(load("tuned_small", [f"regimes[2]={regime}"]), str(Path("x.yaml")))
