@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from msgspec.structs import replace
 
 from harness.allocation import embedded
@@ -35,9 +35,11 @@ from harness.session.demands import asked, loads
 from harness.session.manifests import Base, state_of
 from harness.session.prepare import Prepared
 from harness.session.room import disk_of
-from harness.store.journal import read_journal
 from harness.suite.cells import Cell
 from harness.suite.schema import Group, Suite
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BASE_SECONDS = 75.0
 """Training and evaluating a micro base checkpoint, on one core."""
@@ -218,6 +220,10 @@ def _estimates(prepared: Prepared) -> Estimates:
 
 def _costs(prepared: Prepared, done: list[Cell]) -> Iterator[tuple[Cell, pd.DataFrame]]:
     """The cost ledgers of finished cells, as far as they can be read."""
+    if not done:
+        return
+    from harness.store.journal import read_journal
+
     for cell in done:
         try:
             costs = read_journal(prepared.folder / cell.key).tables.get("costs")
