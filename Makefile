@@ -1,10 +1,11 @@
 # make run   set up and run the quickstart suite        make test   set up and run the tests
+# make bench [BENCH="--only sampling"]   speed beside what a user would take instead (docs/benchmarks.md)   make bench-smoke   in short
 # make pretrained [ACCEPT_GEMMA_TERMS=yes] [MODELS=FOLDER]   fetch and convert two small pretrained models (docs/pretrained.md)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test leaderboard pretrained lint audit clean
+.PHONY: run test leaderboard pretrained lint audit bench bench-smoke clean
 
 run: $(VENV)/.installed
 	$(BIN)/harness run quickstart
@@ -28,6 +29,12 @@ audit: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip-audit || true
 	$(BIN)/python tools/audit.py
 
+bench: $(VENV)-bench/.installed $(VENV)-rliable/.installed
+	$(VENV)-bench/bin/python benchmarks/bench.py $(BENCH)
+
+bench-smoke: $(VENV)/.installed
+	$(BIN)/python benchmarks/bench.py --smoke
+
 # torch first and pinned: anything else would pull a CUDA build
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -47,8 +54,20 @@ $(VENV)/.tested: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	touch $@ $(VENV)/.board $(VENV)/.gguf
 
+# rivals in environments of their own: rliable's pins contradict ours
+$(VENV)-bench/.installed: pyproject.toml constraints.txt
+	test -x $(VENV)-bench/bin/python || $(PYTHON) -m venv $(VENV)-bench
+	$(VENV)-bench/bin/python -m pip install --quiet --constraint constraints.txt torch
+	$(VENV)-bench/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	touch $@
+
+$(VENV)-rliable/.installed: benchmarks/rliable.txt
+	test -x $(VENV)-rliable/bin/python || $(PYTHON) -m venv $(VENV)-rliable
+	$(VENV)-rliable/bin/python -m pip install --quiet --requirement benchmarks/rliable.txt
+	touch $@
+
 # the OpenRLHF engine in an environment of its own: make test-openrlhf (docs/openrlhf.md)
 include openrlhf.mk
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-rliable build *.egg-info

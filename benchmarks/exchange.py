@@ -1,27 +1,37 @@
-"""What the exchange costs a training step: publish and collect, against bare msgpack of the same records.
-
-    python benchmarks/exchange.py [--steps 40]
-
-A step of the micro setting: every policy sends 128 rollouts of 25 tokens to every other. Both sides run in turn inside
-each step, so that they meet the same machine. The last line is one JSON object: per number of policies, the median CPU
-milliseconds of a step, microseconds per record received, and the ratio to encoding and decoding alone.
-"""
+"""What a record costs, encoded, decoded and validated, beside pydantic and pickle: a policy's 128 rollouts of a micro step. Run by
+`bench.py`."""
 
 from __future__ import annotations
 
-import argparse
-import json
-from statistics import median
-from time import process_time
+import pickle
 
-import msgspec
 import numpy as np
+from bench import Row, Size, costs, faster, turns
+from pydantic import BaseModel, ConfigDict
 
-from harness.exchange.exchange import Exchange, edges_of
-from harness.experience.records import GroupValue, Record, Rollout, Success, TextRollout
+from harness.exchange.codec import decode, encode
+from harness.experience.records import Record, Rollout
 
 PROMPTS = tuple(f"micro-{i:05d}" for i in range(16))
 ANSWERS, TOKENS = 8, 25
+
+
+class PydanticRollout(BaseModel):
+    """The same fields with the same strictness."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    author: str
+    version: int
+    step: int
+    prompt_id: str
+    index: int
+    text: str
+    tokens: list[int]
+    logprobs: list[float]
+    pieces: list[int]
+    finished: bool
+    eos_logprob: float
+    reward: float
 
 
 def rollouts(author: str, step: int, rng: np.random.Generator) -> list[Record]:
@@ -46,43 +56,24 @@ def rollouts(author: str, step: int, rng: np.random.Generator) -> list[Record]:
     ]
 
 
-def measure(policies: int, steps: int) -> dict[str, float]:
-    """Medians over steps, in CPU time."""
-    names = tuple(f"policy-{i}" for i in range(policies))
-    exchange = Exchange(names, edges_of(names, "all"))
-    encoder, decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Rollout | TextRollout | GroupValue | Success)
+def bench(size: Size) -> list[Row]:
     rng = np.random.default_rng(0)
-    ours, bare = [], []
-    for step in range(steps):
-        records = {name: rollouts(name, step, rng) for name in names}
-        begin = process_time()
-        for name in names:
-            exchange.publish(name, step, records[name])
-        received = [exchange.collect(name, step, PROMPTS) for name in names]
-        ours.append(process_time() - begin)
-        assert all(len(got.records) == (policies - 1) * len(PROMPTS) * ANSWERS for got in received)
-        exchange.ledger.take()
-        begin = process_time()
-        for name in names:
-            messages = [encoder.encode(record) for record in records[name]]
-            for _ in range(policies - 1):
-                for message in messages:
-                    decoder.decode(message)
-        bare.append(process_time() - begin)
-    total = policies * (policies - 1) * len(PROMPTS) * ANSWERS
-    return {
-        "step_ms": 1e3 * median(ours),
-        "record_us": 1e6 * median(ours) / total,
-        "ratio_to_bare_msgpack": median(a / b for a, b in zip(ours, bare, strict=True)),
-    }
+    some = rollouts("policy", 0, rng)
+    same = [PydanticRollout(**{f: getattr(r, f) for f in PydanticRollout.model_fields}) for r in some]
+    times = 1 if size.smoke else 20
+    codecs = {
+        "ours": lambda: [decode(encode(record)) for _ in range(times) for record in some],
+        "pydantic": lambda: [PydanticRollout.model_validate_json(r.model_dump_json()) for _ in range(times) for r in same],
+        "pickle": lambda: [pickle.loads(pickle.dumps(record)) for _ in range(times) for record in some],
+    }  # fmt: skip
 
+    def equal(found: dict[str, list[object]]) -> None:
+        assert found["ours"] == found["pickle"] == some * times
+        assert found["pydantic"] == same * times
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=40)
-    steps = parser.parse_args().steps
-    print(json.dumps({str(n): measure(n, steps) for n in (2, 3, 4, 8)}))
-
-
-if __name__ == "__main__":
-    main()
+    spent = turns(codecs, size.rounds, equal)
+    name = "record: encode, decode, validate"
+    return [
+        faster(f"{name}, pydantic", "pydantic", spent["ours"], spent["pydantic"], 5.0),
+        costs(f"{name}, pickle", "pickle, unvalidated", spent["ours"], spent["pickle"], 1.5),
+    ]

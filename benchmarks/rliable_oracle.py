@@ -1,21 +1,19 @@
-"""rliable as an oracle and as a rival: stores its answers for the tests and compares the speed of IQM bootstraps.
+"""rliable as a rival (run by `bench.py`) and as an oracle, whose answers the tests compare with:
 
-Needs an environment of its own, because rliable's import breaks with current pandas:
+    PYTHONPATH=. .venv-rliable/bin/python benchmarks/rliable_oracle.py --write tests/rliable_reference.json
 
-    pip install rliable==1.2.0 arch==7.2.0 "pandas<2.3" "numpy<2.3" "scipy<1.15" jaxtyping
-    PYTHONPATH=. python benchmarks/rliable_oracle.py [--write tests/rliable_reference.json]
-
-The last line of the output is one JSON object.
+It needs an environment of its own, which `make bench` makes: its import breaks with current pandas.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from bench import Row, Size, faster, turns
 from rliable import library, metrics
 
 from harness.statistics import iqm_interval
@@ -42,44 +40,39 @@ def case(runs: int, tasks: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def speed(runs: int, tasks: int, rounds: int = 5, resamples: int = 5000, calls: int = 4) -> dict[str, float]:
-    """Median ratio of the two times over interleaved rounds, same scores and number of resamples.
+def bench(size: Size) -> list[Row]:
+    """IQM and its interval, the same scores and number of resamples; several calls, as a page makes them."""
+    rows = []
+    for runs, tasks, bar in ((3, 4, 40.0), (5, 7, 40.0), (10, 26, 40.0), (50, 10, 1.0)):
+        x = np.random.default_rng(0).random((runs, tasks))
+        resamples, calls = (100, 1) if size.smoke else (RESAMPLES, 1) if runs < 10 else (5000, 2)
 
-    In a round each side is called several times in a row. `first`: ratio of the first calls, which find the other side's data
-    in the cache; `ratio`: of the calls after it, as where a page draws one interval after another.
-    """
-    x = np.random.default_rng(0).random((runs, tasks))
+        def rival(x: np.ndarray = x, resamples: int = resamples, calls: int = calls) -> Any:
+            iqms = [
+                library.get_interval_estimates({"x": x}, lambda s: np.array([metrics.aggregate_iqm(s)]), reps=resamples)
+                for _ in range(calls)
+            ]
+            return iqms[0][0]["x"][0], *iqms[0][1]["x"].ravel()
 
-    def rival() -> None:
-        library.get_interval_estimates({"x": x}, lambda s: np.array([metrics.aggregate_iqm(s)]), reps=resamples)
+        def own(x: np.ndarray = x, resamples: int = resamples, calls: int = calls) -> Any:
+            found, *_ = (iqm_interval(x, resamples=resamples) for _ in range(calls))
+            return found.value, found.low, found.high
 
-    def own() -> None:
-        iqm_interval(x, resamples=resamples)
+        def equal(found: dict[str, Any], resamples: int = resamples) -> None:
+            assert abs(found["own"][0] - found["rival"][0]) < 1e-12
+            assert np.allclose(found["own"], found["rival"], atol=0.7 / resamples**0.5)
 
-    times = {side: np.array([]).reshape(0, calls) for side in (rival, own)}
-    for _ in range(rounds):
-        for side in (rival, own):
-            row = []
-            for _ in range(calls):
-                started = time.perf_counter()
-                side()
-                row.append(time.perf_counter() - started)
-            times[side] = np.vstack([times[side], row])
-    later = {side: taken[:, 1:].mean(axis=1) for side, taken in times.items()}
-    return {
-        "runs": runs, "tasks": tasks, "ratio": float(np.median(later[rival] / later[own])),
-        "first": float(np.median(times[rival][:, 0] / times[own][:, 0])), "own_seconds": float(np.median(later[own])),
-    }  # fmt: skip
+        spent = turns({"own": own, "rival": rival}, size.rounds, equal)
+        rows.append(faster(f"IQM bootstrap, {runs}x{tasks}", "rliable", spent["own"], spent["rival"], bar))
+    return rows
 
 
 def main() -> None:
-    """Print the figures; with --write, store the oracle's answers."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", type=Path)
-    arguments = parser.parse_args()
-    if arguments.write:
-        arguments.write.write_text(json.dumps({"cases": [case(*shape) for shape in SHAPES]}, indent=1) + "\n")
-    print(json.dumps({"speed": [speed(*shape) for shape in SHAPES]}))
+    """Store the oracle's answers."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", type=Path, required=True)
+    cases = [case(*shape) for shape in SHAPES]
+    parser.parse_args().write.write_text(json.dumps({"cases": cases}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """What sharing itself costs: its part of a step (exchange, THL, verification, advantages, ledger) for n policies in one group.
-
-    python benchmarks/sharing.py [--steps 6] [--regimes hacpo,prp,sgt,xgrpo] [--policies 2,3,4,8]
+Run by `bench.py`.
 
 Policies alternate between the Llama- and the Qwen3-type base of preset `trap`. Everything runs in this process; seconds are CPU
 seconds of one thread. Prints a table and, last, one JSON object.
@@ -8,27 +7,27 @@ seconds of one thread. Prints a table and, last, one JSON object.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-for name, value in (("OMP_NUM_THREADS", "1"), ("OMP_WAIT_POLICY", "passive"), ("GOMP_SPINCOUNT", "0")):
-    os.environ[name] = value
+from bench import Row, Size
+from generation import random_policy
 
-from harness.session.jobs import cell_job, run_job  # noqa: E402  # after the threads are set
-from harness.session.prepare import prepare  # noqa: E402
-from harness.store.journal import read_journal  # noqa: E402
-from harness.verification.verifier import Verifier  # noqa: E402
+from harness.session.jobs import cell_job, run_job
+from harness.session.prepare import prepare
+from harness.store.journal import read_journal
+from harness.verification.verifier import Verifier
 
 KINDS = ("{{name: l{i}, model: micro/llama, stage0: {{preset: trap, strong: add}}}}",
          "{{name: q{i}, model: micro/qwen, stage0: {{preset: trap, strong: mul}}}}")  # fmt: skip
 PHASES = ("generate", "verify", "exchange", "score", "train")
 
 
-def suite(policies: int, regimes: str, steps: int) -> str:
-    members = "\n".join("      - " + KINDS[i % 2].format(i=i) for i in range(policies))
+def suite(policies: int, regimes: str, steps: int, bases: Sequence[Path] | None) -> str:
+    """bases: folders of policies instead of the base checkpoints."""
+    kinds = KINDS if bases is None else [f"{{{{name: p{{i}}, model: {base}}}}}" for base in bases]
+    members = "\n".join("      - " + kinds[i % 2].format(i=i) for i in range(policies))
     return (
         f"name: cost-{policies}\nbaseline: {regimes.split(',')[0]}\ngroups:\n  - name: g\n    policies:\n{members}\n"
         f"regimes: [{regimes}]\nseeds: [1]\n"
@@ -37,9 +36,11 @@ def suite(policies: int, regimes: str, steps: int) -> str:
     )
 
 
-def measure(policies: int, regimes: str, steps: int, folder: Path) -> list[dict[str, object]]:
+def measure(
+    policies: int, regimes: str, steps: int, folder: Path, bases: Sequence[Path] | None = None
+) -> list[dict[str, object]]:
     file = folder / f"cost-{policies}.yaml"
-    file.write_text(suite(policies, regimes, steps))
+    file.write_text(suite(policies, regimes, steps, bases))
     prepared = prepare(str(file), folder / "results")
     found = []
     with Verifier(workers=1) as verifier:
@@ -58,25 +59,15 @@ def measure(policies: int, regimes: str, steps: int, folder: Path) -> list[dict[
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--regimes", default="hacpo,prp,naive,sgt,xgrpo")
-    parser.add_argument("--policies", default="2,3,4,8")
-    asked = parser.parse_args()
+def bench(size: Size) -> list[Row]:
+    """Sharing's part of a step, the costliest regime's; the spread is the regimes'."""
     rows = []
-    print(f"{'n':>2} {'regime':<8} {'step CPU-s':>10} {'sharing':>8}   " + "  ".join(f"{p:>8}" for p in PHASES))
     with tempfile.TemporaryDirectory() as folder:
-        for n in map(int, asked.policies.split(",")):
-            for row in measure(n, asked.regimes, asked.steps, Path(folder)):
-                rows.append(row)
-                shares = "  ".join(f"{row[p]:>8.1%}" for p in PHASES)
-                print(
-                    f"{n:>2} {row['regime']:<8} {row['step_seconds']:>10.3f} {row['share']:>8.1%}   {shares}",
-                    flush=True,
-                )
-    print(json.dumps(rows))
-
-
-if __name__ == "__main__":
-    main()
+        bases = [random_policy(Path(folder), family) for family in ("llama", "qwen")] if size.smoke else None
+        for policies, bar in ((2, 0.05),) if size.smoke else ((2, 0.05), (8, 0.10)):
+            found = measure(policies, "hacpo,sgt", 2 if size.smoke else size.rounds + 1, Path(folder), bases)
+            shares = sorted(float(str(row["share"])) for row in found)
+            seconds = max(float(str(row["step_seconds"])) for row in found)
+            rows.append(Row(f"sharing's part of a step, n = {policies}", "the step", shares[-1], shares[0], shares[-1], bar, False,
+                            shares[-1] * seconds, seconds))  # fmt: skip
+    return rows

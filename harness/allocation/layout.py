@@ -114,11 +114,43 @@ def policy_layout(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, asl
 
     asleep: bytes that other processes keep on each of these GPUs meanwhile.
     """
-    if policy.devices not in {None, gpus}:
-        return None
     best: PolicyLayout | None = None
-    for states, micro, checkpointing, zero in _trainers(policy, work, gpus, gpu):
-        train = states.train + asleep
+    for (states, micro, checkpointing, zero), tensor_parallel, sleeps, engine in _shared(
+        policy, work, gpus, gpu, asleep
+    ):
+        concurrent, weights, cache = engine
+        seconds = _seconds(policy, work, gpus, tensor_parallel, concurrent, checkpointing, gpu.device)
+        memory = _with_rollouts(states, weights, cache, gpu)
+        host = (gpu.host + away_bytes(policy, zero, gpus)) * gpus
+        if sleeps:
+            moved = (states.states + weights) * gpus
+            host += moved
+            away = 2 * moved / (gpus * HOST_LINK)
+            seconds = msgspec.structs.replace(seconds, move=seconds.move + away)
+        gain = TURNS_GAIN if sleeps and best is not None and not best.sleeps else 0.999
+        if best is None or seconds.total < gain * best.seconds.total:
+            alone = max(memory.train, memory.rollout) + gpu.context
+            peak = asleep + (alone if sleeps else memory.train + memory.rollout)
+            best = PolicyLayout(
+                policy.name, policy.model.name, gpus, gpus, gpus // tensor_parallel, tensor_parallel, zero, micro,
+                checkpointing, sleeps, False, concurrent, memory, peak, gpu.memory, host, seconds,
+            )  # fmt: skip
+    return best
+
+
+def fits(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu) -> bool:
+    """Whether `policy_layout` finds one."""
+    return any(True for _ in _shared(policy, work, gpus, gpu, 0))
+
+
+def _shared(
+    policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, asleep: int
+) -> Iterator[tuple[tuple[Memory, int, bool, int], int, bool, tuple[int, int, int]]]:
+    """What fits on the same GPUs: the trainer (`_trainers`), tensor parallelism, whether it sleeps, and the engine (`_engine`)."""
+    if policy.devices not in {None, gpus}:
+        return
+    for trainer in _trainers(policy, work, gpus, gpu):
+        train = trainer[0].train + asleep
         if train > gpu.usable:
             continue
         for tensor_parallel in _tensor_parallel(policy, gpus, gpu):
@@ -126,29 +158,11 @@ def policy_layout(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, asl
                 # A sleeping process keeps its context.
                 if sleeps and train + gpu.context > gpu.usable:
                     continue
-                room = gpu.usable - asleep - gpu.context - (gpu.context if sleeps else states.train)
+                room = gpu.usable - asleep - gpu.context - (gpu.context if sleeps else trainer[0].train)
                 engine = _engine(policy, work, gpus // tensor_parallel, tensor_parallel, room)
-                if engine is None:
-                    continue
-                concurrent, weights, cache = engine
-                seconds = _seconds(policy, work, gpus, tensor_parallel, concurrent, checkpointing, gpu.device)
-                memory = _with_rollouts(states, weights, cache, gpu)
-                host = (gpu.host + away_bytes(policy, zero, gpus)) * gpus
-                if sleeps:
-                    moved = (states.states + weights) * gpus
-                    host += moved
-                    away = 2 * moved / (gpus * HOST_LINK)
-                    seconds = msgspec.structs.replace(seconds, move=seconds.move + away)
-                gain = TURNS_GAIN if sleeps and best is not None and not best.sleeps else 0.999
-                if best is None or seconds.total < gain * best.seconds.total:
-                    alone = max(memory.train, memory.rollout) + gpu.context
-                    peak = asleep + (alone if sleeps else memory.train + memory.rollout)
-                    best = PolicyLayout(
-                        policy.name, policy.model.name, gpus, gpus, gpus // tensor_parallel, tensor_parallel, zero, micro,
-                        checkpointing, sleeps, False, concurrent, memory, peak, gpu.memory, host, seconds,
-                    )  # fmt: skip
-                break
-    return best
+                if engine is not None:
+                    yield trainer, tensor_parallel, sleeps, engine
+                    break
 
 
 @lru_cache(maxsize=4096)
@@ -268,6 +282,6 @@ def least_gpus(policy: PolicyDemand, work: Workload, gpu: Gpu, most: int = 4096)
     """The fewest GPUs on which the policy can be trained, or None if `most` are not enough."""
     sizes: list[int] = [*range(1, 17), *(2**n for n in range(5, 13))]
     for gpus in sizes:
-        if gpus <= most and policy_layout(policy, work, gpus, gpu) is not None:
+        if gpus <= most and fits(policy, work, gpus, gpu):
             return gpus
     return None

@@ -2,15 +2,18 @@
 
 A config comes from a folder's ``config.json``, from the hub's cache on this machine, from the table ``models.yaml`` (published
 configs of the shipped suites' models, so that these plan without a network) or from the hub. The model is built from it on
-torch's meta device (`meta`); torch is imported only then, and never for micro policies.
+torch's meta device (`meta`), which takes seconds; so micro families and ``models.yaml`` have their shapes in tables, which tests
+measure again, and others' are kept in the cache folder.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +21,9 @@ import msgspec
 import yaml
 
 from harness.allocation.config import read_config
-from harness.errors import UsageError
+from harness.cache import cache_folder
+from harness.errors import DiskFullError, StoreError, UsageError
+from harness.store.files import write_atomic
 
 MICRO = "micro/"
 
@@ -105,24 +110,56 @@ def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
 
 @cache
 def _measured(name: str, config: str) -> ModelShape:
+    if (known := _tabled().get(config)) is not None:
+        return msgspec.structs.replace(known, name=name)
+    kept = cache_folder() / "shapes" / f"{_digest(config)}.json"
+    with suppress(OSError, msgspec.DecodeError):
+        return msgspec.structs.replace(msgspec.json.decode(kept.read_bytes(), type=ModelShape), name=name)
     from harness.allocation.meta import measure  # torch
 
-    return measure(name, json.loads(config))
+    shape = measure(name, json.loads(config))
+    with suppress(DiskFullError, StoreError):  # measured again next time
+        write_atomic(kept, msgspec.json.encode(shape))
+    return shape
+
+
+def _digest(config: str) -> str:
+    """Of all that a measurement depends on."""
+    code = resources.files(__package__).joinpath("meta.py").read_text(encoding="utf-8")
+    made_by = [f"{name} {metadata.version(name)}" for name in ("torch", "transformers")]
+    return hashlib.sha256("\0".join([config, code, *made_by]).encode()).hexdigest()[:32]
 
 
 @cache
+def _models() -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = _table("models.yaml")
+    return rows
+
+
+def _table(file: str) -> Any:
+    text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
 def shipped() -> Mapping[str, Mapping[str, Any]]:
     """The table ``models.yaml``: configs by short name."""
-    rows = yaml.safe_load(resources.files(__package__).joinpath("models.yaml").read_text(encoding="utf-8"))
-    return {name: row["config"] for row in rows for name in row["names"]}
+    return {name: row["config"] for row in _models() for name in row["names"]}
+
+
+@cache
+def _tabled() -> Mapping[str, ModelShape]:
+    """Its shapes, by config."""
+    return {
+        json.dumps(row["config"], sort_keys=True): msgspec.convert({"name": "", **row["shape"]}, ModelShape)
+        for row in _models()
+    }
 
 
 @cache
 def micro_shapes() -> Mapping[str, ModelShape]:
-    """The micro families' shapes by `micro/<family>`, measured once: a test measures them again."""
-    text = resources.files(__package__).joinpath("micro.yaml").read_text(encoding="utf-8")
+    """The micro families' shapes by `micro/<family>`, from the table ``micro.yaml``."""
     return {
-        MICRO + name: msgspec.convert({"name": name, **row}, ModelShape) for name, row in yaml.safe_load(text).items()
+        MICRO + name: msgspec.convert({"name": name, **row}, ModelShape) for name, row in _table("micro.yaml").items()
     }
 
 
@@ -147,7 +184,7 @@ def load_config(model: str, revision: str | None = None) -> Mapping[str, Any]:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return read_config(folder / "config.json")
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
@@ -159,6 +196,8 @@ def load_config(model: str, revision: str | None = None) -> Mapping[str, Any]:
     short = model.rsplit("/", 1)[-1]
     if short in shipped():
         return shipped()[short]
+    from huggingface_hub import hf_hub_download
+
     try:
         return read_config(Path(hf_hub_download(model, "config.json", revision=revision, etag_timeout=10)))
     except (OSError, ValueError) as error:  # of which the hub's and the network's own errors are

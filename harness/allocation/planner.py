@@ -13,7 +13,7 @@ from harness.allocation.arrangement import CellLayout, cell_layout
 from harness.allocation.demand import CellDemand
 from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import LOGICAL, Inventory, Node
-from harness.allocation.layout import LOGICAL_HOST_BYTES, USABLE, Gpu, least_gpus, policy_layout
+from harness.allocation.layout import LOGICAL_HOST_BYTES, USABLE, Gpu, fits, least_gpus
 from harness.allocation.packing import Bundle, capacity, gigabytes, missing
 from harness.allocation.scheduler import Request, Scheduler, Start
 
@@ -342,10 +342,10 @@ def _smallest_memory(cell: CellDemand, name: str, total: int, gpu: Gpu) -> int:
     low, high = 0, 2**45
     while high - low > 10**8:
         middle = (low + high) // 2
-        if policy_layout(policy, cell.workload, total, replace(gpu, memory=middle)) is None:
-            low = middle
-        else:
+        if fits(policy, cell.workload, total, replace(gpu, memory=middle)):
             high = middle
+        else:
+            low = middle
     return replace(gpu, memory=high).usable
 
 

@@ -7,7 +7,7 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -25,11 +25,12 @@ from harness.cli.options import (
     suite_name,
 )
 from harness.errors import HarnessError, UsageError
-from harness.session.log import log_of, tail
-from harness.session.prepare import Prepared, prepare, prepare_stored
-from harness.store.manifest import Manifest, read_manifest, suite_files
 from harness.store.text import visible
-from harness.suite.cells import Identity
+
+if TYPE_CHECKING:
+    from harness.session.prepare import Prepared
+    from harness.store.manifest import Manifest
+    from harness.suite.cells import Identity
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 STATES = ("done", "running", "cut off", "failed", "pending")
@@ -88,6 +89,8 @@ def status(
 
 def _known(results: Path) -> list[str]:
     """Every suite with results, as the leaderboard names them."""
+    from harness.store.manifest import suite_files
+
     return sorted({file.parent.parent.name for file in results.glob("*/*/manifest.json")} | {
         folder.name for folder in results.glob("*/") if suite_files(folder)
     })  # fmt: skip
@@ -95,6 +98,9 @@ def _known(results: Path) -> list[str]:
 
 def _standing(name: str, results: Path, overrides: list[str]) -> tuple[list[Standing], list[str]]:
     """The cells, and a line each on what their models and training pool are."""
+    from harness.session.prepare import prepare, prepare_stored
+    from harness.store.manifest import suite_files
+
     folder = results / name
     if is_file(name) or not folder.is_dir():
         return _cells(prepare(name, results, overrides=overrides))
@@ -115,6 +121,8 @@ def _cells(prepared: Prepared) -> tuple[list[Standing], list[str]]:
 
 
 def _manifests(folder: Path) -> list[Standing]:
+    from harness.store.manifest import read_manifest
+
     found = [read_manifest(file.parent) for file in sorted(folder.glob("*/manifest.json"))]
     cells = [m for m in found if m.kind == "cell"] or found
     return [
@@ -151,6 +159,8 @@ def logs(
     results: Results = RESULTS,
 ) -> None:
     """The end of a cell's log: its phases, warnings, tracebacks and whatever libraries said."""
+    from harness.session.log import log_of, tail
+
     folder = _folder(cell, suite_name(suite) if suite else "*", results)
     log = log_of(folder, earlier)
     if not log.exists():
@@ -161,6 +171,9 @@ def logs(
 
 def _folder(cell: str, suite: str, results: Path) -> Path:
     """The one folder that `cell` means; of several with the same label the one that was at work last. Raises UsageError."""
+    from harness.session.log import log_of
+    from harness.store.manifest import read_manifest
+
     named = {file.parent for file in results.glob(f"{suite}/{cell}*/manifest.json")} if "/" not in cell else set()
     if len(named) > 1 and not any(folder.name == cell for folder in named):
         raise UsageError(f"{cell}: the beginning of several keys: {', '.join(sorted(f.name for f in named))}")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from msgspec.structs import replace
 
 from harness.allocation import embedded
@@ -34,9 +34,11 @@ from harness.session.demands import asked, demand_of, loads
 from harness.session.manifests import Base, state_of
 from harness.session.prepare import Prepared
 from harness.session.room import disk_of
-from harness.store.journal import read_journal
 from harness.suite.cells import Cell
 from harness.suite.schema import Group, Suite
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BASE_SECONDS = 75.0
 """Training and evaluating a micro base checkpoint, on one core."""
@@ -203,6 +205,10 @@ def _estimates(prepared: Prepared) -> Estimates:
 
 def _costs(prepared: Prepared, done: list[Cell]) -> Iterator[tuple[Cell, pd.DataFrame]]:
     """The cost ledgers of finished cells, as far as they can be read."""
+    if not done:
+        return
+    from harness.store.journal import read_journal
+
     for cell in done:
         try:
             costs = read_journal(prepared.folder / cell.key).tables.get("costs")

@@ -95,10 +95,8 @@ class Prepared:
 
     def notes(self) -> list[str]:
         """Which models and which training pool these cells have, as far as it is known by now; a line each."""
-        stored = (
-            read_manifest(self.folder / c.key) for c in self.cells if state_of(self.folder / c.key)[0] != "pending"
-        )
-        return notes(self.suite, stored)
+        folders = (self.folder / cell.key for cell in self.cells)
+        return notes(self.suite, (read_manifest(f) for f in folders if (f / "manifest.json").exists()))
 
     def bases_of(self, cell: Cell) -> list[Base]:
         """The start checkpoints that this run evaluates before the cell."""

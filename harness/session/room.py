@@ -11,6 +11,7 @@ from harness.allocation.disk import MICRO, PROSE, CellDisk, Text, cell_disk, eva
 from harness.allocation.models import load_shape
 from harness.allocation.planner import Disk
 from harness.allocation.size import checkpoint_bytes
+from harness.allocation.suites import RegimeLoad
 from harness.errors import UsageError
 from harness.session.demands import asked, demand_of, loads
 from harness.session.manifests import Base, state_of
@@ -23,8 +24,9 @@ _MODEL_FILES = ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
 
 def disk_of(prepared: Prepared, workers: int) -> Disk:
     """What the pending cells take, so many of them side by side. Raises UsageError for a model whose size is not known."""
-    cells = [cell_size(prepared, cell) for cell in prepared.pending()]
-    bases = {b.key: b for cell in prepared.pending() for b in prepared.bases_of(cell)}
+    pending, variants = prepared.pending(), loads(prepared.suite)
+    cells = [cell_size(cell, variants[cell.variant.name]) for cell in pending]
+    bases = {b.key: b for cell in pending for b in prepared.bases_of(cell)}
     asks = asked(prepared.suite.evaluation)
     text = _text(prepared.suite.training.task)
     missing = [b for b in bases.values() if state_of(prepared.folder / b.key)[0] != "done"]
@@ -33,9 +35,9 @@ def disk_of(prepared: Prepared, workers: int) -> Disk:
     return Disk(kept, kept + sum(most), sum(size for _, size in _caches(bases.values())))
 
 
-def cell_size(prepared: Prepared, cell: Cell) -> CellDisk:
+def cell_size(cell: Cell, load: RegimeLoad) -> CellDisk:
     """What one cell takes."""
-    work = demand_of(cell, loads(prepared.suite)[cell.variant.name])
+    work = demand_of(cell, load)
     shared = work.workload.trained - 1.0
     return cell_disk(work, cell.keep, shared, _text(cell.training.task), _tokenizers(cell.group.policies))
 
@@ -48,9 +50,10 @@ def check_room(prepared: Prepared, disk: Disk) -> None:
         raise UsageError(f"{folder}: {existing} is a file, not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise UsageError(f"{folder}: {existing} cannot be written")
-    there = sum(_size(prepared.folder / cell.key) for cell in prepared.pending())
+    pending = prepared.pending()
+    there = sum(_size(prepared.folder / cell.key) for cell in pending)
     needs = [(folder, "the results", max(0, disk.running - there))]
-    bases = {b.key: b for cell in prepared.pending() for b in prepared.bases_of(cell)}
+    bases = {b.key: b for cell in pending for b in prepared.bases_of(cell)}
     needs += [(place, "the models", size) for place, size in _caches(bases.values())]
     by_device: dict[int, list[tuple[Path, str, int]]] = {}
     for place, what, size in needs:

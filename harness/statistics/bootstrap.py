@@ -97,13 +97,20 @@ def probability_of_improvement(
     values = []
     chunk = max(1, _PAIRS // beats.size)
     generator = np.random.default_rng(seed)
-    tasks = np.arange(x.shape[1])
     for start in range(0, resamples, chunk):
         size = min(chunk, resamples - start)
-        mine = generator.integers(0, len(x), (size, len(x), 1, len(tasks)))
-        other = generator.integers(0, len(y), (size, 1, len(y), len(tasks)))
-        values.append(beats[mine, other, tasks].mean(axis=(1, 2, 3)))
+        mine = _times_drawn(generator, len(x), x.shape[1], size)
+        other = _times_drawn(generator, len(y), x.shape[1], size)
+        pairs = np.matmul(mine, beats.transpose(2, 0, 1)) * other  # multiples of a half, so their sums are exact
+        values.append(pairs.sum(axis=(0, 2)) / beats.size)
     return _percentiles(float(beats.mean()), np.concatenate(values), level)
+
+
+def _times_drawn(generator: np.random.Generator, runs: int, tasks: int, n: int) -> Float[np.ndarray, "tasks n runs"]:
+    """How often each run is in each of n resamples."""
+    drawn = generator.integers(0, runs, (n, runs, tasks))
+    place = drawn + runs * (np.arange(n)[:, None, None] + n * np.arange(tasks))
+    return np.bincount(place.ravel(), minlength=tasks * n * runs).reshape(tasks, n, runs).astype(np.float64)
 
 
 def _over_chunks(

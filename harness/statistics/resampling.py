@@ -21,6 +21,8 @@ _TABLE = 1 << 17
 """Words of a table, unless a single draw has more: what stays in the cache."""
 _NUMBERS = 1 << 15
 """Numbers drawn at a time."""
+_MANY_RUNS = 64
+"""From so many on a table's entry, of which each draw adds all words, costs more than counting draw by draw."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Resampling:
         """The same n resamples: how often each run was drawn."""
         kind = self.kind
         found = np.empty((self.runs, self.tasks, n), dtype=kind)
+        if self.runs >= _MANY_RUNS:
+            return self._counted(bits, n, found)
         width, each = _fields(self.runs, kind)
         for part, numbers in self._numbers(bits, n):
             tables = (_table(self.runs, k, kind) for k in _digits(self.runs, kind))
@@ -59,6 +63,21 @@ class Resampling:
                     plane = lanes[..., run // each].copy()
                 np.right_shift(plane, kind.type(width * (run % each)), out=found[run, part])
             found[:, part] &= kind.type((1 << width) - 1)
+        return found
+
+    def _counted(self, bits: np.random.BitGenerator, n: int, found: Resamples) -> Resamples:
+        """One draw after the other: a table's entry would be longer than what is drawn."""
+        for part, numbers in self._numbers(bits, n):
+            tasks = part.stop - part.start
+            places = np.arange(tasks * n).reshape(tasks, n)
+            total = np.zeros(self.runs * tasks * n, dtype=np.intp)
+            for number, k in zip(numbers, _digits(self.runs, self.kind), strict=True):
+                for place in range(k):
+                    digit = (number // np.uint32(self.runs**place) % np.uint32(self.runs)).astype(np.intp)
+                    digit *= tasks * n
+                    digit += places
+                    total[digit.ravel()] += 1  # of one draw no two have the same place
+            found[:, part] = total.reshape(self.runs, tasks, n)
         return found
 
     def _numbers(self, bits: np.random.BitGenerator, n: int) -> Iterator[tuple[slice, list[Numbers]]]:

@@ -93,14 +93,20 @@ def expand(suite: Suite, identity: Callable[[Group, Variant], Identity]) -> list
     """All cells in the order group, seed, regime: a cut-off run leaves comparable cells."""
     cells = []
     for group in suite.groups:
+        firsts = [
+            Cell(
+                suite.name, suite.engine, suite.engine_options, group,
+                variant.model_copy(update={"training": None}),  # the cell's own `training` holds it
+                suite.sharing_of(variant), suite.training_of(variant), suite.evaluation, 0, "", suite.baseline,
+                identity(group, variant), suite.keep,
+            )
+            for variant in suite.regimes
+        ]  # fmt: skip
+        configs = [first.config() for first in firsts]  # of cells that differ in their seed alone
         for seed in suite.seeds:
-            for variant in suite.regimes:
-                plain = variant.model_copy(update={"training": None})  # the cell's own `training` holds it
-                cell = Cell(
-                    suite.name, suite.engine, suite.engine_options, group, plain, suite.sharing_of(variant),
-                    suite.training_of(variant), suite.evaluation, seed, "", suite.baseline, identity(group, variant), suite.keep,
-                )  # fmt: skip
-                cells.append(replace(cell, key=cell_key(cell.config(), cell.identity)))
+            for first, config in zip(firsts, configs, strict=True):
+                key = cell_key({**config, "seed": seed}, first.identity)
+                cells.append(replace(first, seed=seed, key=key))
     return cells
 
 

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from msgspec import structs
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from harness.allocation import models
+from harness.allocation.meta import measure
 from harness.allocation.models import Attention, load_config, load_shape, micro_shapes, shape_from_config, shipped
 from harness.engines.embedded.families import FAMILIES, build_tokenizer
 from harness.errors import UsageError
@@ -53,11 +56,7 @@ def test_a_token_takes_some_experts_and_many_tokens_read_all() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_micro_shapes_are_those_of_the_families(family: str) -> None:
     config = FAMILIES[family].configure(len(build_tokenizer(family)))
-    assert (
-        shape_from_config(family, config.to_dict())
-        == micro_shapes()[f"micro/{family}"]
-        == load_shape(f"micro/{family}")
-    )
+    assert measure(family, config.to_dict()) == micro_shapes()[f"micro/{family}"] == load_shape(f"micro/{family}")
 
 
 @pytest.mark.parametrize("name", sorted(shipped()))
@@ -65,7 +64,23 @@ def test_shipped_configs(name: str) -> None:
     config = AutoConfig.for_model(**shipped()[name])
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    assert load_shape(f"somebody/{name}").parameters == sum(p.numel() for p in model.parameters())
+    shape = load_shape(f"somebody/{name}")
+    assert shape.parameters == sum(p.numel() for p in model.parameters())
+    assert shape == measure(name, shipped()[name])
+
+
+def test_a_shape_is_measured_once(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    config = {**shipped()["Qwen3-0.6B"], "num_hidden_layers": 2}
+    monkeypatch.setattr(models, "cache_folder", lambda: tmp_path)
+    first = measure("one", config)
+    assert shape_from_config("one", config) == first
+    monkeypatch.setattr("harness.allocation.meta.measure", lambda *_: pytest.fail("measured again"))
+    assert shape_from_config("two", config) == structs.replace(first, name="two")
+    (kept,) = (tmp_path / "shapes").iterdir()
+    kept.write_bytes(kept.read_bytes()[:-9])  # a torn or foreign file is no answer
+    monkeypatch.setattr("harness.allocation.meta.measure", lambda name, _: structs.replace(first, name=name))
+    assert shape_from_config("three", config).name == "three"
+    assert len(kept.read_bytes()) > 100
 
 
 def test_folder_and_hub_cache_come_before_the_table(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]

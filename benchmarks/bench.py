@@ -1,0 +1,224 @@
+"""Every benchmark that has a rival or a bar, in one run: ratios with their spread, kept, and compared with the committed ones.
+
+    make bench                                            everything, with the rivals; about half an hour of an idle core
+    make bench-smoke                                      tiny sizes and one round: do the benchmarks work?
+    python benchmarks/bench.py --only sampling exchange   some of them
+
+Both sides of a comparison take turns within a round, in CPU-seconds of one thread; the first round is for caches, and for
+comparing what the two sides give. A row is the median of the rounds' ratios, its spread their quartiles. Each run is written to
+benchmarks/results/. Exit code 1: a benchmark failed, or a row is more than 20 % worse, beyond both spreads, than in
+benchmarks/baselines/ on a machine with the same CPU; a bar that is not reached is printed and changes no exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0",
+               "TOKENIZERS_PARALLELISM": "false"}  # fmt: skip
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from harness.threads import LARGE_BLOCKS  # noqa: E402  # of this tree, whatever is installed
+
+ENTRIES = {"starts": "starts", "alignment": "alignment", "exchange": "exchange", "bootstrap": "rliable_oracle",
+           "sampling": "generation", "steps": "grpo_step", "sharing": "sharing"}  # fmt: skip
+"""Modules beside this one, each with `bench(size)`."""
+OWN_PYTHON = {"bootstrap": HERE.parent / ".venv-rliable" / "bin" / "python"}
+"""Of a rival whose pins contradict ours."""
+WORSE = 0.2
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "msgspec", "duckdb", "trl", "rliable")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """rounds: after the first, which is not counted. smoke: as little as shows that it works."""
+
+    rounds: int = 5
+    smoke: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A ratio with its quartiles, and what it is to reach. at_least: more is better. ours, theirs: CPU-seconds."""
+
+    name: str
+    against: str
+    value: float
+    low: float
+    high: float
+    bar: float
+    at_least: bool
+    ours: float
+    theirs: float = float("nan")
+    unit: str = "x"
+
+    @property
+    def reached(self) -> bool:
+        return self.value >= self.bar if self.at_least else self.value <= self.bar
+
+    def worse(self, before: Row) -> bool:
+        """By more than `WORSE` beyond both spreads."""
+        if self.at_least:
+            return self.high < before.low * (1 - WORSE)
+        return self.low > before.high * (1 + WORSE)
+
+
+def turns(
+    sides: Mapping[str, Callable[[], Any]], rounds: int, check: Callable[[dict[str, Any]], None] | None = None
+) -> dict[str, list[float]]:
+    """CPU-seconds of each side in each round, in turn, every other round backwards. check: of the first, uncounted round's results;
+    raises where they are not equal."""
+    results = {name: work() for name, work in sides.items()}
+    if check is not None:
+        check(results)
+    del results
+    spent: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds):
+        for name in list(sides)[:: 1 - 2 * (number % 2)]:
+            spent[name].append(seconds(sides[name]))
+    return spent
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """CPU-seconds of this process."""
+    gc.collect()
+    begin = time.process_time()
+    work()
+    return time.process_time() - begin
+
+
+def faster(name: str, against: str, ours: list[float], theirs: list[float], bar: float) -> Row:
+    """How many times as fast as a rival."""
+    return _row(name, against, [t / o for o, t in zip(ours, theirs, strict=True)], bar, True, ours, theirs)
+
+
+def costs(name: str, against: str, ours: list[float], theirs: list[float], bar: float) -> Row:
+    """How many times what it is built on."""
+    return _row(name, against, [o / t for o, t in zip(ours, theirs, strict=True)], bar, False, ours, theirs)
+
+
+def takes(name: str, values: list[float], bar: float, unit: str = "CPU-s") -> Row:
+    """Without a rival."""
+    return _row(name, "-", values, bar, False, values, [float("nan")], unit)
+
+
+def _row(
+    name: str, against: str, values: list[float], bar: float, at_least: bool, ours: list[float], theirs: list[float],
+    unit: str = "x",
+) -> Row:  # fmt: skip
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    low, high = ordered[last // 4], ordered[last - last // 4]
+    return Row(name, against, median(values), low, high, bar, at_least, median(ours), median(theirs), unit)
+
+
+# The run --------------------------------------------------------------------------------------------------------------
+
+
+def run_entry(name: str, size: Size) -> tuple[list[Row], str]:
+    """The rows of one benchmark, in a process of its own; else why there are none."""
+    python = OWN_PYTHON.get(name, Path(sys.executable))
+    if not python.exists():
+        return [], f"{python}: make bench installs it"
+    command = [str(python), str(HERE / "bench.py"), "--entry", name, "--rounds", str(size.rounds)]
+    environment = os.environ | LARGE_BLOCKS | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
+    done = subprocess.run(
+        [*command, *(["--smoke"] if size.smoke else [])], stdout=subprocess.PIPE, env=environment, text=True
+    )
+    if done.returncode:
+        return [], f"exit code {done.returncode}"
+    return [Row(**row) for row in json.loads(done.stdout.splitlines()[-1])], ""
+
+
+def machine() -> dict[str, Any]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    facts = dict(map(str.strip, line.split(":", 1)) for line in reversed(lines) if ":" in line)
+    flags = [flag for flag in facts.get("flags", "").split() if flag.startswith(("avx", "amx", "fma", "sse4"))]
+    return {"cpu": facts.get("model name", platform.machine()), "flags": flags, "cores": os.cpu_count()}
+
+
+def about() -> dict[str, Any]:
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(HERE), *words], capture_output=True, text=True).stdout.strip()
+
+    versions = {d.metadata["Name"]: d.version for d in metadata.distributions() if d.metadata["Name"] in PACKAGES}
+    return {"made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": git("rev-parse", "HEAD"),
+            "changed": bool(git("status", "--porcelain", "--untracked-files=no")), "machine": machine(),
+            "python": platform.python_version(), "versions": versions, "load": os.getloadavg()}  # fmt: skip
+
+
+def table(rows: Iterable[Row], smoke: bool) -> str:
+    lines = [f"{'work':<44} {'against':<26} {'ratio':>8} {'spread':>15} {'bar':>9}  "]
+    for r in rows:
+        unit = "" if r.unit == "x" else f" {r.unit}"
+        lines.append(
+            f"{r.name:<44} {r.against:<26} {r.value:>8.3g} {f'{r.low:.3g} .. {r.high:.3g}':>15} "
+            f"{'>=' if r.at_least else '<='} {r.bar:>6.3g}  {'' if smoke else 'reached' if r.reached else 'NOT REACHED'}{unit}"
+        )
+    return "\n".join(lines)
+
+
+def slower(rows: Iterable[Row], cpu: str, folder: Path = HERE / "baselines") -> list[str]:
+    """Rows that are worse than in a committed run on the same CPU, in words."""
+    found = []
+    for file in sorted(folder.glob("*.json")):
+        kept = json.loads(file.read_text())
+        before = {row["name"]: Row(**row) for row in kept["rows"]} if kept["machine"]["cpu"] == cpu else {}
+        for row in rows:
+            if row.name in before and row.worse(before[row.name]):
+                found.append(f"{row.name}: {before[row.name].value:.3g} -> {row.value:.3g} ({file.name})")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(ENTRIES), default=list(ENTRIES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--entry", choices=list(ENTRIES), help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    size = Size(1 if asked.smoke else asked.rounds, asked.smoke)
+    if asked.entry:
+        print(json.dumps([asdict(row) for row in importlib.import_module(ENTRIES[asked.entry]).bench(size)]))
+        return 0
+    facts, rows, absent = about(), list[Row](), dict[str, str]()
+    for name in asked.only:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        found, why = run_entry(name, size)
+        rows += found
+        if why:
+            absent[name] = why
+    print(table(rows, size.smoke))
+    for name, why in absent.items():
+        print(f"{name}: not measured: {why}")
+    if size.smoke:
+        return 1 if any(why.startswith("exit code") for why in absent.values()) else 0
+    (HERE / "results").mkdir(exist_ok=True)
+    file = HERE / "results" / f"{facts['made'].replace(':', '')}.json"
+    file.write_text(json.dumps(facts | {"load_after": os.getloadavg(), "absent": absent,
+                                        "rows": [asdict(row) for row in rows]}, indent=1) + "\n")  # fmt: skip
+    print(f"{sum(r.reached for r in rows)} of {len(rows)} bars reached; {file}")
+    worse = slower(rows, facts["machine"]["cpu"])
+    for line in worse:
+        print(f"slower than before: {line}")
+    return 1 if worse or any(why.startswith("exit code") for why in absent.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
