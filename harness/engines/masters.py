@@ -39,6 +39,11 @@ class Masters:
     def parameters(self) -> list[nn.Parameter]:
         return list(self.named.values())
 
+    @property
+    def separate(self) -> bool:
+        """Whether the model computes on copies."""
+        return bool(self._published)
+
     def step(self) -> None:
         """One step of AdamW, seen by the model."""
         self.optimiser.step()
@@ -52,7 +57,7 @@ class Masters:
             for name, parameter in self.named.items()
             for key, value in [
                 *self.optimiser.state[parameter].items(),
-                *([(MASTER, parameter)] * bool(self._published)),
+                *([(MASTER, parameter)] * self.separate),
             ]
         }
         save_file(state, path)
