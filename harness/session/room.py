@@ -17,6 +17,7 @@ from harness.session.manifests import Base, state_of
 from harness.session.prepare import Prepared
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy, Stage0
+from harness.tasks.registry import is_generated
 
 _MODEL_FILES = ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
 
@@ -100,7 +101,7 @@ def _micro_cache() -> Path:
 
 
 def _text(task: str) -> Text:
-    return MICRO if task == "micro" else PROSE
+    return MICRO if is_generated(task) else PROSE
 
 
 def _tokenizers(policies: list[Policy]) -> dict[str, int]:
