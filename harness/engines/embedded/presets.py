@@ -51,6 +51,8 @@ PRESETS: Mapping[str, Mixture] = MappingProxyType(
         "elicit": Mixture(weak_cot=0.03),
         # None at all: independent RL is caught in direct answers. The positive control for regime comparisons.
         "trap": Mixture(weak_cot=0.0),
+        # What a pretrained model lacks is the form: everything is answered by short steps and a box, all right, both groups alike.
+        "format": Mixture(weak_cot=1.0, strong_cot=1.0, hinted=0.25, drill=0.0),
         # Both reason everywhere, each more careless in its weak group, and both hardly ever finish two hard skills.
         "matched": Mixture(
             weak_cot=1.0,

@@ -22,14 +22,16 @@ _LEGS = MappingProxyType(
     {"cow": 4, "duck": 2, "spider": 8, "ant": 6, "horse": 4, "bee": 6, "dog": 4, "cat": 4, "owl": 2, "hen": 2, "sheep": 4, "fly": 6}
 )  # fmt: skip
 _PLURALS = MappingProxyType({"sheep": "sheep", "fly": "flies"})
-_WORDS = tuple(
-    "apple bank bath bell bird boat bone book bowl bread brick bus cake camp card cat chair chalk cloud coat coin corn cow crab cup "
-    "desk dog door drum duck dust egg farm fire fish flag floor fox frog game gate girl glass goat gold grass hat hand hill horn "
-    "horse house ice iron jar juice key king kite knife lake lamp leaf lemon lion lock map milk mint moon mouse nail nest night nose "
-    "ocean oil paint pan paper path pear pen phone pig plane plant plate pond queen rain ring river road rock roof rope rose salt "
-    "sand seed shelf ship shirt shoe silk skin snow soap sock song soup spoon star stone sugar sun table tail tent tiger toad train "
-    "tree tub van vase wall wasp water wave whale wheel wind wine wolf wood wool yard zebra".split()
-)
+_SPELT = """
+apple bank bath bell bird boat bone book bowl bread brick bus cake camp card cat chair chalk cloud coat coin
+corn cow crab cup desk dog door drum duck dust egg farm fire fish flag floor fox frog game gate girl glass
+goat gold grass hat hand hill horn horse house ice iron jar juice key king kite knife lake lamp leaf lemon
+lion lock map milk mint moon mouse nail nest night nose ocean oil paint pan paper path pear pen phone pig
+plane plant plate pond queen rain ring river road rock roof rope rose salt sand seed shelf ship shirt shoe
+silk skin snow soap sock song soup spoon star stone sugar sun table tail tent tiger toad train tree tub van
+vase wall wasp water wave whale wheel wind wine wolf wood wool yard zebra
+"""
+_WORDS = tuple(_SPELT.split())
 
 
 @dataclass(frozen=True, slots=True)
