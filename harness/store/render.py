@@ -14,7 +14,7 @@ from rich.cells import cell_len, chop_cells
 from harness.errors import UsageError
 from harness.statistics.judgement import GAINS, LOSES
 from harness.store.ranking import MIN_RUNS, Aggregate, Head, Missing
-from harness.store.starts import AS_PUBLISHED, STARTED, Moment
+from harness.store.starts import AS_PUBLISHED, STARTED, STRICT, Moment
 from harness.store.table import MEAN, Pair, ShowRow
 from harness.store.text import visible
 from harness.store.words import explained, verdict_mark
@@ -133,14 +133,10 @@ def _starts(moments: Sequence[Moment], width: int, colour: bool) -> list[str]:
             numbers = (percent(m.strict), percent(m.lenient), f"{m.answers:,}", str(m.seeds))
             lines.append([(name, ""), (visible(when), ""), *((number, "") for number in numbers)])
         parts += [*_folded(title, width, "bold", colour), *_aligned(lines, width, colour)]
-        parts += [*_folded(_STRICT, width, "dim", colour), ""]
+        parts += [*_folded(STRICT, width, "dim", colour), ""]
     return parts
 
 
-_STRICT = (
-    "strict: finished, boxed and right. lenient: the right answer in any form, or as the last number. What a start moves is mostly "
-    "form; the rest of this page counts an answer as right where the verifier finds it."
-)
 Cell = tuple[str, str]
 """A text and its style."""
 _STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32}

@@ -8,6 +8,10 @@ from harness.store.read import Snapshot
 from harness.store.rows import PUBLISHED
 
 AS_PUBLISHED, STARTED = "as published", "after its start"
+STRICT = (
+    "strict: finished, boxed and right. lenient: the right answer in any form, or as the last number. What a start moves is mostly "
+    "form. Elsewhere an answer counts as right where the verifier finds it."
+)
 _MOMENTS = rf"""
 WITH judged AS (
     SELECT c.group_name, c.seed, s.policy, s.task, s.metric, s.verdict, s.finished, s.text, s.gold, s.repeat,

@@ -38,7 +38,7 @@ from harness.learning.terms import Objective, Term, TermAnswer
 from harness.tasks import ladder, micro
 from harness.versions import versions
 
-STEPS, RATE, WARMUP = 60, 2e-5, 6
+STEPS, RATE, WARMUP = 20, 3e-5, 3
 """Optimiser steps and learning rate of a start that is asked for without either (docs/pretrained.md)."""
 IMITATION = Objective(form="nll", aggregation="answer")
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
