@@ -13,6 +13,9 @@ from types import MappingProxyType
 from harness.errors import UsageError
 from harness.tasks.micro import SKILLS
 
+START_STEPS, START_EXAMPLES = 20, 16
+"""Of a pretrained model's supervised start where a suite does not say: optimiser steps, and examples of each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mixture:

@@ -28,7 +28,7 @@ from harness.allocation.precision import Precision, chosen
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.loading import multiplies_bf16
 from harness.engines.embedded.mixture import Example, draw_examples, draw_ladder_examples
-from harness.engines.embedded.presets import PRESETS, Mixture
+from harness.engines.embedded.presets import PRESETS, START_EXAMPLES, START_STEPS, Mixture
 from harness.engines.embedded.pretraining import Schedule
 from harness.engines.embedded.stage0 import REPORT, Probe, Progress, Report, kept, tell
 from harness.engines.protocol import Optimisation, Sample
@@ -38,8 +38,8 @@ from harness.learning.terms import Objective, Term, TermAnswer
 from harness.tasks import ladder, micro
 from harness.versions import versions
 
-STEPS, RATE, WARMUP = 20, 3e-5, 3
-"""Optimiser steps and learning rate of a start that is asked for without either (docs/pretrained.md)."""
+RATE, WARMUP = 3e-5, 3
+"""Learning rate of a start that is asked for without one, and steps until it is reached (docs/pretrained.md)."""
 IMITATION = Objective(form="nll", aggregation="answer")
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 
@@ -59,9 +59,9 @@ class Start:
     strong: str = "add"
     task: str = "micro"
     seed: int = 0
-    steps: int = STEPS
+    steps: int = START_STEPS
     learning_rate: float = RATE
-    batch: int = 16
+    batch: int = START_EXAMPLES
     rounds: int = 4
     gate: float = 0.1
     probes: int = 12
