@@ -1,4 +1,4 @@
-"""The one place for what is fetched or made once and kept between runs: benchmark sets, micro base checkpoints."""
+"""The one place for what is fetched or made once and kept between runs: benchmark sets, pretrained models, base checkpoints."""
 
 from __future__ import annotations
 
@@ -12,3 +12,14 @@ def cache_folder() -> Path:
     """`HARNESS_CACHE`, or the user's cache folder of this program."""
     configured = os.environ.get("HARNESS_CACHE")
     return Path(configured or platformdirs.user_cache_dir("experience-sharing-harness")).expanduser()
+
+
+PRETRAINED = "pretrained/"
+"""Begins the name of a model that `make pretrained` has put into the cache."""
+
+
+def model_folder(model: str) -> Path:
+    """The folder that a suite's `model` would be, whether it is there or not."""
+    if model.startswith(PRETRAINED):
+        return cache_folder() / "models" / model.removeprefix(PRETRAINED)
+    return Path(model).expanduser()

@@ -27,7 +27,8 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "engines/embedded": ("harness/engines/embedded",),
     "engines/openrlhf": ("harness/engines/openrlhf",),
     "stage0": tuple(
-        f"harness/engines/embedded/{name}.py" for name in ("families", "mixture", "presets", "pretraining", "stage0")
+        f"harness/engines/embedded/{name}.py"
+        for name in ("families", "mixture", "presets", "pretraining", "stage0", "start")
     ),
     "tasks": ("harness/tasks",),
     "session": ("harness/session",),
@@ -46,9 +47,9 @@ BESIDE = (
     "harness/tasks/listing.py",
     *(
         f"harness/session/{name}.py"
-        for name in ("demands", "identity", "jobs", "lock", "log", "manifests", "matrix", "messages", "planning",
-                     "preflight", "prepare", "process", "progress", "provenance", "rescoring", "room", "roots", "standalone",
-                     "weights", "worker")
+        for name in ("calibrate", "demands", "identity", "jobs", "lock", "log", "manifests", "matrix", "messages",
+                     "planning", "preflight", "prepare", "process", "progress", "provenance", "rescoring", "room", "roots",
+                     "standalone", "weights", "worker")
     ),
 )  # fmt: skip
 """What plans, watches, lists or checks: no number of a cell is made here."""

@@ -21,7 +21,7 @@ import msgspec
 import yaml
 
 from harness.allocation.config import read_config
-from harness.cache import cache_folder
+from harness.cache import cache_folder, model_folder
 from harness.errors import DiskFullError, StoreError, UsageError
 from harness.store.files import write_atomic
 
@@ -181,7 +181,7 @@ def load_shape(model: str, revision: str | None = None) -> ModelShape:
 
 def load_config(model: str, revision: str | None = None) -> Mapping[str, Any]:
     """What a model's ``config.json`` states. Raises UsageError where there is none."""
-    folder = Path(model).expanduser()
+    folder = model_folder(model)
     if folder.is_dir():
         return read_config(folder / "config.json")
     from huggingface_hub import try_to_load_from_cache

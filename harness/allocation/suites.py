@@ -21,8 +21,8 @@ MEAN_ANSWER = 0.5
 """Expected answer length as a share of the longest: a prior."""
 IMITATED = 0.1
 """Peer successes learnt per own rollout by a regime that shares successes: a prior (at most one per prompt)."""
-MICRO_PROMPT_TOKENS = 24
-"""The same of the micro task."""
+GENERATED_PROMPT_TOKENS = {"micro": 24, "ladder": 96}
+"""The same of tasks that code makes; those of the ladder go through chat templates with a system turn of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def kind_of(cell: Cell) -> str:
 
 def longest_sequence(owner: Cell | Suite) -> int:
     """Tokens of prompt and answer together that a policy must be able to hold."""
-    prompt = MICRO_PROMPT_TOKENS if owner.training.task == "micro" else PROMPT_TOKENS
+    prompt = GENERATED_PROMPT_TOKENS.get(owner.training.task.partition(".")[0], PROMPT_TOKENS)
     return int(owner.engine_options.get("max_length") or owner.training.max_new_tokens + prompt)
 
 

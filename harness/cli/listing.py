@@ -67,8 +67,32 @@ def _regime(info: RegimeInfo) -> None:
     print("\nThe settings of `training` are searched for every regime alike, the baseline included (docs/tuning.md).")
 
 
-def tasks(data_dir: DataDir = None, json: Json = False) -> None:
-    """Evaluation tasks: size, source, licence, score of a perfect and of an empty answerer."""
+def tasks(
+    policies: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[POLICY]...", help="With --calibrate: folders, pretrained/NAME, micro/FAMILY, hub names."
+        ),
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure where policies stand, level by level.")
+    ] = False,
+    task: Annotated[str, typer.Option("--task", help="Whose levels: ladder, or micro.")] = "ladder",
+    levels: Annotated[str, typer.Option("--levels", metavar="A,B", help="These only.")] = "",
+    prompts: Annotated[int, typer.Option("--prompts", min=1, max=10_000, help="Questions a level.")] = 200,
+    answers: Annotated[
+        int, typer.Option("--answers", min=1, max=1024, help="Answers a question, at temperature 1.")
+    ] = 8,
+    few_shot: Annotated[int, typer.Option("--few-shot", min=0, max=32, help="Worked questions before each.")] = 0,
+    plain: Annotated[bool, typer.Option("--plain", help="Without the chat template of those that have one.")] = False,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Evaluation tasks: size, source, licence, score of a perfect and of an empty answerer; with --calibrate, where policies
+    stand on each level."""
+    if calibrate or policies:
+        _calibrate(policies or [], calibrate, task, levels, prompts, answers, few_shot, plain, json)
+        return
     from harness.tasks.listing import listing
 
     found = listing(data_dir)
@@ -80,6 +104,50 @@ def tasks(data_dir: DataDir = None, json: Json = False) -> None:
         for t in found
     ]
     print_table("", ["task", "title", "questions", "perfect", "empty", "licence", "source"], rows)
+
+
+def _calibrate(
+    policies: list[str], asked: bool, task: str, levels: str, prompts: int, answers: int, few_shot: int, plain: bool, json: bool
+) -> None:  # fmt: skip
+    if not policies or not asked:
+        raise UsageError("harness tasks --calibrate POLICY... measures policies; without both, tasks are listed")
+    from harness.session.calibrate import LEAST, MOST, calibrate
+
+    chosen = [name for name in levels.split(",") if name]
+    found = calibrate(policies, task, chosen, prompts=prompts, answers=answers, few_shot=few_shot, plain=plain)
+    if json:
+        print_json(found)
+        return
+    columns = ["level", "policy", "pass@1", f"pass@{answers}", "boxed", "finished", "sampled", ""]
+    order = {name: i for i, name in enumerate(dict.fromkeys(s.level for s in found.standings))}
+    rows = [
+        [
+            s.level, s.policy, f"{s.pass1:.1%} ±{1.96 * s.error:.1%}", f"{s.pass_any:.0%}", f"{s.boxed:.0%}", f"{s.finished:.0%}",
+            f"{s.prompts} x {s.answers}", "fits" if s.fits else "",
+        ]
+        for s in sorted(found.standings, key=lambda s: order[s.level])
+    ]  # fmt: skip
+    print_table("", columns, rows, frozenset(columns[2:7]))
+    if found.rescues:
+        print()
+        columns = ["level", "learner", "all wrong", "of these, a peer right", "share of all", "peer", "sampled"]
+        rows = [
+            [
+                r.level, r.learner, f"{r.failed:.0%}", "-" if not r.failed else f"{r.rescued / r.failed:.0%}", f"{r.rescued:.1%}",
+                r.peer, f"{r.prompts} x {r.answers}",
+            ]
+            for r in sorted(found.rescues, key=lambda r: order[r.level])
+        ]  # fmt: skip
+        print_table("", columns, rows, frozenset(columns[2:5]))
+    print()
+    shots = f"{few_shot} worked questions before each; " if few_shot else ""
+    asked_how = f"chat template: {', '.join(found.chat)}" if found.chat else "no chat template"
+    print(fold(f"Training questions at temperature 1; {shots}{asked_how}. ±: 95 %, over questions."))
+    print(
+        fold(
+            f"fits: pass@1 of {LEAST:.0%} to {MOST:.0%} and pass@{answers} above it, so that RL has something to learn from."
+        )
+    )
 
 
 def _share(value: float | None) -> str:

@@ -25,7 +25,7 @@ from harness.session.health import check_trained
 from harness.session.loop import Observer, Run
 from harness.session.manifests import cell_manifest, mark, with_commits
 from harness.session.members import Member
-from harness.session.models import base_folder
+from harness.session.models import base_folder, start_options
 from harness.session.prompts import pool_entry
 from harness.store.fence import Fence
 from harness.store.journal import Journal
@@ -124,7 +124,7 @@ class _Told:
 def _open(cell: Cell, engines: Engines, index: int) -> Member:
     policy = cell.group.policies[index]
     with phase(f"opening {policy.name}"):
-        folder = base_folder(policy, cell.seed)
+        folder = base_folder(policy, cell.seed, options=start_options(cell.engine, cell.engine_options))
         engine = engines.open(policy, folder)
     regime = registry.build(cell.variant.regime, cell.variant.options)
     clock = Clock(partial(engines.cpu_seconds, policy.name), engine.gpus)

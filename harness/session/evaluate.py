@@ -19,10 +19,10 @@ from harness.phases import halt, phase
 from harness.session.clock import Clock
 from harness.session.manifests import Base, base_manifest, mark, with_commits
 from harness.session.members import Member
-from harness.session.models import base_folder
+from harness.session.models import base_folder, has_start, raw_folder, start_options
 from harness.store.fence import Fence
 from harness.store.journal import Journal
-from harness.store.rows import CostRow, SampleRow
+from harness.store.rows import PUBLISHED, CostRow, SampleRow
 from harness.suite.cells import Cell
 from harness.suite.schema import Evaluation
 from harness.tasks.registry import get_task
@@ -57,11 +57,11 @@ def evaluate_base(
             weights.count(share)
             progress(share, 1.0, words)
 
-        checkpoint = base_folder(base.policy, base.seed or 0, trained)
+        options = {**layout, **base.suite.engine_options}
+        checkpoint = base_folder(base.policy, base.seed or 0, trained, start_options(base.suite.engine, options))
     manifest = with_commits(base_manifest(base), {base.policy.name: checkpoint})
     journal = Journal(folder, fence)
     journal.rewind(-1)
-    options = {**layout, **base.suite.engine_options}
     with open_engines(base.suite.engine, {base.policy.name: options}, 1.0) as engines:
         with phase(f"opening {base.policy.name}"):
             engine = engines.reference(base.policy, checkpoint)
@@ -70,12 +70,25 @@ def evaluate_base(
         clock.meter, clock.gpus = partial(engines.cpu_seconds, base.policy.name), engine.gpus
         with clock.phase("evaluate"):
             rows = sample_rows(engine, base.suite.evaluation, base.policy.name, 0, base.seed or 0, verifier)
+    if has_start(base.policy):
+        rows = [*_before(base, options, clock, verifier), *rows]
     journal.append(rows)
     journal.append(cost_rows(fence.owner.attempt, base.policy.name, clock, rows))
     journal.commit(0)
     journal.compact()
     mark(folder, manifest, "done", attempts=fence.owner.attempt, guard=fence)
     return clock.ever
+
+
+def _before(base: Base, options: Mapping[str, Any], clock: Clock, verifier: Verifier) -> list[SampleRow]:
+    """The same of the model as it was published, as step -1: what the start itself has changed."""
+    name = base.policy.name
+    with open_engines(base.suite.engine, {name: options}, 1.0) as engines:
+        with phase(f"opening {name} as published"):
+            engine = engines.reference(base.policy, raw_folder(base.policy))
+        clock.meter, clock.gpus = partial(engines.cpu_seconds, name), engine.gpus
+        with clock.phase("evaluate"):
+            return sample_rows(engine, base.suite.evaluation, name, PUBLISHED, base.seed or 0, verifier)
 
 
 def sample_rows(

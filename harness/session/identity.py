@@ -55,7 +55,7 @@ class Identities:
     def _identity(
         self, policies: Sequence[Policy], packages: Sequence[str], pool: str, also: Mapping[str, str]
     ) -> Identity:
-        stage0 = ["stage0"] if any(map(is_micro, policies)) else []
+        stage0 = ["stage0"] if any(is_micro(p) or p.stage0 is not None for p in policies) else []
         if not all(map(is_micro, policies)):
             also = {**also, **self._decided_here}
         return Identity(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from harness import phases
+from harness.cache import PRETRAINED, model_folder
 from harness.errors import DataError
-from harness.suite.schema import Policy
+from harness.suite.schema import Policy, Stage0
 
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _CREDENTIALS = re.compile(r"//[^/@\s]*@")
@@ -19,8 +21,13 @@ Progress = Callable[[float, str], None]
 """(share done, a few words)"""
 
 
-def base_folder(policy: Policy, seed: int, progress: Progress | None = None) -> Path:
-    """The policy's start weights: a micro family's cached stage 0, a local folder, or a hub snapshot.
+def base_folder(
+    policy: Policy, seed: int, progress: Progress | None = None, options: Mapping[str, Any] = MappingProxyType({})
+) -> Path:
+    """The policy's start weights: a micro family's cached stage 0, a local folder, a hub snapshot, or what a supervised start has
+    made of one of these two.
+
+    options: the embedded engine's, of which a start is made with `device`, `dtype` and `threads`.
 
     Raises CellError for a base without the competence that RL needs, DataError for a model that cannot be had.
     """
@@ -28,14 +35,37 @@ def base_folder(policy: Policy, seed: int, progress: Progress | None = None) -> 
         from harness.engines.embedded.stage0 import base_checkpoint
 
         return base_checkpoint(micro_spec(policy, seed), progress)
+    folder = raw_folder(policy)
+    if policy.stage0 is None:
+        return folder
+    from harness.engines.embedded.start import started
+
+    chosen = {name: options[name] for name in ("device", "dtype", "threads") if name in options}
+    return started(start_of(policy, seed), folder, progress, **chosen)
+
+
+def start_options(engine: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What of a suite's engine options a start follows, whichever engine trains after it."""
+    return options if engine == "embedded" else {}
+
+
+def raw_folder(policy: Policy) -> Path:
+    """The policy's model as it was published. Raises DataError."""
     return local_folder(policy) or _snapshot(policy)
+
+
+def has_start(policy: Policy) -> bool:
+    """Whether the policy is a pretrained model with a supervised start, so that there is something to measure before it."""
+    return policy.stage0 is not None and not policy.model.startswith("micro/")
 
 
 def local_folder(policy: Policy) -> Path | None:
     """The folder that a policy's model names; None for a name on the hub. Raises DataError if it can be neither."""
-    folder = Path(policy.model).expanduser()
+    folder = model_folder(policy.model)
     if folder.is_dir():
         return folder
+    if policy.model.startswith(PRETRAINED):
+        raise DataError(f"{policy.model} is not in the cache ({folder}): `make pretrained` fetches and converts it")
     if not HUB_NAME.fullmatch(policy.model):
         raise DataError(f"no such folder: {policy.model}")
     return None
@@ -89,9 +119,35 @@ def _told() -> type[Any]:
 def micro_spec(policy: Policy, seed: int) -> Any:
     """Stage 0's own description of a micro policy's base. `per_seed` bases derive from the suite's seed."""
     from harness.engines.embedded.stage0 import MicroSpec
-    from harness.suite.schema import Stage0
 
     stage0 = policy.stage0 or Stage0()
-    base_seed = stage0.seed + 1000 * (seed + 1) if stage0.per_seed else stage0.seed
     family = policy.model.removeprefix("micro/")
-    return MicroSpec(family=family, preset=stage0.preset, strong=stage0.strong, seed=base_seed)
+    return MicroSpec(family=family, preset=stage0.preset, strong=stage0.strong, seed=_base_seed(stage0, seed))
+
+
+def start_of(policy: Policy, seed: int) -> Any:
+    """What a pretrained policy's start is made by: the same settings, as far as they are said."""
+    from harness.engines.embedded.start import Start
+    from harness.session.weights import identity_of
+
+    stage0 = policy.stage0
+    assert stage0 is not None
+    said: dict[str, Any] = {
+        "task": stage0.task,
+        "steps": stage0.steps,
+        "learning_rate": stage0.learning_rate,
+        "gate": stage0.gate,
+    }
+    return Start(
+        name=policy.name,
+        content=identity_of(policy),
+        chat=policy.chat,
+        preset=stage0.preset,
+        strong=stage0.strong,
+        seed=_base_seed(stage0, seed),
+        **{name: value for name, value in said.items() if value is not None},
+    )
+
+
+def _base_seed(stage0: Stage0, seed: int) -> int:
+    return stage0.seed + 1000 * (seed + 1) if stage0.per_seed else stage0.seed

@@ -6,6 +6,7 @@ seconds, so that a plan gets better as a suite goes on.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from harness.allocation import embedded
 from harness.allocation import inventory as machines
 from harness.allocation.arrangement import START_SECONDS, policy_bundles
+from harness.allocation.demand import CellDemand
 from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import Inventory
 from harness.allocation.layout import USABLE
@@ -29,11 +31,13 @@ from harness.allocation.suites import kind_of, longest_sequence, plan_suite
 from harness.allocation.work import device
 from harness.engines import catalogue
 from harness.engines.catalogue import engines_of
+from harness.engines.embedded.presets import START_EXAMPLES, START_STEPS
 from harness.errors import InfeasibleError, StoreError
 from harness.session.demands import asked, demand_of, loads
 from harness.session.manifests import Base, state_of
 from harness.session.prepare import Prepared
 from harness.session.room import disk_of
+from harness.session.weights import is_micro
 from harness.suite.cells import Cell
 from harness.suite.schema import Group, Suite
 
@@ -41,7 +45,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BASE_SECONDS = 75.0
-"""Training and evaluating a micro base checkpoint, on one core."""
+"""Training and evaluating a micro base checkpoint, on one core; others' are counted."""
 LEAST_CALL_SECONDS, CALL_FACTOR = 1800.0, 4.0
 """One call of an engine may take so many times the longest phase that the account gives it, and no less than the engine's own
 half an hour."""
@@ -149,7 +153,15 @@ def _workers(prepared: Prepared, machine: Inventory, jobs: int | None) -> Plan:
     work = [_worker(prepared, cell, machine, on_gpu, measured) for cell in pending]
     most = max(work, key=lambda w: (w.device, w.memory), default=None)
     first = [
-        WorkerDemand(b.key, "base", BASE_SECONDS, most.memory, most.device, most.busy, cores=most.cores)
+        WorkerDemand(
+            b.key,
+            "base",
+            _base_seconds(prepared, b, machine, on_gpu),
+            most.memory,
+            most.device,
+            most.busy,
+            cores=most.cores,
+        )
         for b in bases
         if most is not None
     ]
@@ -184,6 +196,29 @@ def _worker(
         return WorkerDemand(cell.key, name, seconds, size, micro_tokens=chosen, cores=cores)
     size, share = embedded.device_bytes(memory), embedded.busy(demanded, on)
     return WorkerDemand(cell.key, name, seconds, embedded.GPU_WORKER_BYTES, size, share, chosen)
+
+
+def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, gpus: bool) -> float:
+    """Making a base checkpoint and measuring it; one with a supervised start is measured before it, too."""
+    if is_micro(base.policy):
+        return BASE_SECONDS
+    cell = next(c for c in prepared.every if base.needed_by(c))
+    account = engines_of(cell.engine).account
+    demanded = demand_of(cell, loads(prepared.suite)[cell.variant.name], gpus or bool(cpu_bf16()))
+    own = next(p for p in demanded.policies if p.name == base.policy.name)
+    on = device(next(n.gpu_kind for n in machine.nodes if n.gpus) if gpus else "CORE")
+    seconds = account.phases(dataclasses.replace(demanded, policies=(own,)), on, gpus).evaluate
+    stage0 = base.policy.stage0
+    if stage0 is not None:
+        work = dataclasses.replace(
+            demanded.workload, steps=stage0.steps or START_STEPS, prompts=START_EXAMPLES, trained=1.0
+        )
+        start = CellDemand(base.key, "start", (dataclasses.replace(own, rollouts=1),), work)
+        seconds = 2 * seconds + account.phases(start, on, gpus).train
+    if gpus:
+        return seconds
+    cores = cell.engine_options.get("threads") or account.cores(demanded, max(n.cores for n in machine.nodes))
+    return float(seconds / (1 + embedded.NEXT_CORE * (cores - 1)))
 
 
 def _measured(prepared: Prepared, done: list[Cell]) -> dict[str, float]:

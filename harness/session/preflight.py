@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from harness.cache import PRETRAINED, model_folder
 from harness.engines.catalogue import engines_of
 from harness.errors import DataError, EngineError, SuiteError, TokenizationError
 from harness.experience.records import Rollout, Success, TextRollout
@@ -53,6 +54,11 @@ def preflight(prepared: Prepared, run: bool) -> list[str]:
             if policy.model.startswith("micro/"):
                 continue
             full_size = full_size or policy
+            if not run and policy.model.startswith(PRETRAINED) and not model_folder(policy.model).is_dir():
+                remarks.append(
+                    f"{at}.model: {policy.model} is not in the cache: `make pretrained` fetches and converts it"
+                )
+                continue
             if not _model(policy, own, prepared, at, run):
                 unseen.append(policy.model)
     if unseen:
@@ -144,7 +150,8 @@ def _carries(cell: Cell) -> bool:
 def _unfit_defaults(prepared: Prepared, policy: Policy) -> Iterator[str]:
     """Micro models' defaults that a full-size model is trained with because nobody said otherwise."""
     training = prepared.suite.training
-    tokens = TOKENS if training.task == "micro" else get_task(training.task).max_new_tokens
+    short = training.task == "micro" and not policy.stage0
+    tokens = TOKENS if short else get_task(training.task).max_new_tokens
     fitting = {"max_new_tokens": tokens, "learning_rate": LEARNING_RATE}
     for name, value in fitting.items():
         if name not in training.model_fields_set:

@@ -23,6 +23,7 @@ from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell
 from harness.suite.load import find, load, resolve
 from harness.suite.schema import Policy, Stage0, Suite
+from harness.tasks.registry import get_task, is_generated
 
 MICRO = "micro/"
 
@@ -201,7 +202,7 @@ def _prepare(
         for p, policy in enumerate(group.policies):
             if policy.model.startswith(MICRO):
                 _check_micro(policy, source, f"groups[{g}].policies[{p}]")
-    suite = pinned(suite, online)
+    suite = pinned(_with_tasks(suite, source), online)
     identities = Identities(suite, source)
     every = suite_cells.expand(suite, identities.of_cell)
     found = suite_cells.select(every, only)
@@ -214,6 +215,37 @@ def _prepare(
         for seed in (suite.seeds if policy.stage0 is not None and policy.stage0.per_seed else [None])
     ]
     return Prepared(source, suite, results / suite.name, tuple(every), tuple(found), tuple(bases), altered)
+
+
+def _with_tasks(suite: Suite, source: str) -> Suite:
+    """The suite with what every supervised start is made of: the training task's examples where it does not say.
+
+    Raises SuiteError.
+    """
+    groups = []
+    for g, group in enumerate(suite.groups):
+        policies = []
+        for p, policy in enumerate(group.policies):
+            stage0 = policy.stage0
+            if stage0 is not None and not policy.model.startswith(MICRO):
+                stage0 = stage0.model_copy(update={"task": stage0.task or suite.training.task})
+                _check_start(stage0, source, f"groups[{g}].policies[{p}].stage0")
+            policies.append(policy.model_copy(update={"stage0": stage0}))
+        groups.append(group.model_copy(update={"policies": policies}))
+    return suite.model_copy(update={"groups": groups})
+
+
+def _check_start(stage0: Stage0, source: str, at: str) -> None:
+    if stage0.preset not in PRESETS:
+        raise SuiteError(source, f"{at}.preset", f"unknown preset {stage0.preset!r}; there are {', '.join(PRESETS)}")
+    task = stage0.task or ""
+    try:
+        get_task(task)
+    except PluginError as error:
+        raise SuiteError(source, f"{at}.task", str(error)) from None
+    if not is_generated(task):
+        problem = f"there are no examples of {task}; micro and the ladder's levels have some (e.g. ladder.add2+chain3)"
+        raise SuiteError(source, f"{at}.task", problem)
 
 
 def _check_micro(policy: Policy, source: str, at: str) -> None:

@@ -23,8 +23,10 @@ def training_prompts(cell: Cell, step: int) -> list[Prompt]:
 
 
 def pool_entry(training: Training) -> Pool | None:
-    """What the manifest says of the training pool; None for micro. Raises DataError."""
-    if training.task == "micro":
+    """What the manifest says of the training pool; None where code makes the prompts. Raises DataError."""
+    from harness.tasks.registry import is_generated
+
+    if is_generated(training.task):
         return None
     from harness.tasks.training import part_of, training_pool
 

@@ -12,12 +12,14 @@ from harness.allocation.models import load_shape
 from harness.allocation.planner import Disk
 from harness.allocation.size import checkpoint_bytes
 from harness.allocation.suites import RegimeLoad
+from harness.cache import PRETRAINED, cache_folder, model_folder
 from harness.errors import UsageError
 from harness.session.demands import asked, demand_of, loads
 from harness.session.manifests import Base, state_of
 from harness.session.prepare import Prepared
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy, Stage0
+from harness.tasks.registry import is_generated
 
 _MODEL_FILES = ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
 
@@ -81,8 +83,8 @@ def _caches(bases: Iterable[Base]) -> Iterator[tuple[Path, int]]:
     for (model, revision, *_), base in {_made_of(base): base for base in bases}.items():
         shape = load_shape(model, revision)
         if model.startswith("micro/"):
-            yield _micro_cache(), checkpoint_bytes(shape, "fp32").kept
-        elif not Path(model).expanduser().is_dir():
+            yield cache_folder(), checkpoint_bytes(shape, "fp32").kept
+        elif not model.startswith(PRETRAINED) and not model_folder(model).is_dir():
             from huggingface_hub.constants import HF_HUB_CACHE
 
             place, whole = Path(HF_HUB_CACHE), checkpoint_bytes(shape, "bf16").kept
@@ -96,21 +98,15 @@ def _made_of(base: Base) -> tuple[str, str | None, Stage0 | None, int | None]:
     return policy.model, policy.revision, policy.stage0, base.seed
 
 
-def _micro_cache() -> Path:
-    import platformdirs
-
-    return Path(os.environ.get("HARNESS_CACHE") or platformdirs.user_cache_dir("experience-sharing-harness"))
-
-
 def _text(task: str) -> Text:
-    return MICRO if task.startswith("micro") else PROSE
+    return MICRO if is_generated(task) else PROSE
 
 
 def _tokenizers(policies: list[Policy]) -> dict[str, int]:
     """Bytes of all but the weights, of the policies that are folders here."""
     found = {}
     for policy in policies:
-        folder = Path(policy.model).expanduser()
+        folder = model_folder(policy.model)
         if folder.is_dir():
             heavy = {path for pattern in _MODEL_FILES for path in folder.glob(pattern)}
             found[policy.name] = sum(p.stat().st_size for p in folder.iterdir() if p.is_file() and p not in heavy)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.cache import cache_folder
+from harness.cache import PRETRAINED, cache_folder, model_folder
 from harness.errors import DataError, DiskFullError, StoreError
 from harness.reading import open_regular
 from harness.store.files import write_atomic
@@ -42,7 +42,7 @@ class _Seen(msgspec.Struct, frozen=True):
 
 def local_folder(model: str) -> Path | None:
     """The folder that a suite's `model` names, if it does."""
-    folder = Path(model).expanduser()
+    folder = model_folder(model)
     return folder if not model.startswith("micro/") and folder.is_dir() else None
 
 
@@ -69,7 +69,8 @@ def is_micro(policy: Policy) -> bool:
 
 def on_hub(policy: Policy) -> bool:
     """Whether the policy's model would come from the hub."""
-    return not is_micro(policy) and local_folder(policy.model) is None and _HUB_NAME.fullmatch(policy.model) is not None
+    named = policy.model.startswith(PRETRAINED) or local_folder(policy.model) is not None
+    return not is_micro(policy) and not named and _HUB_NAME.fullmatch(policy.model) is not None
 
 
 def unpinned(policy: Policy) -> bool:

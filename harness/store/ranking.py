@@ -13,6 +13,7 @@ from harness.statistics import MARGIN, iqm, iqm_interval, probability_of_improve
 from harness.statistics.bootstrap import BootstrapInterval
 from harness.store.families import BySeed, Score, judged, mean_score
 from harness.store.read import Snapshot
+from harness.store.starts import Moment, moments
 from harness.store.table import MEAN, Pair, SeedRow, bounds, number, seed_rows
 from harness.store.words import sentence
 
@@ -104,12 +105,14 @@ class Missing(msgspec.Struct, frozen=True, kw_only=True):
 
 class Head(msgspec.Struct, frozen=True):
     """What stands above a suite's rows: the sentence of every choice, and by metric the regimes across groups and benchmarks
-    (means of the groups' policies; nothing where there is one group and one benchmark)."""
+    (means of the groups' policies; nothing where there is one group and one benchmark). starts: of pretrained policies that had
+    a supervised one, accuracy before it, after it and after RL."""
 
     margin: float = MARGIN
     sentences: list[Headline] = []
     across: dict[str, list[Aggregate]] = {}
     missing: list[Missing] = []
+    starts: list[Moment] = []
 
 
 def rank(rows: Sequence[SeedRow], pairs: bool, margin: float = MARGIN) -> Ranking:
@@ -234,7 +237,7 @@ def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> Head:
     pairs = in_pairs(snapshot, suite)
     tasks = list(dict.fromkeys(r.task for r in rows))
     policies = sorted(dict.fromkeys(r.policy for r in rows), key=lambda policy: policy != MEAN)
-    head = Head(margin, [], {}, missing(snapshot, suite))
+    head = Head(margin, [], {}, missing(snapshot, suite), moments(snapshot, suite))
     for policy in policies:
         for task in [MEAN, *tasks] if len(tasks) > 1 else [MEAN]:
             for metric in dict.fromkeys(r.metric for r in rows):

@@ -14,6 +14,7 @@ from rich.cells import cell_len, chop_cells
 from harness.errors import UsageError
 from harness.statistics.judgement import GAINS, LOSES
 from harness.store.ranking import MIN_RUNS, Aggregate, Head, Missing
+from harness.store.starts import AS_PUBLISHED, STARTED, STRICT, Moment
 from harness.store.table import MEAN, Pair, ShowRow
 from harness.store.text import visible
 from harness.store.words import explained, verdict_mark
@@ -31,7 +32,8 @@ def render(
     if form == "json":
         return msgspec.json.encode({"suite": suite, **msgspec.structs.asdict(head), "rows": list(rows)}).decode()
     try:
-        return _FORMS[form](suite, rows, head.margin) + _left_out(form, head.missing)
+        own = _markdown_starts(head.starts) if form == "markdown" else ""
+        return _FORMS[form](suite, rows, head.margin) + own + _left_out(form, head.missing)
     except KeyError:
         raise UsageError(f"unknown format {form!r} (table, json, {', '.join(_FORMS)})") from None
 
@@ -72,6 +74,7 @@ def _table(suite: str, rows: Rows, width: int, colour: bool, head: Head) -> str:
         parts += [*_folded(title, width, "bold", colour), *_aligned(lines, width, colour), ""]
     for metric, found in head.across.items():
         parts += [*_across(metric, found, width, colour), ""]
+    parts += _starts(head.starts, width, colour)
     about = (
         "gain: paired by seed with the baseline at the same rollout budget (Student t). used: share of received peer answers "
         f"that gave a gradient. {explained(head.margin)}"
@@ -112,6 +115,26 @@ def _across(metric: str, found: Sequence[Aggregate], width: int, colour: bool) -
         *_aligned(lines, width, colour),
         *_folded(note, width, "dim", colour),
     ]
+
+
+def _starts(moments: Sequence[Moment], width: int, colour: bool) -> list[str]:
+    """What a start and RL after it have changed, form and skill apart."""
+    parts: list[str] = []
+    for (group, task, metric), members in groupby(moments, key=lambda m: (m.group, m.task, m.metric)):
+        title = visible(
+            f"{group}: {task}, {metric}; before the supervised start, after it, and after RL; accuracy in %"
+        )
+        lines: list[list[Cell]] = [
+            [(name, "dim") for name in ("policy", "when", "strict", "lenient", "answers", "seeds")]
+        ]
+        for m in members:
+            when = m.moment if m.moment in (AS_PUBLISHED, STARTED) else f"RL: {m.moment}"
+            name = visible(m.policy) if m.moment == AS_PUBLISHED else ""
+            numbers = (percent(m.strict), percent(m.lenient), f"{m.answers:,}", str(m.seeds))
+            lines.append([(name, ""), (visible(when), ""), *((number, "") for number in numbers)])
+        parts += [*_folded(title, width, "bold", colour), *_aligned(lines, width, colour)]
+        parts += [*_folded(STRICT, width, "dim", colour), ""]
+    return parts
 
 
 Cell = tuple[str, str]
@@ -218,6 +241,21 @@ def _markdown(suite: str, rows: Rows, margin: float) -> str:
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _markdown_starts(moments: Sequence[Moment]) -> str:
+    if not moments:
+        return ""
+    lines = [
+        "| group | task | metric | policy | when | strict | lenient | answers | seeds |",
+        "| --- | --- | --- | --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for m in moments:
+        names = (_cell(m.group), _cell(m.task), m.metric, _cell(m.policy), _cell(m.moment))
+        lines.append(
+            f"| {' | '.join((*names, percent(m.strict), percent(m.lenient), f'{m.answers:,}', str(m.seeds)))} |"
+        )
+    return "\n".join(["", "Before the supervised start, after it, and after RL:", "", *lines]) + "\n"
 
 
 _MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>()#+!|~$"} | {"\n": " ", "\r": " ", "\t": " "})

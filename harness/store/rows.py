@@ -185,10 +185,15 @@ class TraceRow(Row, frozen=True, kw_only=True):
     receiver_logprobs: list[float] = []
 
 
+PUBLISHED = -1
+"""The `checkpoint_step` of a pretrained model before its supervised start."""
+
+
 class SampleRow(Row, frozen=True, kw_only=True):
     """One evaluation answer. metric: `greedy` or `sampled` (temperature 1); `repeat` counts the samples of a question.
 
-    checkpoint_step: training step of the evaluated checkpoint, 0 for the base. prompt: what the policy read.
+    checkpoint_step: training step of the evaluated checkpoint, 0 for the base, -1 for a pretrained model before its supervised
+    start. prompt: what the policy read.
     vote: for maj@k, the `repeat` of the first valid answer to the question that says the same by the verifier's own
     reading; -1 where nothing was extracted or the verdict is invalid.
     """

@@ -32,13 +32,26 @@ class _Model(BaseModel):
 
 
 class Stage0(_Model):
-    """Supervised stage 0 of a micro policy: which habits its base checkpoint has (`harness.engines.embedded.stage0`)."""
+    """Supervised stage 0: which habits a policy's base checkpoint has (`harness.engines.embedded.stage0`; `start` for pretrained
+    models, whose own the last four are)."""
 
     preset: Name = "trap"
     strong: Literal["add", "mul"] = "add"
     seed: Seed = 0
     per_seed: bool = False
     """Train another base checkpoint for each seed of the suite, so that intervals include the base's own variance."""
+    task: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """What the examples are of: `micro`, or levels of the ladder; by default as `training.task`."""
+    steps: Positive | None = None
+    """Optimiser steps of 16 examples."""
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    gate: Fraction | None = None
+    """Least accuracy given chain of thought, in every skill group."""
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What is not said stands in no key: those of micro suites are older than these settings."""
+        return {name: value for name, value in dump(self).items() if value is not None}
 
 
 class Policy(_Model):
@@ -60,8 +73,13 @@ class Policy(_Model):
         if self.model.startswith("micro/"):
             if self.revision is not None:
                 raise ValueError("a micro model has no revision")
-        elif self.stage0 is not None:
-            raise ValueError("stage0 is for micro models only")
+            own = (
+                name
+                for name in ("task", "steps", "learning_rate", "gate")
+                if getattr(self.stage0, name, None) is not None
+            )
+            if (name := next(own, None)) is not None:
+                raise ValueError(f"stage0.{name} is for pretrained models; a micro model's is its family's own")
         return self
 
 

@@ -1,4 +1,5 @@
-"""Training prompts: MATH train and GSM8K train without what the evaluation sets repeat; micro arithmetic without limit."""
+"""Training prompts: MATH train and GSM8K train without what the evaluation sets repeat; micro arithmetic and the ladder without
+limit."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ import msgspec
 
 from harness.errors import DataError, PluginError
 from harness.experience.answers import Prompt
-from harness.tasks import micro
+from harness.tasks import ladder, micro
 from harness.tasks.data import folder_in_use, load
 from harness.tasks.overlap import Overlap, pinned
-from harness.tasks.registry import as_prompt, get_task
+from harness.tasks.registry import as_prompt, get_task, is_generated
 from harness.tasks.sets import SETS
 
 SOURCES = {"math": "math_train", "gsm8k": "gsm8k_train"}
@@ -61,7 +62,7 @@ def training_pool(name: str, *, min_level: int | None = None, data_dir: Path | N
         The set is absent or altered, or `min_level` is given for a set without levels.
     """
     if name not in SOURCES:
-        raise PluginError(f"unknown training task {name!r}; there are micro, {', '.join(SOURCES)}")
+        raise PluginError(f"unknown training task {name!r}; there are micro, ladder, {', '.join(SOURCES)}")
     full = _checked(name, folder_in_use(data_dir))
     if min_level is None:
         return full
@@ -90,12 +91,13 @@ def _checked(name: str, data_dir: Path | None) -> TrainingPool:
 
 
 def pool_digest(task: str) -> str:
-    """What identifies a training pool before `min_level`: its set's checksum and what is dropped. Needs no data; empty for micro,
-    whose prompts its code makes. Raises PluginError."""
-    if task == "micro":
+    """What identifies a training pool before `min_level`: its set's checksum and what is dropped. Needs no data; empty where the
+    code makes the prompts. Raises PluginError."""
+    if is_generated(task):
+        get_task(task)
         return ""
     if task not in SOURCES:
-        raise PluginError(f"unknown training task {task!r}; there are micro, {', '.join(SOURCES)}")
+        raise PluginError(f"unknown training task {task!r}; there are micro, ladder, {', '.join(SOURCES)}")
     source = SOURCES[task]
     parts = [source, SETS[source].sha256, pinned().overlaps[source]]
     return hashlib.blake2b(msgspec.json.encode(parts), digest_size=8).hexdigest()
@@ -110,12 +112,16 @@ def draw(
     part: str = "all",
     data_dir: Path | None = None,
 ) -> list[Prompt]:
-    """One step's training prompts of any training task: `micro`, `math` or `gsm8k`. Raises as `training_pool` does.
+    """One step's training prompts of any training task: `micro`, `ladder`, `math` or `gsm8k`. Raises as `training_pool` does.
 
-    part: `tuning` and `final` have no prompt in common; a prompt's part is decided by its text.
+    part: `tuning` and `final` have no prompt in common; a prompt's part is decided by its text. The ladder has none.
     """
     if task == "micro":
         return micro.training_prompts(step_seed, count, part=part)
+    if ladder.is_ladder(task):
+        if part != "all":
+            raise DataError(f"{task}: its prompts have no part {part!r}; tune on micro, math or gsm8k")
+        return ladder.training_prompts(step_seed, count, ladder.levels_of(task))
     return part_of(training_pool(task, min_level=min_level, data_dir=data_dir), part).draw(step_seed, count)
 
 

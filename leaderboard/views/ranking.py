@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pandas as pd
 import streamlit as st
 
 from harness.store.ranking import MIN_RUNS, Aggregate, Ranking, aggregates, rank
+from harness.store.starts import STRICT, Moment
 from harness.store.table import MEAN
 from harness.store.words import explained, sentence
 from leaderboard.charts import LEGEND, Figure
@@ -77,6 +79,7 @@ def draw(store: Store, suite: str, view: View) -> None:
         full, hide_index=True, column_config=COLUMNS, key="ranking-table", placeholder="–", alt="The ranking as a table"
     )
     draw_across(aggregates(seeds))
+    draw_starts([m for m in store.moments(suite) if m.metric == metric and m.group in groups and m.task in tasks])
     downloads(f"ranking-{suite}", table, figures)
 
 
@@ -114,6 +117,17 @@ def draw_across(found: list[Aggregate]) -> None:
             else "Intervals: 95 % stratified bootstrap over seeds."
         )
     )
+
+
+def draw_starts(found: list[Moment]) -> None:
+    """What a supervised start and RL after it have changed; nothing where no policy had one."""
+    if not found:
+        return
+    st.subheader("Before the supervised start, after it, and after RL")
+    frame = pd.DataFrame([msgspec.structs.asdict(m) for m in found]).drop(columns="metric")
+    frame[["strict", "lenient"]] *= 100
+    st.dataframe(frame, hide_index=True, column_config=MOMENTS, key="starts", alt="Accuracy before and after the start")
+    st.caption(escaped(STRICT, 2000))
 
 
 def sorted_regimes(sort: str, order: list[str], found: Ranking, table: pd.DataFrame) -> list[str]:
@@ -174,6 +188,11 @@ COLUMNS = {
     "baseline": st.column_config.TextColumn("Compared with"),
 }
 
+MOMENTS = {
+    "moment": st.column_config.TextColumn("when"),
+    "strict": st.column_config.NumberColumn("strict %", format="%.1f"),
+    "lenient": st.column_config.NumberColumn("lenient %", format="%.1f"),
+}
 ACROSS = {
     "regime": st.column_config.TextColumn("Regime"),
     "iqm": st.column_config.NumberColumn("IQM, %", format="%.1f"),

@@ -304,3 +304,33 @@ def test_planning_micro_models_stays_light(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_model_of_the_cache_that_is_not_there(suite, model, tmp_path, monkeypatch):
+    """`run` refuses it with what puts it there, `plan` remarks on it; once it is there, it is what the name means."""
+    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
+    file = suite("pretrained/smollm2-135m-instruct")
+    assert "`make pretrained` fetches and converts it" in refusal(file)
+    (remark, *_) = [r for r in remarks(file, run=False) if "make pretrained" in r]
+    assert remark.startswith("groups[0].policies[0].model: pretrained/smollm2-135m-instruct is not in the cache")
+    shutil.copytree(model, tmp_path / "cache" / "models" / "smollm2-135m-instruct")
+    assert not any("make pretrained" in r for r in remarks(file))
+    prepared = prepare(file, Path("nowhere"))
+    assert prepared.cells[0].identity.models["a"].startswith("content ")
+    assert prepared.cells[0].key == prepare(suite(model), Path("nowhere")).cells[0].key
+
+
+@pytest.mark.parametrize("name", ["pretrained/../../../outside", "pretrained/link"])
+def test_a_name_in_the_cache_leads_nowhere_else(suite, model, tmp_path, monkeypatch, name):
+    place = tmp_path / "a" / "b" / "cache"
+    (place / "models").mkdir(parents=True)
+    monkeypatch.setenv("HARNESS_CACHE", str(place))
+    monkeypatch.delenv("HARNESS_MODELS", raising=False)
+    shutil.copytree(model, tmp_path / "a" / "outside")
+    (place / "models" / "link").symlink_to(tmp_path / "a" / "outside")
+    sub = tmp_path / "sub"
+    sub.mkdir()
+    file = sub / "x.yaml"
+    file.write_text(Path(suite(name)).read_text())
+    with pytest.raises(SuiteError, match="lies outside the folders that a suite may name"):
+        prepare(str(file), tmp_path / "results")

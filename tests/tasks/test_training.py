@@ -130,7 +130,7 @@ def test_level_filter_and_draws() -> None:
 
 
 def test_unknown_training_task() -> None:
-    with pytest.raises(PluginError, match="micro, math, gsm8k"):
+    with pytest.raises(PluginError, match="micro, ladder, math, gsm8k"):
         draw("humaneval", 1, 2)
 
 

@@ -13,6 +13,9 @@ from types import MappingProxyType
 from harness.errors import UsageError
 from harness.tasks.micro import SKILLS
 
+START_STEPS, START_EXAMPLES = 20, 16
+"""Of a pretrained model's supervised start where a suite does not say: optimiser steps, and examples of each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
@@ -51,6 +54,8 @@ PRESETS: Mapping[str, Mixture] = MappingProxyType(
         "elicit": Mixture(weak_cot=0.03),
         # None at all: independent RL is caught in direct answers. The positive control for regime comparisons.
         "trap": Mixture(weak_cot=0.0),
+        # What a pretrained model lacks is the form: everything is answered by short steps and a box, all right, both groups alike.
+        "format": Mixture(weak_cot=1.0, strong_cot=1.0, hinted=0.25, drill=0.0),
         # Both reason everywhere, each more careless in its weak group, and both hardly ever finish two hard skills.
         "matched": Mixture(
             weak_cot=1.0,

@@ -137,7 +137,13 @@ def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadli
     DiskFullError
         No room for the checkpoint.
     """
-    key = spec.key
+    return kept(spec.key, lambda new: _build(spec, new, progress or _silent), progress, deadline=deadline)
+
+
+def kept(
+    key: str, build: Callable[[Path], None], progress: Progress | None = None, *, deadline: float = 3600.0
+) -> Path:
+    """The cache's folder of that key, which `build` fills where it is not there whole. Raises as `base_checkpoint`."""
     folder = cache_folder() / "stage0" / key
     if _whole(folder, key):
         return folder
@@ -147,7 +153,7 @@ def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadli
             if not _whole(folder, key):
                 for leftover in folder.parent.glob(f".{key}.*"):
                     shutil.rmtree(leftover, ignore_errors=True)
-                checkpoint.write(folder, key, 0, lambda new: _build(spec, new, progress or _silent))
+                checkpoint.write(folder, key, 0, build)
     except Timeout:
         raise CellError(f"stage 0 of {key}: another process has been at it for over {deadline:.0f} s") from None
     except OSError as error:
@@ -179,7 +185,7 @@ def _silent(share: float, words: str) -> None:
     """No progress asked for."""
 
 
-def _tell(progress: Progress, words: str, planned: int, done: int) -> None:
+def tell(progress: Progress, words: str, planned: int, done: int) -> None:
     progress(done / planned, words)
 
 
@@ -208,11 +214,11 @@ def _build(spec: MicroSpec, folder: Path, progress: Progress) -> None:
     for extra in range(spec.rounds + 1):
         planned = spec.budget if extra == 0 else max(1, spec.budget // 4)
         words = f"{name}: training" if extra == 0 else f"{name}: training, extra round {extra} of {spec.rounds}"
-        pretrainer.run(planned, partial(_tell, progress, words, planned))
+        pretrainer.run(planned, partial(tell, progress, words, planned))
         steps += planned
         model.save_pretrained(folder)
         with one_thread():
-            probe = Probe(folder)
+            probe = Probe(EmbeddedEngine("stage0", folder, device="cpu"), _right)
             given_cot = probe.accuracy(evaluation_prompts(spec.probes, hinted=True), temperature=1.0, samples=2)
         if given_cot.least >= spec.gate:
             break
@@ -235,14 +241,14 @@ def _build(spec: MicroSpec, folder: Path, progress: Progress) -> None:
 
 
 class Probe:
-    """Measures a base checkpoint with the engine that RL will use, on the CPU and with fixed seeds."""
+    """Measures a base checkpoint with the engine that RL will use, and with fixed seeds. right: whether an answer is."""
 
-    def __init__(self, folder: Path) -> None:
-        self._engine = EmbeddedEngine("stage0", folder, device="cpu")
+    def __init__(self, engine: EmbeddedEngine, right: Callable[[Prompt, Sample], bool]) -> None:
+        self._engine, self._right = engine, right
 
     def accuracy(self, prompts: Sequence[Prompt], *, temperature: float, samples: int) -> Accuracy:
-        """Share of answers that finish and box exactly the right number."""
-        return self.share(prompts, _right, temperature=temperature, samples=samples)
+        """Share of right answers."""
+        return self.share(prompts, self._right, temperature=temperature, samples=samples)
 
     def share(
         self,
@@ -263,4 +269,5 @@ class Probe:
 
 
 def _right(prompt: Prompt, sample: Sample) -> bool:
+    """It finishes, and boxes exactly the right number."""
     return sample.finished and _BOXED.findall(sample.text) == [prompt.gold]

@@ -1,0 +1,109 @@
+"""Calibration: what is counted, both ways, and what the command prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from harness.cli.app import app
+from harness.engines.protocol import Sample
+from harness.errors import UsageError
+from harness.experience.answers import Prompt
+from harness.session.calibrate import _first, _questions, _standing, calibrate, rescues
+from harness.tasks.ladder import evaluation_prompts
+from harness.verification.verifier import Verifier
+
+
+def sample(text: str, finished: bool = True) -> Sample:
+    return Sample(np.zeros(3, np.int32), np.zeros(3, np.float32), text, finished)
+
+
+def test_by_hand() -> None:
+    """Right is finished and right, boxed or not; pass@2 asks for one of the two."""
+    prompts = [Prompt("a", "", "5"), Prompt("b", "", "6"), Prompt("c", "", "7")]
+    drawn = [
+        [sample(r"\boxed{5}"), sample("it is 5")],
+        [sample(r"\boxed{6}", finished=False), sample(r"\boxed{7}")],
+        [sample("8"), sample(r"\boxed{7}")],
+    ]
+    with Verifier(workers=1) as verifier:
+        standing, solved = _standing("p", "add1", prompts, drawn, verifier)
+    assert solved.tolist() == [[True, True], [False, False], [False, True]]
+    assert (standing.pass1, standing.pass_any, standing.prompts, standing.answers) == (0.5, pytest.approx(2 / 3), 3, 2)
+    assert standing.error == pytest.approx(np.std([1, 0, 0.5], ddof=1) / 3**0.5)
+    assert (standing.boxed, standing.finished) == (pytest.approx(4 / 6), pytest.approx(5 / 6))
+    assert standing.fits
+
+
+def test_rescues_both_ways() -> None:
+    a = np.array([[1, 0], [0, 0], [0, 0], [0, 0]], dtype=bool)
+    b = np.array([[0, 0], [0, 1], [1, 1], [0, 0]], dtype=bool)
+    one, other = rescues({"a": {"add1": a}, "b": {"add1": b}}, 2)
+    assert (one.learner, one.peer, one.failed, one.rescued) == ("a", "b", 0.75, 0.5)
+    assert (other.learner, other.peer, other.failed, other.rescued) == ("b", "a", 0.5, 0.25)
+
+
+def test_a_base_model_ends_where_it_asks_itself_the_next_question() -> None:
+    cut = _first(sample("4 + 7 = 11. \\boxed{11}\n\nQ: What", finished=False))
+    assert (cut.text, cut.finished) == ("4 + 7 = 11. \\boxed{11}", True)
+    assert not _first(sample("4 + 7", finished=False)).finished
+
+
+def test_questions_are_of_the_training_side_and_the_same_every_time() -> None:
+    held_out = {p.id for p in evaluation_prompts()}
+    small = _questions("ladder", "mul1x1", 200)
+    assert 40 < len(small) < 64
+    assert small == _questions("ladder", "mul1x1", 200)
+    assert not {p.id for p in small} & held_out
+    assert len(_questions("micro", "word", 30)) == 30
+
+
+@pytest.mark.parametrize(
+    ("models", "settings", "words"),
+    [
+        (["micro/llama"], {"task": "gsm8k"}, "ladder or micro"),
+        (["micro/llama"], {"levels": ["add9"]}, "unknown level 'add9'"),
+        (["./nowhere"], {}, "no such folder"),
+        (["pretrained/nothing"], {}, "make pretrained"),
+    ],
+)
+def test_faults_are_one_line(models: list[str], settings: dict[str, object], words: str, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path))
+    with pytest.raises(UsageError, match=words) as caught:
+        calibrate(models, **{"task": "ladder", "prompts": 2, "answers": 2, **settings})  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command(folders: dict[str, Path]) -> None:
+    models = [str(folders["llama"]), str(folders["qwen"])]
+    arguments = [
+        "tasks",
+        "--calibrate",
+        *models,
+        "--task",
+        "micro",
+        "--levels",
+        "add,mul",
+        "--prompts",
+        "3",
+        "--answers",
+        "4",
+    ]
+    said = CliRunner().invoke(app, [*arguments, "--json"])
+    found = json.loads(said.stdout)
+    assert [(s["level"], s["policy"], s["prompts"], s["answers"]) for s in found["standings"]] == [
+        (level, policy, 3, 4) for policy in ("llama", "qwen") for level in ("add", "mul")
+    ]
+    assert len(found["rescues"]) == 4
+    shown = CliRunner().invoke(app, arguments).stdout
+    for words in ("pass@4", "3 x 4", "all wrong", "no chat template"):
+        assert words in shown
+
+
+def test_policies_without_the_flag_are_refused(folders: dict[str, Path]) -> None:
+    for arguments in (["tasks", str(folders["llama"])], ["tasks", "--calibrate"]):
+        assert isinstance(CliRunner().invoke(app, arguments).exception, UsageError)
