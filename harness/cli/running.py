@@ -186,6 +186,16 @@ def evaluate(
     ] = None,
     k: Annotated[int, typer.Option("--k", min=0, max=1024, help="Samples per question for avg@k; 0: greedy only.")] = 4,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    max_new_tokens: Annotated[
+        int | None, typer.Option("--max-new-tokens", min=1, help="Longest answer in tokens; default each task's own.")
+    ] = None,
+    chat: Annotated[
+        bool | None,
+        typer.Option("--chat/--no-chat", help="Through the tokenizer's chat template; default where it has one."),
+    ] = None,
+    few_shot: Annotated[
+        bool, typer.Option("--few-shot", help="After worked examples, for a base model; default the question alone.")
+    ] = False,
     backend: Annotated[str, typer.Option("--backend", help="embedded, hf or vllm.")] = "embedded",
     data_dir: DataDir = None,
     results: Results = RESULTS,
@@ -197,11 +207,15 @@ def evaluate(
     if not checkpoint.is_dir():
         raise UsageError(f"{checkpoint}: no such folder")
     read_config(checkpoint / "config.json")  # before libraries are imported, which takes seconds
-    from harness.session.standalone import evaluate_checkpoint
+    from harness.session.progress import watched
 
-    found = evaluate_checkpoint(
-        checkpoint, tasks.split(","), limit=limit, k=k, seed=seed, backend=backend, data_dir=data_dir, results=results
-    )
+    with watched("importing torch and lm-eval"):
+        from harness.session.standalone import evaluate_checkpoint
+
+        found = evaluate_checkpoint(
+            checkpoint, tasks.split(","), limit=limit, k=k, seed=seed, backend=backend, max_new_tokens=max_new_tokens,
+            chat=chat, few_shot=few_shot, data_dir=data_dir, results=results,
+        )  # fmt: skip
     if json:
         print_json(found)
         return

@@ -55,11 +55,12 @@ def _embedded(checkpoint: Path, seed: int, chat: bool | None, device: str | None
     from harness.engines.embedded.engine import EmbeddedEngine
 
     if chat is None:
-        chat = _has_template(checkpoint)
+        chat = has_template(checkpoint)
     return EngineLM(EmbeddedEngine(checkpoint.name, checkpoint, device=device, chat=chat), seed)
 
 
-def _has_template(checkpoint: Path) -> bool:
+def has_template(checkpoint: Path) -> bool:
+    """Whether the folder's tokenizer has a chat template; read without opening it."""
     if (checkpoint / "chat_template.jinja").is_file():
         return True
     with suppress(OSError, ValueError):

@@ -23,6 +23,7 @@ from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell
 from harness.suite.load import find, load, resolve
 from harness.suite.schema import Policy, Stage0, Suite
+from harness.tasks.registry import get_task
 
 MICRO = "micro/"
 
@@ -200,6 +201,7 @@ def _prepare(
                 _check_micro(policy, source, f"groups[{g}].policies[{p}]")
     suite = pinned(suite, online)
     identities = Identities(suite, source)
+    _check_styles(suite, source)
     every = suite_cells.expand(suite, identities.of_cell)
     found = suite_cells.select(every, only)
     if not found:
@@ -211,6 +213,19 @@ def _prepare(
         for seed in (suite.seeds if policy.stage0 is not None and policy.stage0.per_seed else [None])
     ]
     return Prepared(source, suite, results / suite.name, tuple(every), tuple(found), tuple(bases), altered)
+
+
+def _check_styles(suite: Suite, source: str) -> None:
+    """Every task can be asked in every policy's style."""
+    tasks = {f"evaluation.tasks[{i}]": name for i, name in enumerate(suite.evaluation.tasks)}
+    styles = {at: (name, get_task(name).styles) for at, name in {"training.task": suite.training.task, **tasks}.items()}
+    for g, group in enumerate(suite.groups):
+        for p, policy in enumerate(group.policies):
+            for at, (name, offered) in styles.items() if policy.style else ():
+                if policy.style not in offered:
+                    place = f"groups[{g}].policies[{p}].style"
+                    problem = f"{name} ({at}) cannot be asked {policy.style}; it offers {', '.join(offered)}"
+                    raise SuiteError(source, place, problem)
 
 
 def _check_micro(policy: Policy, source: str, at: str) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from harness.phases import words
 
 LINE_SECONDS = 15.0
 SHOWN = 4
@@ -154,6 +158,31 @@ class Bars:
 
     def stop(self) -> None:
         self._bars.stop()
+
+
+@contextmanager
+def watched(first: str) -> Iterator[None]:
+    """Says what this process does, and how far it is, while the block runs: a line that changes on a terminal, else one every
+    `LINE_SECONDS`. first: words until there is a phase."""
+    ended = threading.Event()
+    console = Console(stderr=True)
+    with console.status(escape(first)) if console.is_terminal else nullcontext() as status:
+
+        def look() -> None:
+            while not ended.wait(0.5 if status else LINE_SECONDS):
+                text = words() or first
+                if status:
+                    status.update(escape(text))
+                else:
+                    print(text, file=sys.stderr, flush=True)
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(timeout=1.0)
 
 
 def reporter() -> Reporter:

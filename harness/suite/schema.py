@@ -12,7 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 Positive = Annotated[int, Field(ge=1, le=1_000_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
+Style = Literal["raw", "zero-shot", "few-shot"]
 Keep = Literal["last", "best", "none"]
+CURVE_PROMPTS = 120
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -39,6 +41,9 @@ class Policy(_Model):
     stage0: Stage0 | None = None
     chat: bool = False
     """Prompts go through the tokenizer's chat template."""
+    style: Style | None = None
+    """How it is asked, in training and evaluation: `raw` the question alone, `zero-shot` with what is wanted, `few-shot` after
+    worked examples; by default as the task does (micro: `raw`, all others: `zero-shot`)."""
     rollouts: Positive | None = None
     """Answers per prompt, where this policy differs from the suite's `training.rollouts`."""
     condition: dict[str, Any] | None = None
@@ -186,7 +191,15 @@ class Evaluation(_Model):
     max_new_tokens: Positive | None = None
     curve_every: Annotated[int, Field(ge=0, le=1_000_000)] = 15
     """Held-out accuracy every so many steps, for learning curves; 0 is never."""
-    curve_prompts: Positive = 120
+    curve_prompts: Positive = CURVE_PROMPTS
+    """Questions of the first task for one point of the curve; `limit` of them where that is given and less."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _curve_within_limit(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and "curve_prompts" not in raw and isinstance(limit := raw.get("limit"), int):
+            raw = {**raw, "curve_prompts": max(1, min(CURVE_PROMPTS, limit))}
+        return raw
 
     @model_validator(mode="after")
     def _something(self) -> Evaluation:

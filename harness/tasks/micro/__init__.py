@@ -1,7 +1,13 @@
 """The micro task: procedural arithmetic with a held-out split. Imports without torch."""
 
 from harness.tasks.micro.problems import GROUPS, LEVELS, SKILLS, Problem, Skill, draw_fact
-from harness.tasks.micro.prompts import as_prompt, evaluation_problems, evaluation_prompts, training_prompts
+from harness.tasks.micro.prompts import (
+    as_prompt,
+    evaluation_problems,
+    evaluation_prompts,
+    training_prompts,
+    worked_examples,
+)
 
 __all__ = [
     "GROUPS",
@@ -14,4 +20,5 @@ __all__ = [
     "evaluation_problems",
     "evaluation_prompts",
     "training_prompts",
+    "worked_examples",
 ]
