@@ -46,9 +46,9 @@ BESIDE = (
     "harness/tasks/listing.py",
     *(
         f"harness/session/{name}.py"
-        for name in ("demands", "identity", "jobs", "lock", "log", "manifests", "matrix", "messages", "planning",
-                     "preflight", "prepare", "process", "progress", "provenance", "rescoring", "room", "roots", "standalone",
-                     "weights", "worker")
+        for name in ("demands", "draft", "identity", "jobs", "lock", "log", "manifests", "matrix", "messages",
+                     "planning", "preflight", "prepare", "process", "progress", "provenance", "rescoring", "room", "roots",
+                     "standalone", "weights", "worker")
     ),
 )  # fmt: skip
 """What plans, watches, lists or checks: no number of a cell is made here."""

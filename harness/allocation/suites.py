@@ -21,8 +21,8 @@ MEAN_ANSWER = 0.5
 """Expected answer length as a share of the longest: a prior."""
 IMITATED = 0.1
 """Peer successes learnt per own rollout by a regime that shares successes: a prior (at most one per prompt)."""
-MICRO_PROMPT_TOKENS = 24
-"""The same of the micro task."""
+MICRO_PROMPT_TOKENS = {None: 24, "raw": 24, "zero-shot": 96, "few-shot": 320}
+"""The same of the micro task, by how a policy is asked; a chat template adds some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,9 @@ def kind_of(cell: Cell) -> str:
 
 def longest_sequence(owner: Cell | Suite) -> int:
     """Tokens of prompt and answer together that a policy must be able to hold."""
-    prompt = MICRO_PROMPT_TOKENS if owner.training.task == "micro" else PROMPT_TOKENS
+    groups = [owner.group] if isinstance(owner, Cell) else owner.groups
+    styles = {policy.style for group in groups for policy in group.policies}
+    prompt = max(MICRO_PROMPT_TOKENS[s] for s in styles) if owner.training.task == "micro" else PROMPT_TOKENS
     return int(owner.engine_options.get("max_length") or owner.training.max_new_tokens + prompt)
 
 

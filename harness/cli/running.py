@@ -20,6 +20,7 @@ from harness.cli.options import (
     Results,
     Set,
     SuiteName,
+    fold,
     print_json,
     print_table,
 )
@@ -136,9 +137,16 @@ def _say_scope(prepared: Prepared, only: str | None, shard: Shard | None) -> Non
 
 def _after(prepared: Prepared, results: Path, json: bool) -> None:
     from harness.cli.reading import show_suite
+    from harness.store.diagnosis import summary
+    from harness.store.read import Snapshot
 
-    suite = prepared.suite.name
-    show_suite(suite, results, "json" if json else "table", file=prepared.file())
+    suite, file = prepared.suite.name, prepared.file()
+    show_suite(suite, results, "json" if json else "table", file=file)
+    with Snapshot(results, file) as snapshot:
+        lines = summary(snapshot, suite)
+    if lines:
+        print("\nHealth, over the last quarter of the steps (`harness doctor` says it per cell):", file=sys.stderr)
+        print("\n".join(fold(line) for line in lines), file=sys.stderr)
     if not json:
         print(
             f"\nNext: `harness show {suite} --format markdown`, `harness status {suite}`, "

@@ -15,11 +15,11 @@ from harness.errors import VerificationError
 from harness.experience.answers import Group, Prompt
 from harness.learning.regime import Context
 from harness.learning.terms import Objective, Term, TermAnswer
-from harness.phases import Interrupted, phase
+from harness.phases import Interrupted, log, phase
 from harness.session import checkpoint, metrics, sharing
 from harness.session.evaluate import cost_rows
 from harness.session.exchanges import CellExchange
-from harness.session.health import check_loss
+from harness.session.health import Watch, check_loss
 from harness.session.members import Member, roll_out, verdicts
 from harness.session.prompts import as_asked, curve_prompts, training_prompts
 from harness.session.traces import trace_rows
@@ -60,6 +60,7 @@ class Run:
     """Each policy's base weights, for KL terms and measurements."""
     exchange: CellExchange = field(init=False)
     best: dict[str, checkpoint.Best] = field(default_factory=dict)
+    _watch: Watch = field(default_factory=Watch)
     _invalid: int = 0
     _answers: int = 0
     _drawn: dict[int, list[Prompt]] = field(default_factory=dict)
@@ -157,6 +158,8 @@ class Run:
     def _keep(self, learnt: Sequence[Learnt]) -> None:
         for one in learnt:
             self.journal.append(one.details)
+            for line in self._watch.hear(one.row, one.details):
+                log.warning("%s", line)
         self.journal.append([one.row for one in learnt])
         self.journal.append(metrics.exchange_rows(self.exchange.ledger()))
 

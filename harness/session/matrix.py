@@ -234,8 +234,8 @@ class _Driver:
                 worker.phase = phase
                 if worker.job is not None:
                     self.reporter.phase(worker.job.id, phase)
-            case Said(text=text):
-                if self.verbose and worker.job is not None:
+            case Said(text=text, loud=loud):
+                if (self.verbose or loud) and worker.job is not None:
                     self.reporter.message(f"{worker.job.id}: {text}")
             case Finished():
                 self._finished(worker, message.outcome, message.reason, message.cpu_seconds, message.fault)

@@ -66,9 +66,10 @@ class Alive(_Message, frozen=True, tag="alive"):
 
 
 class Said(_Message, frozen=True, tag="said"):
-    """A line of the job's log."""
+    """A line of the job's log. loud: for whoever watches the run, not only for who reads the log."""
 
     text: str
+    loud: bool = False
 
 
 class Finished(_Message, frozen=True, tag="finished"):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from harness.engines.folder import check_small_files
+from harness.engines.folder import check_small_files, has_template
 from harness.errors import EngineError, UsageError
-from harness.evaluation.backends import has_template, open_lm
+from harness.evaluation.backends import open_lm
 from harness.evaluation.run import evaluate, metric_names
 from harness.evaluation.samples import Metric
 from harness.phases import phase
