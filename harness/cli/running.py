@@ -71,7 +71,7 @@ def run(
     from harness.session.planning import check_feasible
     from harness.session.preflight import preflight
     from harness.session.prepare import Shard, prepare
-    from harness.session.progress import reporter
+    from harness.session.progress import reporter, watched
     from harness.session.room import check_room
     from harness.store.ingest import ingest
 
@@ -86,8 +86,10 @@ def run(
         if prepared.cells:
             _after(prepared, results, json)
         return
-    found = preflight(prepared, run=True)
-    plan = check_feasible(prepared, jobs, address)
+    with watched("checking models, tokenizers and data"):
+        found = preflight(prepared, run=True)
+    with watched("planning"):
+        plan = check_feasible(prepared, jobs, address)
     check_room(prepared, plan.disk)
     _say_scope(prepared, only, part)
     for remark in [*found, *registry.remarks(prepared.suite), *unknown_commits(prepared.suite)]:

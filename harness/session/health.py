@@ -35,8 +35,8 @@ class Watch:
         self._terms: dict[str, list[TermRow]] = {}
         self._told: set[tuple[str, Trouble]] = set()
 
-    def hear(self, row: StepRow, details: Sequence[Row]) -> list[str]:
-        """What a policy's newest step adds. details: its terms are among them."""
+    def hear(self, row: StepRow, details: Sequence[Row]) -> list[tuple[str, str]]:
+        """What a policy's newest step adds, as (who and what, the sentence). details: its terms are among them."""
         steps = self._steps.setdefault(row.policy, [])
         terms = self._terms.setdefault(row.policy, [])
         steps.append(row)
@@ -46,7 +46,7 @@ class Watch:
             return []
         new = [(trouble, words) for trouble, words in judge(sums) if (row.policy, trouble) not in self._told]
         self._told |= {(row.policy, trouble) for trouble, _ in new}
-        return [f"{row.policy}: {trouble}: {words}; {ADVICE[trouble]}" for trouble, words in new]
+        return [(at := f"{row.policy}: {trouble}", f"{at}: {words}; {ADVICE[trouble]}") for trouble, words in new]
 
 
 def check_loss(policy: str, step: int, loss: float) -> None:

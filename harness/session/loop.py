@@ -158,8 +158,8 @@ class Run:
     def _keep(self, learnt: Sequence[Learnt]) -> None:
         for one in learnt:
             self.journal.append(one.details)
-            for line in self._watch.hear(one.row, one.details):
-                log.warning("%s", line)
+            for topic, line in self._watch.hear(one.row, one.details):
+                log.warning("%s", line, extra={"topic": f"{self.cell.group.name}/{topic}"})
         self.journal.append([one.row for one in learnt])
         self.journal.append(metrics.exchange_rows(self.exchange.ledger()))
 

@@ -59,8 +59,10 @@ class Meter:
         """`4/15 cells, 5.2 steps/s, about 3 min left`"""
         elapsed = time.monotonic() - self._started
         rate = self.done / elapsed if elapsed > 0 else 0.0
-        left = f", about {_duration((self.total - self.done) / rate)} left" if rate and elapsed > 5 else ""
-        return f"{self.cells_done}/{self.cells} cells, {rate:.1f} steps/s{left}"
+        seconds = (self.total - self.done) / rate if rate else 0.0
+        left = f", about {_duration(seconds)} left" if seconds >= 1 and elapsed > 5 else ""
+        speed = "" if not rate else f", {rate:.1f} steps/s" if rate >= 1 else f", {1 / rate:.0f} s a step"
+        return f"{self.cells_done}/{self.cells} cells{speed}{left}"
 
 
 class Plain:

@@ -236,14 +236,15 @@ class Evaluation(_Model):
     curve_every: Annotated[int, Field(ge=0, le=1_000_000)] = 15
     """Held-out accuracy every so many steps, for learning curves; 0 is never."""
     curve_prompts: Positive = CURVE_PROMPTS
-    """Questions of the first task for one point of the curve; `limit` of them where that is given and less."""
+    """Questions of the first task for one point of the curve; never more than `limit`."""
 
     @model_validator(mode="before")
     @classmethod
     def _curve_within_limit(cls, raw: Any) -> Any:
-        if isinstance(raw, dict) and "curve_prompts" not in raw and isinstance(limit := raw.get("limit"), int):
-            raw = {**raw, "curve_prompts": max(1, min(CURVE_PROMPTS, limit))}
-        return raw
+        if not isinstance(raw, dict) or not isinstance(limit := raw.get("limit"), int):
+            return raw
+        asked = raw.get("curve_prompts", CURVE_PROMPTS)
+        return {**raw, "curve_prompts": min(asked, limit)} if isinstance(asked, int) and limit >= 1 else raw
 
     @model_validator(mode="after")
     def _something(self) -> Evaluation:

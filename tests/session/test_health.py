@@ -229,7 +229,8 @@ def test_a_watch_says_each_thing_once_and_nothing_of_few_answers() -> None:
     watch = Watch()
 
     def step(n: int, answers: int, empty: int) -> list[str]:
-        return watch.hear(StepRow(policy="a", step=n, wrong=answers, answers=answers, empty=empty), [])
+        found = watch.hear(StepRow(policy="a", step=n, wrong=answers, answers=answers, empty=empty), [])
+        return [line for _, line in found]
 
     assert step(1, 16, 16) == []
     empty, wrong = step(2, 16, 16)
@@ -239,12 +240,14 @@ def test_a_watch_says_each_thing_once_and_nothing_of_few_answers() -> None:
 
 
 def test_a_run_says_during_and_after_it_how_each_policy_does(suite_file: Path, tmp_path: Path) -> None:
-    more = [x for o in ("regimes=[independent]", *FAST[:2], "training.max_new_tokens=1") for x in ("--set", o)]
+    settings = ("regimes=[independent]", "seeds=[3, 4]", *FAST[:2], "training.max_new_tokens=1")
+    more = [x for o in settings for x in ("--set", o)]
     code, _, err = harness("run", suite_file, "--results", tmp_path, "--jobs", 1, *more)
     assert code == 0, err
     assert "pair/independent/3: a: no end: all 36 answers in steps 1 to 1 were cut off, none ended by itself" in err
+    assert err.count(": a: no end: ") == 1, "not again for the next cell"
     after = " ".join(err.split("Health")[1].split())
     assert "pair/a: 0% right" in after
     assert "100% cut off" in after
-    assert "no end (pair/independent/3): all 36 answers in steps 4 to 4 were cut off" in after
+    assert "no end (2 cells, e.g. pair/independent/3): all 36 answers in steps 4 to 4 were cut off" in after
     assert ADVICE[Trouble.ENDLESS] in after

@@ -52,7 +52,8 @@ def novice(tmp_path_factory):
 def test_only_the_one_side_speaks(suite_file, folders, novice, tmp_path, direction, author, receiver):
     """Strength is measured on the base policies: a was trained, b never was, and the suite says nothing of it."""
     suite_file.write_text(suite_file.read_text().replace(str(folders["qwen"]), str(novice)))
-    settings = [f"sharing.direction={direction}", "evaluation.curve_prompts=120", "training.measure_every=0"]
+    settings = [f"sharing.direction={direction}", "training.measure_every=0"]
+    settings += ["evaluation.limit=120", "evaluation.curve_prompts=120"]
     done = run(suite_file, tmp_path / "results", settings, only="*/naive/*")
     found = rows(done, done.cells[0], "exchanges")
     assert {(r["author"], r["receiver"]) for r in found} == {(author, receiver)}
