@@ -232,7 +232,8 @@ def evaluate(
     rows = [[m.task, m.name, f"{m.value:.4f}", str(m.documents), str(m.samples), str(m.invalid)] for m in found.metrics]
     columns = ["task", "metric", "accuracy", "questions", "answers", "invalid"]
     print_table(f"{checkpoint}", columns, rows, frozenset(columns[2:]))
-    print(f"\nstored in {found.folder}", file=sys.stderr)
+    print(f"\nall answers: {found.answers}")
+    print(f"stored in {found.folder}", file=sys.stderr)
 
 
 def bandit(suite: SuiteName, results: Results = RESULTS, json: Json = False) -> None:

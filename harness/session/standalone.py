@@ -11,7 +11,7 @@ from harness.engines.folder import check_small_files, has_template
 from harness.errors import EngineError, UsageError
 from harness.evaluation.backends import open_lm
 from harness.evaluation.run import evaluate, metric_names
-from harness.evaluation.samples import Metric
+from harness.evaluation.samples import EvaluationSample, Metric
 from harness.phases import phase
 from harness.session.clock import Clock
 from harness.session.evaluate import cost_rows, journal_rows
@@ -20,6 +20,7 @@ from harness.session.weights import content_digest
 from harness.store.ingest import ingest
 from harness.store.journal import Journal
 from harness.store.manifest import Manifest, PolicyEntry
+from harness.store.symptoms import Sums, figures, is_empty, is_unboxed
 from harness.suite.cells import Identity, digest
 from harness.tasks.registry import get_task
 from harness.tasks.task import Style
@@ -31,11 +32,12 @@ SUITE = "evaluations"
 
 
 class Standalone(msgspec.Struct, frozen=True):
-    """What was measured, and the folder that holds every sample."""
+    """What was measured, the folder that holds every sample, and the answers in a line: right, cut off, empty, without a box."""
 
     checkpoint: str
     metrics: tuple[Metric, ...]
     folder: str
+    answers: str
 
 
 def evaluate_checkpoint(
@@ -118,4 +120,15 @@ def evaluate_checkpoint(
     journal.compact()
     mark(folder, manifest, "done", attempts=1)
     ingest(results)
-    return Standalone(str(checkpoint), tuple(m for part in parts for m in part.metrics), str(folder))
+    return Standalone(
+        str(checkpoint), tuple(m for part in parts for m in part.metrics), str(folder), figures(_sums(name, samples))
+    )
+
+
+def _sums(name: str, samples: Sequence[EvaluationSample]) -> Sums:
+    verdicts = [s.verdict.value for s in samples]
+    return Sums(
+        policy=name, first=0, last=0, answers=len(samples), right=verdicts.count("right"), wrong=verdicts.count("wrong"),
+        invalid=verdicts.count("invalid"), truncated=sum(s.finished is False for s in samples),
+        empty=sum(is_empty(s.text) for s in samples), unboxed=sum(is_unboxed(s.text) for s in samples),
+    )  # fmt: skip

@@ -101,6 +101,16 @@ def late(steps: Sequence[StepRow], terms: Iterable[TermRow], least: int = 0) -> 
     )  # fmt: skip
 
 
+def is_empty(text: str) -> bool:
+    """No visible text."""
+    return not text.strip()
+
+
+def is_unboxed(text: str) -> bool:
+    """Text without the box that is asked for."""
+    return not is_empty(text) and "\\boxed" not in text
+
+
 def figures(sums: Sums) -> str:
     """How it does, e.g. ``12% right, 30% of own answers gave a gradient, 5% cut off, 0% empty, 2% without a box``."""
     parts = [f"{_share(sums.right, sums.right + sums.wrong)} right"]

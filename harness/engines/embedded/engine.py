@@ -163,7 +163,10 @@ class EmbeddedEngine:
 
         def forward(answers: Sequence[TermAnswer]) -> Iterator[tuple[Sequence[int], Sequence[Tensor], int]]:
             requests = [self._request(place[answer.prompt_id], answer.tokens) for answer in answers]
+            passed = 0
             for piece in microbatches(ids, requests, self._micro_tokens):
+                passed += len(piece)
+                inside(f"answer {passed}/{len(requests)}")
                 asked = [requests[index] for index in piece]
                 tokens = sum(len(r.tokens) for r in asked) + sum(len(ids[p]) for p in {r.prompt for r in asked})
                 yield piece, self._logprobs(ids, asked), tokens
