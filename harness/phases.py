@@ -28,16 +28,19 @@ class Phase:
     total: float = 0.0
     quiet: bool = False
     done: float = 0.0
+    inner: str = ""
 
     def count(self, done: float) -> None:
         """So much of `total` is done: a sign of life."""
-        self.done = done
+        self.done, self.inner = done, ""
         beat()
 
     def __str__(self) -> str:
+        inner = f" ({self.inner})" if self.inner else ""
         if not self.total:
-            return self.name
-        return f"{self.name} {self.done:.0%}" if self.total <= 1 else f"{self.name} {self.done:,.0f}/{self.total:,.0f}"
+            return self.name + inner
+        share = f"{self.done:.0%}" if self.total <= 1 else f"{self.done:,.0f}/{self.total:,.0f}"
+        return f"{self.name} {share}{inner}"
 
 
 class _Board:
@@ -70,6 +73,13 @@ def phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[Pha
             _board.running.pop(thread)
         beat()
         log.log(level, "%s: %s %.1f s", name, how, time.monotonic() - began)
+
+
+def inside(words: str) -> None:
+    """How far the calling thread's innermost phase is between two of its counts, e.g. ``token 13/44``: a sign of life."""
+    if stack := _board.running.get(threading.get_ident()):
+        stack[-1].inner = words
+    beat()
 
 
 def beat() -> None:

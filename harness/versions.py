@@ -47,7 +47,7 @@ BESIDE = (
     "harness/tasks/listing.py",
     *(
         f"harness/session/{name}.py"
-        for name in ("calibrate", "demands", "identity", "jobs", "lock", "log", "manifests", "matrix", "messages",
+        for name in ("calibrate", "demands", "draft", "identity", "jobs", "lock", "log", "manifests", "matrix", "messages",
                      "planning", "preflight", "prepare", "process", "progress", "provenance", "rescoring", "room", "roots",
                      "standalone", "weights", "worker")
     ),

@@ -57,7 +57,7 @@ def differences(stored: Path, again: Path) -> Iterator[str]:
         old, new = (
             [_plain(row) for row in (side[table].to_pylist() if table in side else [])] for side in (left, right)
         )
-        columns = sorted({c for row in (*old, *new) for c in row})
+        columns = sorted({c for row in (old or new) for c in row})  # columns that came later are not compared
         wrong = [c for c in columns if [row.get(c) for row in old] != [row.get(c) for row in new]]
         if len(old) != len(new) or wrong:
             yield f"{table}: {len(old)} rows stored, {len(new)} now; differing columns: {', '.join(wrong)}"

@@ -123,7 +123,8 @@ def plan_workers(
 
     first: what must end before any cell starts (base checkpoints). workers: most processes at once.
     """
-    held = inventory if workers is None else _at_most(inventory, workers)
+    widest = max((job.cores for job in (*first, *pending)), default=1)
+    held = inventory if workers is None else _at_most(inventory, workers * widest)
     held, shared = _shared_gpus(held, (*first, *pending))
     total, bound, used, memory, most, gpus = 0.0, 0.0, 0, 0, 0, 0
     queues = [
@@ -141,7 +142,12 @@ def plan_workers(
     on_gpus = sum(j.seconds for j in (*first, *pending) if j.device) / shared
     predicted = Predicted(seconds, on_gpus, total, memory, bound)
     resources = msgspec.structs.replace(
-        _resources(inventory), workers=most, cores_used=used, gpus_used=gpus, nodes=held.nodes, shared=shared
+        _resources(inventory),
+        workers=most if workers is None else min(most, workers),
+        cores_used=used,
+        gpus_used=gpus,
+        nodes=held.nodes,
+        shared=shared,
     )
     return Plan(True, None, cells, len(pending), resources, predicted, _kinds(pending))
 

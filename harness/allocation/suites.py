@@ -21,8 +21,10 @@ MEAN_ANSWER = 0.5
 """Expected answer length as a share of the longest: a prior."""
 IMITATED = 0.1
 """Peer successes learnt per own rollout by a regime that shares successes: a prior (at most one per prompt)."""
-GENERATED_PROMPT_TOKENS = {"micro": 24, "ladder": 96}
-"""The same of tasks that code makes; those of the ladder go through chat templates with a system turn of their own."""
+MICRO_PROMPT_TOKENS = {None: 24, "raw": 24, "zero-shot": 96, "few-shot": 320}
+"""The same of the micro task, by how a policy is asked; a chat template adds some."""
+LADDER_PROMPT_TOKENS = 96
+"""The same of the ladder, through chat templates with a system turn of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,12 @@ def kind_of(cell: Cell) -> str:
 
 def longest_sequence(owner: Cell | Suite) -> int:
     """Tokens of prompt and answer together that a policy must be able to hold."""
-    prompt = GENERATED_PROMPT_TOKENS.get(owner.training.task.partition(".")[0], PROMPT_TOKENS)
+    groups = [owner.group] if isinstance(owner, Cell) else owner.groups
+    task = owner.training.task.partition(".")[0]
+    by_style = {"micro": MICRO_PROMPT_TOKENS, "ladder": dict.fromkeys(MICRO_PROMPT_TOKENS, LADDER_PROMPT_TOKENS)}.get(
+        task, {}
+    )
+    prompt = max(by_style.get(policy.style, PROMPT_TOKENS) for group in groups for policy in group.policies)
     return int(owner.engine_options.get("max_length") or owner.training.max_new_tokens + prompt)
 
 

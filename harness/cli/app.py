@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from harness.cli import listing, models, reading, running, standing, submitting
+from harness.cli import drafting, listing, models, reading, running, standing, submitting
 
 app = typer.Typer(
     name="harness",
@@ -29,6 +29,7 @@ app.command("eval")(running.evaluate)
 app.command("convert")(models.convert)
 app.command("rescore")(reading.rescore)
 app.command("sql")(reading.sql)
+app.command("new-suite")(drafting.new_suite)
 app.command("bandit")(running.bandit)
 app.command("new-regime")(listing.new_regime)
 app.command("new-engine")(listing.new_engine)

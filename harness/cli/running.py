@@ -21,6 +21,7 @@ from harness.cli.options import (
     Results,
     Set,
     SuiteName,
+    fold,
     print_json,
     print_table,
 )
@@ -72,7 +73,7 @@ def run(
     from harness.session.planning import check_feasible
     from harness.session.preflight import preflight
     from harness.session.prepare import Shard, prepare
-    from harness.session.progress import reporter
+    from harness.session.progress import reporter, watched
     from harness.session.room import check_room
     from harness.store.ingest import ingest
 
@@ -80,8 +81,10 @@ def run(
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only, shard=part, online=True)
 
     def go(prepared: Prepared) -> Outcome:
-        found = preflight(prepared, run=True)
-        plan = check_feasible(prepared, jobs, address)
+        with watched("checking models, tokenizers and data"):
+            found = preflight(prepared, run=True)
+        with watched("planning"):
+            plan = check_feasible(prepared, jobs, address)
         check_room(prepared, plan.disk)
         _say_scope(prepared, only, part)
         for remark in [*found, *registry.remarks(prepared.suite), *unknown_commits(prepared.suite)]:
@@ -176,9 +179,16 @@ def _say_scope(prepared: Prepared, only: str | None, shard: Shard | None) -> Non
 
 def _after(prepared: Prepared, results: Path, json: bool) -> None:
     from harness.cli.reading import show_suite
+    from harness.store.diagnosis import summary
+    from harness.store.read import Snapshot
 
-    suite = prepared.suite.name
-    show_suite(suite, results, "json" if json else "table", file=prepared.file())
+    suite, file = prepared.suite.name, prepared.file()
+    show_suite(suite, results, "json" if json else "table", file=file)
+    with Snapshot(results, file) as snapshot:
+        lines = summary(snapshot, suite)
+    if lines:
+        print("\nHealth, over the last quarter of the steps (`harness doctor` says it per cell):", file=sys.stderr)
+        print("\n".join(fold(line) for line in lines), file=sys.stderr)
     if not json:
         print(
             f"\nNext: `harness show {suite} --format markdown`, `harness status {suite}`, "
@@ -233,6 +243,16 @@ def evaluate(
     ] = None,
     k: Annotated[int, typer.Option("--k", min=0, max=1024, help="Samples per question for avg@k; 0: greedy only.")] = 4,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    max_new_tokens: Annotated[
+        int | None, typer.Option("--max-new-tokens", min=1, help="Longest answer in tokens; default each task's own.")
+    ] = None,
+    chat: Annotated[
+        bool | None,
+        typer.Option("--chat/--no-chat", help="Through the tokenizer's chat template; default where it has one."),
+    ] = None,
+    few_shot: Annotated[
+        bool, typer.Option("--few-shot", help="After worked examples, for a base model; default the question alone.")
+    ] = False,
     backend: Annotated[str, typer.Option("--backend", help="embedded, hf or vllm.")] = "embedded",
     data_dir: DataDir = None,
     results: Results = RESULTS,
@@ -244,18 +264,23 @@ def evaluate(
     if not checkpoint.is_dir():
         raise UsageError(f"{checkpoint}: no such folder")
     read_config(checkpoint / "config.json")  # before libraries are imported, which takes seconds
-    from harness.session.standalone import evaluate_checkpoint
+    from harness.session.progress import watched
 
-    found = evaluate_checkpoint(
-        checkpoint, tasks.split(","), limit=limit, k=k, seed=seed, backend=backend, data_dir=data_dir, results=results
-    )
+    with watched("importing torch and lm-eval"):
+        from harness.session.standalone import evaluate_checkpoint
+
+        found = evaluate_checkpoint(
+            checkpoint, tasks.split(","), limit=limit, k=k, seed=seed, backend=backend, max_new_tokens=max_new_tokens,
+            chat=chat, few_shot=few_shot, data_dir=data_dir, results=results,
+        )  # fmt: skip
     if json:
         print_json(found)
         return
     rows = [[m.task, m.name, f"{m.value:.4f}", str(m.documents), str(m.samples), str(m.invalid)] for m in found.metrics]
     columns = ["task", "metric", "accuracy", "questions", "answers", "invalid"]
     print_table(f"{checkpoint}", columns, rows, frozenset(columns[2:]))
-    print(f"\nstored in {found.folder}", file=sys.stderr)
+    print(f"\nall answers: {found.answers}")
+    print(f"stored in {found.folder}", file=sys.stderr)
 
 
 def bandit(suite: SuiteName, results: Results = RESULTS, json: Json = False) -> None:

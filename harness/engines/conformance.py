@@ -101,6 +101,7 @@ def _problems(count: int, seed: int) -> list[Problem]:
 def samples_are_well_formed(case: Case) -> None:
     """Shapes, dtypes, EOS at the end of finished answers and nowhere else, text without EOS."""
     engine = case.make("a")
+    assert all(prompt.text in engine.reads(prompt) for prompt in case.prompts)
     samples = case.sample(engine)
     assert [len(group) for group in samples] == [case.group] * len(case.prompts)
     eos = engine.tokenizer.eos_token_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -57,6 +58,15 @@ def check_small_files(folder: Path) -> None:
                 raise EngineError(f"{file}: not a regular file")
             if file.stat().st_size > MAX_SMALL_BYTES:
                 raise EngineError(f"{file}: larger than {MAX_SMALL_BYTES:,} bytes")
+
+
+def has_template(checkpoint: Path) -> bool:
+    """Whether the folder's tokenizer has a chat template; read without opening it."""
+    if (checkpoint / "chat_template.jinja").is_file():
+        return True
+    with suppress(OSError, ValueError):
+        return '"chat_template"' in read_bytes(checkpoint / "tokenizer_config.json", MAX_SMALL_BYTES).decode()
+    return False
 
 
 def check_weights(folder: Path) -> None:

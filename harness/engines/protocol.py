@@ -150,6 +150,9 @@ class PolicyEngine(Protocol):
     def gpus(self) -> int:
         """GPUs that the policy holds."""
 
+    def reads(self, prompt: Prompt) -> str:
+        """A prompt's text as the policy reads it: through its chat template, where it is asked so."""
+
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:

@@ -141,6 +141,9 @@ class ${title}Engine:
     def stop(self) -> tuple[int, ...]:
         return self._vocabulary.stop
 
+    def reads(self, prompt: Prompt) -> str:
+        return self._vocabulary.reads(prompt)
+
     @torch.inference_mode()
     def sample(self, prompts: Sequence[Prompt], seeds: np.ndarray, sampling: Sampling) -> list[list[Sample]]:
         samples: list[list[Sample]] = [[] for _ in prompts]

@@ -42,6 +42,12 @@ class Vocabulary:
             raise EngineError(f"{self.policy}: prompt {prompt.id!r} has no tokens")
         return ids
 
+    def reads(self, prompt: Prompt) -> str:
+        """The text that stands for `encode`'s ids; without a chat template the prompt's own."""
+        if not self.chat:
+            return prompt.text
+        return str(self.tokenizer.decode(self.encode(prompt), clean_up_tokenization_spaces=False))
+
     def is_content(self, tokens: Int32[np.ndarray, "T"]) -> bool:
         """Whether every id can be part of an answer."""
         return bool(((tokens >= 0) & (tokens < self.size)).all() and not np.isin(tokens, self.forbidden).any())

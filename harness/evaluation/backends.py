@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, cast, get_args
 
 from lm_eval.api.model import LM
 
-from harness.engines.folder import MAX_SMALL_BYTES
+from harness.engines.folder import has_template
 from harness.errors import InfeasibleError, UsageError
 from harness.evaluation.engine_lm import EngineLM
-from harness.reading import read_bytes
 
 Backend = Literal["embedded", "hf", "vllm"]
 
@@ -55,16 +53,8 @@ def _embedded(checkpoint: Path, seed: int, chat: bool | None, device: str | None
     from harness.engines.embedded.engine import EmbeddedEngine
 
     if chat is None:
-        chat = _has_template(checkpoint)
+        chat = has_template(checkpoint)
     return EngineLM(EmbeddedEngine(checkpoint.name, checkpoint, device=device, chat=chat), seed)
-
-
-def _has_template(checkpoint: Path) -> bool:
-    if (checkpoint / "chat_template.jinja").is_file():
-        return True
-    with suppress(OSError, ValueError):
-        return '"chat_template"' in read_bytes(checkpoint / "tokenizer_config.json", MAX_SMALL_BYTES).decode()
-    return False
 
 
 def _transformers(checkpoint: Path, seed: int, device: str | None, batch_size: int) -> LM:

@@ -19,15 +19,17 @@ from harness.suite.seeds import derive_many
 
 
 class Generation(str):
-    """A sampled text that remembers its length in tokens and whether it ended by itself. lm-eval passes it on untouched."""
+    """A sampled text that remembers its length in tokens, whether it ended by itself, and the prompt as the policy read it.
+    lm-eval passes it on untouched."""
 
-    __slots__ = ("finished", "tokens")
+    __slots__ = ("finished", "prompt", "tokens")
     tokens: int
     finished: bool
+    prompt: str
 
-    def __new__(cls, text: str, tokens: int, finished: bool) -> Generation:
+    def __new__(cls, text: str, tokens: int, finished: bool, prompt: str) -> Generation:
         generation = super().__new__(cls, text)
-        generation.tokens, generation.finished = tokens, finished
+        generation.tokens, generation.finished, generation.prompt = tokens, finished, prompt
         return generation
 
 
@@ -65,8 +67,9 @@ class EngineLM(LM):  # type: ignore[misc]  # lm-eval is untyped
                     [derive_many(width, "evaluation", self.seed, task, prompt.id) for prompt in prompts]
                 )
                 answers = self.engine.sample(prompts, seeds, sampling)
-                for request, row in zip(chunk, answers, strict=True):
-                    generated[id(request)] = [_cut(answer, settings["until"]) for answer in row]
+                for request, prompt, row in zip(chunk, prompts, answers, strict=True):
+                    read = self.engine.reads(prompt)
+                    generated[id(request)] = [_cut(answer, settings["until"], read) for answer in row]
                 generation.count(generation.done + len(chunk) * width)
         taken: Counter[int] = Counter()
         texts = []
@@ -101,8 +104,8 @@ def _chunks(items: list[Instance], size: int) -> Iterator[list[Instance]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
-def _cut(sample: Sample, stops: Sequence[str]) -> Generation:
+def _cut(sample: Sample, stops: Sequence[str], prompt: str) -> Generation:
     """The text up to the first stop string; an answer that a stop string ends is finished."""
     ends = [position for stop in stops if (position := sample.text.find(stop)) >= 0]
     text = sample.text[: min(ends)] if ends else sample.text
-    return Generation(text, int(sample.tokens.size), sample.finished or bool(ends))
+    return Generation(text, int(sample.tokens.size), sample.finished or bool(ends), prompt)

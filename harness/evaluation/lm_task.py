@@ -91,7 +91,7 @@ class VerifiedTask(LmEvalTask):  # type: ignore[misc]  # lm-eval is untyped
         self._instances = []
         for index, doc in self.doc_iterator(rank=rank, limit=limit, world_size=world_size):
             text = self.doc_to_text(doc)
-            if chat_template is not None and self.style == "zero-shot":
+            if chat_template is not None:
                 text = chat_template([{"role": "user", "content": text}], add_generation_prompt=True)
             metadata = (self.config.task, index, self.config.repeats)
             self._instances.append(self.construct_requests(doc, text, metadata=metadata))
@@ -117,7 +117,7 @@ class VerifiedTask(LmEvalTask):  # type: ignore[misc]  # lm-eval is untyped
                 mode=self.mode,
                 document=i.doc.id,
                 repeat=repeat,
-                prompt=i.args[0],
+                prompt=getattr(text, "prompt", i.args[0]),
                 text=str(text),
                 gold=i.doc.gold,
                 verdict=verdict,

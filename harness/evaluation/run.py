@@ -32,13 +32,15 @@ def evaluate(
     temperature: float = 1.0,
     max_new_tokens: int | None = None,
     style: Style | None = None,
+    chat: bool | None = None,
     data_dir: Path | None = None,
 ) -> Evaluation:
     """Run `tasks` on `lm` and verify every answer.
 
     metrics: any of greedy, avg@K, best@K, maj@K; default greedy and avg@k with each task's own k (`metric_names` makes the list
     from a suite's settings). limit: documents per task (`fair_part`). max_new_tokens, style: None for each task's own: the first
-    that it offers, as in training.
+    that it offers, as in training. chat: whether back ends other than the engines, which have their own, put prompts through the
+    chat template; None where the tokenizer has one.
 
     Raises
     ------
@@ -73,7 +75,7 @@ def evaluate(
                     count_tokens=_token_counter(lm),
                 )
             )
-    _run(lm, built)
+    _run(lm, built, chat)
     samples: list[EvaluationSample] = []
     results: list[Metric] = []
     for task, specs, _ in plans:
@@ -89,15 +91,17 @@ def metric_names(greedy: bool, k: int) -> list[str]:
     return (["greedy"] if greedy else []) + sampled
 
 
-def _run(lm: LM, tasks: list[VerifiedTask]) -> None:
+def _run(lm: LM, tasks: list[VerifiedTask], chat: bool | None) -> None:
     """`lm_eval.evaluate` rather than `simple_evaluate`, which also reseeds the process's generators and lists every installed
     package (a second of CPU time each call)."""
+    if chat is None:
+        chat = bool(_tokenizer_of(lm).chat_template)
     lm_evaluate(
         lm=lm,
         task_dict=TaskManager(include_defaults=False).load(list(tasks)),
         bootstrap_iters=0,
         log_samples=False,
-        apply_chat_template=not isinstance(lm, EngineLM) and bool(_tokenizer_of(lm).chat_template),
+        apply_chat_template=chat and not isinstance(lm, EngineLM),
     )
 
 

@@ -127,7 +127,7 @@ def _open(cell: Cell, engines: Engines, index: int) -> Member:
         folder = base_folder(policy, cell.seed, options=start_options(cell.engine, cell.engine_options))
         engine = engines.open(policy, folder)
     regime = registry.build(cell.variant.regime, cell.variant.options)
-    clock = Clock(partial(engines.cpu_seconds, policy.name), engine.gpus)
+    clock = Clock(partial(engines.cpu_seconds, policy.name), engine.gpus, policy.name)
     return Member(policy, engine, regime, cell.rollouts(index), folder, clock)
 
 

@@ -10,6 +10,11 @@ from dataclasses import dataclass, field
 from harness import phases
 
 PHASES = ("generate", "verify", "exchange", "score", "train", "measure", "curve", "evaluate", "save")
+DOING = {
+    "generate": "sampling", "verify": "verifying", "exchange": "exchanging", "score": "scoring", "train": "learning",
+    "measure": "measuring", "curve": "sampling", "evaluate": "evaluating", "save": "saving",
+}  # fmt: skip
+"""What who watches reads."""
 _BESIDE = frozenset({"verify", "exchange"})
 """Phases that do not touch the engine."""
 
@@ -33,6 +38,7 @@ class Clock:
 
     meter: Callable[[], float] = time.process_time
     gpus: int = 0
+    policy: str = ""
     step: dict[str, Spent] = field(default_factory=dict)
     total: dict[str, Spent] = field(default_factory=dict)
     ever: float = 0.0
@@ -44,7 +50,7 @@ class Clock:
         meter = self.meter if engine else time.thread_time
         cpu, wall = meter(), time.perf_counter()
         try:
-            with phases.phase(name, quiet=True):
+            with phases.phase(f"{self.policy} {DOING.get(name, name)}".strip(), quiet=True):
                 yield
         finally:
             wall, cpu = time.perf_counter() - wall, meter() - cpu

@@ -24,7 +24,7 @@ from harness.store.fence import Fence
 from harness.store.journal import Journal
 from harness.store.rows import PUBLISHED, CostRow, SampleRow
 from harness.suite.cells import Cell
-from harness.suite.schema import Evaluation
+from harness.suite.schema import Evaluation, Policy
 from harness.tasks.registry import get_task
 from harness.verification.verifier import Verifier
 
@@ -32,7 +32,7 @@ from harness.verification.verifier import Verifier
 def evaluate_member(member: Member, cell: Cell, verifier: Verifier, attempt: int) -> list[SampleRow | CostRow]:
     """Every sample and the cost. Samples of the same seed are paired across regimes."""
     with member.clock.phase("evaluate"):
-        rows = sample_rows(member.engine, cell.evaluation, member.name, cell.training.steps, cell.seed, verifier)
+        rows = sample_rows(member.engine, cell.evaluation, member.policy, cell.training.steps, cell.seed, verifier)
     return [*rows, *cost_rows(attempt, member.name, member.clock, rows)]
 
 
@@ -69,7 +69,7 @@ def evaluate_base(
         manifest = with_commits(manifest, {base.policy.name: checkpoint}, computed)
         clock.meter, clock.gpus = partial(engines.cpu_seconds, base.policy.name), engine.gpus
         with clock.phase("evaluate"):
-            rows = sample_rows(engine, base.suite.evaluation, base.policy.name, 0, base.seed or 0, verifier)
+            rows = sample_rows(engine, base.suite.evaluation, base.policy, 0, base.seed or 0, verifier)
     if has_start(base.policy):
         rows = [*_before(base, options, clock, verifier), *rows]
     journal.append(rows)
@@ -88,14 +88,14 @@ def _before(base: Base, options: Mapping[str, Any], clock: Clock, verifier: Veri
             engine = engines.reference(base.policy, raw_folder(base.policy))
         clock.meter, clock.gpus = partial(engines.cpu_seconds, name), engine.gpus
         with clock.phase("evaluate"):
-            return sample_rows(engine, base.suite.evaluation, name, PUBLISHED, base.seed or 0, verifier)
+            return sample_rows(engine, base.suite.evaluation, base.policy, PUBLISHED, base.seed or 0, verifier)
 
 
 def sample_rows(
-    engine: PolicyEngine, evaluation: Evaluation, policy: str, step: int, seed: int, verifier: Verifier
+    engine: PolicyEngine, evaluation: Evaluation, policy: Policy, step: int, seed: int, verifier: Verifier
 ) -> list[SampleRow]:
-    """Greedy and avg@k samples of all tasks."""
-    with phase(f"evaluating {policy}"):
+    """Greedy and avg@k samples of all tasks, asked in the policy's style. step: 0 for a base."""
+    with phase(f"{'final' if step else 'baseline'} evaluation of {policy.name}"):
         found = evaluate(
             EngineLM(engine, seed),
             [get_task(name) for name in evaluation.tasks],
@@ -103,8 +103,9 @@ def sample_rows(
             metrics=None if evaluation.k is None else metric_names(evaluation.greedy, evaluation.k),
             limit=evaluation.limit,
             max_new_tokens=evaluation.max_new_tokens,
+            style=policy.style,
         )
-    return journal_rows(found.samples, policy, step)
+    return journal_rows(found.samples, policy.name, step)
 
 
 def journal_rows(samples: Iterable[EvaluationSample], policy: str, step: int) -> list[SampleRow]:

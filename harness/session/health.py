@@ -14,15 +14,39 @@ from typing import Any
 
 from harness.errors import Fault, TrainingError
 from harness.store.journal import read_journal
+from harness.store.rows import Row, StepRow, TermRow
+from harness.store.symptoms import ADVICE, LAST_SHARE, Trouble, judge, late
 
 EXPLODED_LOSS = 1e4
 """Of either sign. A surrogate loss is of the order of advantage times ratio; an imitation loss of a uniform guess is 12."""
-LAST_SHARE = 0.25
-"""Of the steps, at the end of training: by what happened there a policy is judged."""
 LEAST_ANSWERS = 64
 """Of a policy in these steps. Of fewer nothing is said."""
+WATCHED_ANSWERS = 32
+"""Of a policy, before anything is said of it while it trains."""
 CHANCE = 1e-6
 """Below this probability the loss of all right answers is no bad luck."""
+
+
+class Watch:
+    """Says during training what is wrong with a policy and what to do, each thing once; of few answers nothing is said."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, list[StepRow]] = {}
+        self._terms: dict[str, list[TermRow]] = {}
+        self._told: set[tuple[str, Trouble]] = set()
+
+    def hear(self, row: StepRow, details: Sequence[Row]) -> list[tuple[str, str]]:
+        """What a policy's newest step adds, as (who and what, the sentence). details: its terms are among them."""
+        steps = self._steps.setdefault(row.policy, [])
+        terms = self._terms.setdefault(row.policy, [])
+        steps.append(row)
+        terms += [one for one in details if isinstance(one, TermRow)]
+        sums = late(steps, terms, WATCHED_ANSWERS)
+        if sums.answers < WATCHED_ANSWERS:
+            return []
+        new = [(trouble, words) for trouble, words in judge(sums) if (row.policy, trouble) not in self._told]
+        self._told |= {(row.policy, trouble) for trouble, _ in new}
+        return [(at := f"{row.policy}: {trouble}", f"{at}: {words}; {ADVICE[trouble]}") for trouble, words in new]
 
 
 def check_loss(policy: str, step: int, loss: float) -> None:

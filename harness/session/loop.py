@@ -15,13 +15,13 @@ from harness.errors import VerificationError
 from harness.experience.answers import Group, Prompt
 from harness.learning.regime import Context
 from harness.learning.terms import Objective, Term, TermAnswer
-from harness.phases import Interrupted
+from harness.phases import Interrupted, log, phase
 from harness.session import checkpoint, metrics, sharing
 from harness.session.evaluate import cost_rows
 from harness.session.exchanges import CellExchange
-from harness.session.health import check_loss
+from harness.session.health import Watch, check_loss
 from harness.session.members import Member, roll_out, verdicts
-from harness.session.prompts import curve_prompts, training_prompts
+from harness.session.prompts import as_asked, curve_prompts, training_prompts
 from harness.session.traces import trace_rows
 from harness.store.journal import Journal
 from harness.store.rows import CurveRow, StepRow, TermRow, TraceRow
@@ -60,6 +60,7 @@ class Run:
     """Each policy's base weights, for KL terms and measurements."""
     exchange: CellExchange = field(init=False)
     best: dict[str, checkpoint.Best] = field(default_factory=dict)
+    _watch: Watch = field(default_factory=Watch)
     _invalid: int = 0
     _answers: int = 0
     _drawn: dict[int, list[Prompt]] = field(default_factory=dict)
@@ -113,11 +114,12 @@ class Run:
 
     def _together(self, step: int) -> list[Learnt]:
         """A step in lockstep: nobody learns before all have published."""
-        prompts = self._prompts(step)
         for member in self.members:
             member.clock.next_step()
         self.exchange.begin(step)
-        rolled = self.engines.each(lambda m: roll_out(m, self.cell, step, prompts, self.verifier), self.members)
+        rolled = self.engines.each(
+            lambda m: roll_out(m, self.cell, step, self._prompts(step, m), self.verifier), self.members
+        )
         groups = {m.name: own for m, own in zip(self.members, rolled, strict=True)}
         for member in self.members:
             self._count_invalid(groups[member.name])
@@ -148,7 +150,7 @@ class Run:
 
     def _alone(self, member: Member, step: int) -> tuple[list[Group], Learnt]:
         member.clock.next_step()
-        own = roll_out(member, self.cell, step, self._prompts(step), self.verifier)
+        own = roll_out(member, self.cell, step, self._prompts(step, member), self.verifier)
         self._count_invalid(own)
         self.exchange.publish(member, own, step, self._measured(step))
         return own, self._learn(member, step, own, [], behind=self.cell.sharing.max_staleness)
@@ -156,27 +158,29 @@ class Run:
     def _keep(self, learnt: Sequence[Learnt]) -> None:
         for one in learnt:
             self.journal.append(one.details)
+            for topic, line in self._watch.hear(one.row, one.details):
+                log.warning("%s", line, extra={"topic": f"{self.cell.group.name}/{topic}"})
         self.journal.append([one.row for one in learnt])
         self.journal.append(metrics.exchange_rows(self.exchange.ledger()))
 
-    def _prompts(self, step: int) -> list[Prompt]:
+    def _prompts(self, step: int, member: Member) -> list[Prompt]:
         if step not in self._drawn:
             self._drawn[step] = training_prompts(self.cell, step)
-        return self._drawn[step]
+        return as_asked(self._drawn[step], self.cell.training.task, member.policy)
 
-    def _earlier(self, step: int) -> list[Prompt]:
+    def _earlier(self, step: int, member: Member) -> list[Prompt]:
         """Prompts of earlier steps on which stale answers may still arrive."""
         for old in [at for at in list(self._drawn) if at < step - 2 * self.exchange.memory]:
             self._drawn.pop(old, None)
-        current = {p.id for p in self._prompts(step)}
+        current = {p.id for p in self._prompts(step, member)}
         kept = range(max(1, step - self.exchange.memory), step)
-        return list({p.id: p for at in kept for p in self._prompts(at) if p.id not in current}.values())
+        return list({p.id: p for at in kept for p in self._prompts(at, member) if p.id not in current}.values())
 
     def _learn(
         self, member: Member, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]], behind: int
     ) -> Learnt:
         """One member's update. On earlier prompts only stale peer answers exist: they stand as groups without own answers."""
-        prompts, earlier = self._prompts(step), self._earlier(step)
+        prompts, earlier = self._prompts(step, member), self._earlier(step, member)
         training = self.cell.training
         longest = 2 * training.max_new_tokens
         received = sharing.collect(
@@ -245,7 +249,7 @@ class Run:
     def _curve(self, step: int) -> None:
         if not self.cell.evaluation.curve_every:
             return
-        found = self.engines.each(lambda m: self._probe(m, m.engine), self.members)
+        found = self.engines.each(lambda m: self._probe(m, m.engine, f"curve at step {step}"), self.members)
         for member, (accuracy, answers) in zip(self.members, found, strict=True):
             self.journal.append(
                 CurveRow(policy=member.name, step=step, metric="sampled", accuracy=accuracy, answers=answers)
@@ -253,13 +257,13 @@ class Run:
             if self.cell.keep == "best":
                 checkpoint.offer(self.folder, step, member, accuracy, self.best, self.journal.guard)
 
-    def _probe(self, member: Member, engine: PolicyEngine) -> tuple[float, int]:
+    def _probe(self, member: Member, engine: PolicyEngine, why: str) -> tuple[float, int]:
         """Accuracy of one sample per curve prompt at temperature 1, with the same seeds at every step and in every cell."""
-        prompts = curve_prompts(self.cell)
+        prompts = curve_prompts(self.cell, member.policy)
         seeds = np.stack(
             [derive_many(1, self.cell.seed, "curve", self.cell.group.name, member.name, p.id) for p in prompts]
         )
-        with member.clock.phase("curve"):
+        with phase(f"{why}: {len(prompts)} questions"), member.clock.phase("curve"):
             samples = engine.sample(prompts, seeds, Sampling(1.0, self.cell.training.max_new_tokens))
             flat = [s for group in samples for s in group]
             said = verdicts(
@@ -270,7 +274,7 @@ class Run:
 
     def _strengths(self) -> dict[str, float]:
         """Held-out accuracy of each base policy, for directions between strong and weak."""
-        found = self.engines.each(lambda m: self._probe(m, self.references[m.name]), self.members)
+        found = self.engines.each(lambda m: self._probe(m, self.references[m.name], "who is strong"), self.members)
         return {m.name: accuracy for m, (accuracy, _) in zip(self.members, found, strict=True)}
 
     def _count_invalid(self, groups: Sequence[Group]) -> None:

@@ -115,6 +115,7 @@ class _Driver:
         self.inbox: Inbox = queue.Queue()
         self.workers: list[WorkerProcess] = []
         self.failed: dict[str, str] = {}
+        self.topics: set[str] = set()
         self.done = 0
         self.disk = ""
         folder = prepared.folder
@@ -234,8 +235,10 @@ class _Driver:
                 worker.phase = phase
                 if worker.job is not None:
                     self.reporter.phase(worker.job.id, phase)
-            case Said(text=text):
-                if self.verbose and worker.job is not None:
+            case Said(text=text, topic=topic):
+                new = bool(topic) and topic not in self.topics
+                self.topics |= {topic}
+                if (self.verbose or new) and worker.job is not None:
                     self.reporter.message(f"{worker.job.id}: {text}")
             case Finished():
                 self._finished(worker, message.outcome, message.reason, message.cpu_seconds, message.fault)

@@ -66,9 +66,10 @@ class Alive(_Message, frozen=True, tag="alive"):
 
 
 class Said(_Message, frozen=True, tag="said"):
-    """A line of the job's log."""
+    """A line of the job's log. topic: what it is about, where whoever watches the run should read it too, once."""
 
     text: str
+    topic: str = ""
 
 
 class Finished(_Message, frozen=True, tag="finished"):

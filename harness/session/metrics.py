@@ -13,6 +13,7 @@ from harness.learning.terms import Term, TermAnswer
 from harness.session.members import Member
 from harness.session.sharing import Received
 from harness.store.rows import ExchangeRow, StepRow, TermRow
+from harness.store.symptoms import is_empty, is_unboxed
 
 NAN = float("nan")
 
@@ -44,6 +45,8 @@ def step_row(
         wrong=sum(a.verdict.value == "wrong" for a in answers),
         invalid=sum(not a.verdict.valid for a in answers),
         truncated=sum(not a.finished for a in answers),
+        empty=sum(is_empty(a.text) for a in answers),
+        unboxed=sum(is_unboxed(a.text) for a in answers),
         answers=len(answers),
         answer_tokens_mean=tokens / len(answers) if answers else NAN,
         entropy=-float(sum(a.logprobs.sum(dtype=np.float64) for a in answers)) / tokens if tokens else NAN,

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from harness.allocation.models import load_shape
 from harness.cache import PRETRAINED, model_folder
 from harness.engines.catalogue import engines_of
-from harness.errors import DataError, EngineError, SuiteError, TokenizationError
+from harness.errors import DataError, EngineError, SuiteError, TokenizationError, UsageError
 from harness.experience.records import Rollout, Success, TextRollout
 from harness.learning import registry
 from harness.session.models import hub_folder, local_folder
@@ -25,6 +26,8 @@ TEXTS = {Rollout, TextRollout, Success}
 """What a receiver has to put into its own tokens."""
 LEARNING_RATE = 1e-6
 """That of the shipped suites of full-size models."""
+SMALL = 5_000_000
+"""Parameters; the micro families have 0.4 M."""
 TOKENS = 512
 """For a full-size model on micro arithmetic, which it explains at length."""
 
@@ -47,6 +50,7 @@ def preflight(prepared: Prepared, run: bool) -> list[str]:
     cells = prepared.pending()
     remarks = list(_data(prepared, run)) if cells else []
     unseen, full_size = [], None
+    names = [prepared.suite.training.task, *prepared.suite.evaluation.tasks]
     for g, group in enumerate(prepared.suite.groups):
         own = [cell for cell in cells if cell.group.name == group.name]
         for p, policy in enumerate(group.policies if own else ()):
@@ -59,11 +63,16 @@ def preflight(prepared: Prepared, run: bool) -> list[str]:
                     f"{at}.model: {policy.model} is not in the cache: `make pretrained` fetches and converts it"
                 )
                 continue
+            if "micro" in names and policy.style in (None, "raw") and not (policy.stage0 or _small(policy)):
+                remarks.append(
+                    f"{at}.style: {policy.name} is asked micro questions without a word on the box that is scored; `zero-shot` "
+                    "asks for it, `few-shot` shows it"
+                )
             if not _model(policy, own, prepared, at, run):
                 unseen.append(policy.model)
     if unseen:
-        names = ", ".join(dict.fromkeys(unseen))
-        remarks.append(f"not in this machine's cache: {names}; `harness run` fetches and checks them")
+        absent = ", ".join(dict.fromkeys(unseen))
+        remarks.append(f"not in this machine's cache: {absent}; `harness run` fetches and checks them")
     return [*remarks, *(_unfit_defaults(prepared, full_size) if full_size else ())]
 
 
@@ -138,6 +147,14 @@ def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, at: str, r
             problem = f"{carrying!r} shares text, which cannot be carried to the tokenizer of {policy.model}: {error}"
             raise SuiteError(source, f"{at}.model", problem) from None
     return True
+
+
+def _small(policy: Policy) -> bool:
+    """Of a micro family's size: it was probably taught the micro task, and with it the box."""
+    try:
+        return load_shape(policy.model, policy.revision).parameters < SMALL
+    except UsageError:
+        return False
 
 
 def _carries(cell: Cell) -> bool:

@@ -204,6 +204,7 @@ def _prepare(
                 _check_micro(policy, source, f"groups[{g}].policies[{p}]")
     suite = pinned(_with_tasks(suite, source), online)
     identities = Identities(suite, source)
+    _check_styles(suite, source)
     every = suite_cells.expand(suite, identities.of_cell)
     found = suite_cells.select(every, only)
     if not found:
@@ -246,6 +247,19 @@ def _check_start(stage0: Stage0, source: str, at: str) -> None:
     if not is_generated(task):
         problem = f"there are no examples of {task}; micro and the ladder's levels have some (e.g. ladder.add2+chain3)"
         raise SuiteError(source, f"{at}.task", problem)
+
+
+def _check_styles(suite: Suite, source: str) -> None:
+    """Every task can be asked in every policy's style."""
+    tasks = {f"evaluation.tasks[{i}]": name for i, name in enumerate(suite.evaluation.tasks)}
+    styles = {at: (name, get_task(name).styles) for at, name in {"training.task": suite.training.task, **tasks}.items()}
+    for g, group in enumerate(suite.groups):
+        for p, policy in enumerate(group.policies):
+            for at, (name, offered) in styles.items() if policy.style else ():
+                if policy.style not in offered:
+                    place = f"groups[{g}].policies[{p}].style"
+                    problem = f"{name} ({at}) cannot be asked {policy.style}; it offers {', '.join(offered)}"
+                    raise SuiteError(source, place, problem)
 
 
 def _check_micro(policy: Policy, source: str, at: str) -> None:

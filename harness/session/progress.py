@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from harness.phases import words
 
 LINE_SECONDS = 15.0
 SHOWN = 4
@@ -55,8 +59,10 @@ class Meter:
         """`4/15 cells, 5.2 steps/s, about 3 min left`"""
         elapsed = time.monotonic() - self._started
         rate = self.done / elapsed if elapsed > 0 else 0.0
-        left = f", about {_duration((self.total - self.done) / rate)} left" if rate and elapsed > 5 else ""
-        return f"{self.cells_done}/{self.cells} cells, {rate:.1f} steps/s{left}"
+        seconds = (self.total - self.done) / rate if rate else 0.0
+        left = f", about {_duration(seconds)} left" if seconds >= 1 and elapsed > 5 else ""
+        speed = "" if not rate else f", {rate:.1f} steps/s" if rate >= 1 else f", {1 / rate:.0f} s a step"
+        return f"{self.cells_done}/{self.cells} cells{speed}{left}"
 
 
 class Plain:
@@ -154,6 +160,31 @@ class Bars:
 
     def stop(self) -> None:
         self._bars.stop()
+
+
+@contextmanager
+def watched(first: str) -> Iterator[None]:
+    """Says what this process does, and how far it is, while the block runs: a line that changes on a terminal, else one every
+    `LINE_SECONDS`. first: words until there is a phase."""
+    ended = threading.Event()
+    console = Console(stderr=True)
+    with console.status(escape(first)) if console.is_terminal else nullcontext() as status:
+
+        def look() -> None:
+            while not ended.wait(0.5 if status else LINE_SECONDS):
+                text = words() or first
+                if status:
+                    status.update(escape(text))
+                else:
+                    print(text, file=sys.stderr, flush=True)
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(timeout=1.0)
 
 
 def reporter() -> Reporter:

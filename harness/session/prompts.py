@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.experience.answers import Prompt
 from harness.store.manifest import Pool
 from harness.suite.cells import Cell
-from harness.suite.schema import Training
+from harness.suite.schema import Policy, Training
 from harness.suite.seeds import derive
 
 
@@ -20,6 +21,16 @@ def training_prompts(cell: Cell, step: int) -> list[Prompt]:
     return draw(
         cell.training.task, seed, cell.training.prompts, min_level=cell.training.min_level, part=cell.training.part
     )
+
+
+def as_asked(prompts: Sequence[Prompt], task: str, policy: Policy) -> list[Prompt]:
+    """A task's training prompts in the style in which the policy is asked."""
+    if policy.style is None:
+        return list(prompts)
+    from harness.tasks.registry import get_task
+
+    known = get_task(task)
+    return [replace(p, text=known.render(p, policy.style)) for p in prompts]
 
 
 def pool_entry(training: Training) -> Pool | None:
@@ -35,11 +46,11 @@ def pool_entry(training: Training) -> Pool | None:
     return Pool(pool.name, len(pool.prompts), pool.digest(), dict(dropped), len(pool.ambiguous), pool.below_level)
 
 
-def curve_prompts(cell: Cell) -> list[Prompt]:
-    """A fair part of the first evaluation task's prompts; the same in every cell of a suite."""
+def curve_prompts(cell: Cell, policy: Policy) -> list[Prompt]:
+    """A fair part of the first evaluation task's prompts, as the policy is asked; the same in every cell of a suite."""
     from harness.tasks.choice import fair_part
     from harness.tasks.registry import get_task
 
     task = get_task(cell.evaluation.tasks[0])
     prompts = fair_part(task.documents(None), cell.evaluation.curve_prompts)
-    return [replace(p, text=task.render(p, task.styles[0])) for p in prompts]
+    return [replace(p, text=task.render(p, policy.style or task.styles[0])) for p in prompts]

@@ -40,6 +40,14 @@ def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> No
                 )
 
 
+def undeclared(models: Sequence[str], source: Path) -> list[Path]:
+    """The parents of those of `models`' folders that a suite in the file `source` may name only with `--models`."""
+    folders = [Path(model).expanduser() for model in models]
+    roots = _roots(source)
+    outside = [folder.resolve() for folder in folders if folder.is_dir() and _outside(folder, roots) is not None]
+    return list(dict.fromkeys(folder.parent for folder in outside))
+
+
 def _roots(source: Path) -> list[Path]:
     from huggingface_hub import constants
 

@@ -152,7 +152,7 @@ class _ToDriver(logging.Handler):
         self._tell = say
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._tell(Said(record.getMessage()))
+        self._tell(Said(record.getMessage(), getattr(record, "topic", "")))
 
 
 def _main_cpu_seconds() -> float:

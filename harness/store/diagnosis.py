@@ -1,58 +1,20 @@
 """What is wrong with a run, in words, from what it has stored: `harness doctor RUN`. It can be asked while the run goes on.
 
-A policy is judged by the last quarter of its steps so far (`LAST_SHARE`), the exchange by all of them.
+A policy is judged by the last quarter of its steps so far (`symptoms`), the exchange by all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from harness.errors import Fault
 from harness.store.read import Snapshot
+from harness.store.symptoms import ADVICE, LAST_SHARE, Sums, Trouble, figures, judge
 
-LAST_SHARE = 0.25
-TRUNCATED_SHARE = 0.5
-"""From so many answers on, what is learnt is mostly to be cut off."""
-IDLE_SHARE = 0.9
-"""From so many own answers without a gradient on, most of the sampling is for nothing."""
-ENTROPY_GONE = 0.01
-"""Nats per token: 99 of 100 tokens are as good as certain."""
-INVALID_SHARE = 0.01
-
-
-class Trouble(StrEnum):
-    """The word for a finding."""
-
-    MISSING = "missing"
-    DAMAGED = "damaged"
-    ALL_FAIL = "all fail"
-    ALL_PASS = "all pass"
-    ZERO_VARIANCE = "zero variance"
-    ENTROPY = "entropy gone"
-    TRUNCATION = "truncation"
-    INVALID = "invalid verdicts"
-    UNSENT = "nothing sent"
-    REFUSED = "all refused"
-    UNUSED = "peer data never used"
-
-
-ADVICE = {
-    Trouble.DAMAGED: "remove the cell's folder and run the suite again",
-    Trouble.ALL_FAIL: "easier prompts, a stronger base, or more rollouts: without a success nothing is learnt",
-    Trouble.ALL_PASS: "harder prompts: where every answer is right nothing is learnt",
-    Trouble.ZERO_VARIANCE: "more rollouts a prompt, or prompts that are neither solved nor hopeless",
-    Trouble.ENTROPY: "a smaller training.learning_rate, or training.kl above 0: the policy says one thing only",
-    Trouble.TRUNCATION: "a larger training.max_new_tokens: a truncated answer is wrong",
-    Trouble.INVALID: "the verifier's fault, not the policy's: look at `samples.reason`",
-    Trouble.UNSENT: "a baseline with another name: look at `sharing.direction` and at what the regime shares",
-    Trouble.REFUSED: "look at sharing.max_staleness and the residual limits, and at the tokenizers",
-    Trouble.UNUSED: "the regime's gate, or zero advantages: a baseline at a higher price",
-}
 CURES = {
     Fault.NOT_FINITE: "a smaller training.learning_rate; that number came from the settings, it comes again",
     Fault.EXPLODED: "a smaller training.learning_rate or clip_norm",
@@ -101,41 +63,54 @@ def _cell(snapshot: Snapshot, suite: str, cell: dict[str, Any]) -> Iterator[dict
         cure = CURES.get(cell["fault"], "its log says more: harness logs " + cell["cell"])
         word = cell["fault"] or "failed"
         yield {"policy": "", "trouble": Trouble.MISSING, "words": f"{word}: {cell['reason']}", "advice": cure}
-    for row in _counted(snapshot, _STEPS, [*where, LAST_SHARE]):
-        yield from _policy(row)
+    for sums in _late(snapshot, where):
+        yield from (_told(sums.policy, trouble, words) for trouble, words in judge(sums))
     for row in _counted(snapshot, _EXCHANGES, where):
         yield from _exchange(row, len(cell["policies"]))
+
+
+def summary(snapshot: Snapshot, suite: str) -> list[str]:
+    """A line for each policy on how it did at the end of its training, over all cells, and below it what is wrong in how many."""
+    found = health(snapshot, suite)
+    findings = diagnose(snapshot, suite)
+    lines = []
+    for (group, policy), sums in found.items():
+        lines.append(f"{group}/{policy}: {figures(sums)}")
+        own = [f for f in findings if f.policy == policy and f.cell.startswith(f"{group}/")]
+        for trouble in dict.fromkeys(f.trouble for f in own):
+            same = [f for f in own if f.trouble == trouble]
+            where = same[0].cell if len(same) == 1 else f"{len(same)} cells, e.g. {same[0].cell}"
+            lines.append(f"  {trouble} ({where}): {same[0].words}; {same[0].advice}")
+    return lines
+
+
+def health(snapshot: Snapshot, suite: str) -> dict[tuple[str, str], Sums]:
+    """By (group, policy): the last quarters of all of a suite's cells together."""
+    cells = snapshot.query(
+        "SELECT cell, group_name FROM current_cells WHERE suite = ? AND kind = 'cell' ORDER BY group_name, cell",
+        [suite],
+    )
+    found: dict[tuple[str, str], Sums] = {}
+    for cell in cells.to_pylist():
+        for sums in _late(snapshot, [suite, cell["cell"]]):
+            at = cell["group_name"], sums.policy
+            found[at] = _together(found[at], sums) if at in found else sums
+    return found
+
+
+def _together(one: Sums, other: Sums) -> Sums:
+    counts = ("answers", "right", "wrong", "invalid", "truncated", "empty", "unboxed", "own", "active")
+    return msgspec.structs.replace(one, **{name: getattr(one, name) + getattr(other, name) for name in counts})
+
+
+def _late(snapshot: Snapshot, where: list[Any]) -> list[Sums]:
+    return [Sums(**row) for row in _counted(snapshot, _STEPS, [*where, LAST_SHARE])]
 
 
 def _counted(snapshot: Snapshot, query: str, where: list[Any]) -> list[dict[str, Any]]:
     """Rows with sums of integers as integers."""
     rows = snapshot.query(query, where).to_pylist()
     return [{name: int(v) if isinstance(v, Decimal) else v for name, v in row.items()} for row in rows]
-
-
-def _policy(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    policy, span = row["policy"], f"in steps {row['first']} to {row['last']}"
-    valid = row["right"] + row["wrong"]
-    if row["truncated"] >= TRUNCATED_SHARE * row["answers"] > 0:
-        share = row["truncated"] / row["answers"]
-        yield _told(policy, Trouble.TRUNCATION, f"{share:.0%} of {row['answers']} answers {span} were cut off")
-    if valid and row["right"] == 0:
-        yield _told(policy, Trouble.ALL_FAIL, f"none of {valid} answers {span} is right")
-    elif valid and row["wrong"] == 0:
-        yield _told(policy, Trouble.ALL_PASS, f"all {valid} answers {span} are right")
-    elif row["own"] and row["active"] <= (1 - IDLE_SHARE) * row["own"]:
-        share = 1 - row["active"] / row["own"]
-        yield _told(
-            policy,
-            Trouble.ZERO_VARIANCE,
-            f"{share:.0%} of {row['own']} own answers {span} gave no gradient: groups of equal reward",
-        )
-    if row["entropy"] is not None and row["entropy"] < ENTROPY_GONE:
-        yield _told(
-            policy, Trouble.ENTROPY, f"{row['entropy']:.2g} nats per token {span}, {row['entropy_first']:.2g} at first"
-        )
-    if row["invalid"] > INVALID_SHARE * row["answers"]:
-        yield _told(policy, Trouble.INVALID, f"{row['invalid']} of {row['answers']} verdicts {span}")
 
 
 def _exchange(row: dict[str, Any], policies: int) -> Iterator[dict[str, Any]]:
@@ -164,7 +139,9 @@ own AS (
     WHERE source = 'own' AND name <> 'kl' GROUP BY policy
 )
 SELECT policy, min(step) AS first, max(step) AS last, sum(answers) AS answers, sum("right") AS "right", sum(wrong) AS wrong,
-    sum(invalid) AS invalid, sum(truncated) AS truncated, avg(entropy) AS entropy,
+    sum(invalid) AS invalid, sum(truncated) AS truncated,
+    coalesce(sum(empty), 0) AS empty, coalesce(sum(unboxed), 0) AS unboxed,
+    avg(entropy) AS entropy,
     (SELECT arg_min(m.entropy, m.step) FROM mine m WHERE m.policy = late.policy) AS entropy_first,
     coalesce(any_value(own.own), 0) AS own, coalesce(any_value(own.active), 0) AS active
 FROM late LEFT JOIN own USING (policy) GROUP BY policy ORDER BY policy

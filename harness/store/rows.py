@@ -27,7 +27,8 @@ class StepRow(Row, frozen=True, kw_only=True):
     a nonzero gradient in the step's update: taking part, and not outside a bound of its ratio on the side that clips.
 
     version: optimiser updates made so far. right, wrong, invalid: verdicts on own answers, which add up to `answers`;
-    truncated ones are wrong. reward_mean: right / (right + wrong). answer_tokens_mean: mean length, EOS included.
+    truncated ones are wrong. empty: without visible text; unboxed: with text but without \\boxed.
+    reward_mean: right / (right + wrong). answer_tokens_mean: mean length, EOS included.
     entropy: minus the mean log-probability of the sampled tokens, in nats: an unbiased estimate of the sampling
     distribution's entropy per token, the same for every engine.
     loss, gradient_norm: mean over the step's updates, the norm before clipping. own_gradient_norm, peer_gradient_norm,
@@ -61,6 +62,8 @@ class StepRow(Row, frozen=True, kw_only=True):
     wrong: int = 0
     invalid: int = 0
     truncated: int = 0
+    empty: int = 0
+    unboxed: int = 0
     answers: int = 0
     answer_tokens_mean: float = NAN
     entropy: float = NAN

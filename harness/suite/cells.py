@@ -79,8 +79,10 @@ def digest(*parts: Any) -> str:
 
 
 def keyed(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """A policy's configuration without where its model lies: `Identity.models` says what it is."""
-    return {name: value for name, value in policy.items() if name not in ("model", "revision")}
+    """A policy's configuration without where its model lies: `Identity.models` says what it is. A style that nobody chose is no
+    part of it: cells from before there were styles keep their keys."""
+    left = {"model", "revision", *(("style",) if policy.get("style") is None else ())}
+    return {name: value for name, value in policy.items() if name not in left}
 
 
 def cell_key(config: Mapping[str, Any], identity: Identity) -> str:

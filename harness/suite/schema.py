@@ -23,7 +23,9 @@ from harness.suite.space import Choice, Range
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 Positive = Annotated[int, Field(ge=1, le=1_000_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
+Style = Literal["raw", "zero-shot", "few-shot"]
 Keep = Literal["last", "best", "none"]
+CURVE_PROMPTS = 120
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -36,8 +38,11 @@ class Stage0(_Model):
     models, whose own the last four are)."""
 
     preset: Name = "trap"
+    """The mixture of what it is taught; docs/micro.md describes each."""
     strong: Literal["add", "mul"] = "add"
+    """The half of the task in which it reasons by itself."""
     seed: Seed = 0
+    """Of its first weights and its lessons."""
     per_seed: bool = False
     """Train another base checkpoint for each seed of the suite, so that intervals include the base's own variance."""
     task: Annotated[str, Field(min_length=1, max_length=200)] | None = None
@@ -58,11 +63,18 @@ class Policy(_Model):
     """A model with its tokenizer: `micro/<family>`, a local folder or a hub name with its revision."""
 
     name: Name
+    """In tables and messages; unique within its group."""
     model: Annotated[str, Field(min_length=1, max_length=256)]
+    """`micro/<family>`, a local Hugging Face folder, or a hub name."""
     revision: Annotated[str, Field(max_length=64)] | None = None
+    """Commit of a hub model; by default the newest, noted in the manifest."""
     stage0: Stage0 | None = None
+    """Habits of a micro base checkpoint; by default those of preset `trap`."""
     chat: bool = False
     """Prompts go through the tokenizer's chat template."""
+    style: Style | None = None
+    """How it is asked, in training and evaluation: `raw` the question alone, `zero-shot` with what is wanted, `few-shot` after
+    worked examples; by default as the task does (micro: `raw`, all others: `zero-shot`)."""
     rollouts: Positive | None = None
     """Answers per prompt, where this policy differs from the suite's `training.rollouts`."""
     condition: dict[str, Any] | None = None
@@ -87,7 +99,9 @@ class Group(_Model):
     """Policies that are trained side by side."""
 
     name: Name
+    """In labels and tables: a cell is group/regime/seed."""
     policies: Annotated[list[Policy], Field(min_length=1, max_length=64)]
+    """Trained side by side; what they share is the regime's."""
 
     @field_validator("policies")
     @classmethod
@@ -99,17 +113,24 @@ class Defences(_Model):
     """The receiver's defences; switch one off to measure its worth."""
 
     reverify: bool = True
+    """Peers' answers are verified again; off: their word is taken."""
     quotas: bool = True
+    """Records of an author beyond what a step allows are refused."""
     staleness: bool = True
+    """Records older than `max_staleness` are refused."""
     header_checks: bool = True
+    """Records with impossible headers are refused."""
     residual_budget: bool = True
+    """Answers that lose more than the residual limits in retokenising are refused."""
     deadline: bool = True
+    """Nobody waits for a peer beyond `deadline_seconds`."""
 
 
 class Sharing(_Model):
     """Who sends to whom, how old it may be, and what is refused."""
 
     direction: Literal["all", "none", "strong_to_weak", "weak_to_strong", "edges"] = "all"
+    """Who sends to whom; strong and weak by held-out accuracy of the bases."""
     edges: Annotated[list[Annotated[list[Name], Field(min_length=2, max_length=2)]], Field(max_length=4096)] | None = (
         None
     )
@@ -121,9 +142,13 @@ class Sharing(_Model):
     deadline_seconds: Annotated[float, Field(gt=0, le=3600)] = 60.0
     """How long a policy waits for its peers, where policies do not move in lockstep."""
     max_text_residual: Fraction = 0.05
+    """Largest share of an answer's bytes by which its receiver's tokens may differ from its text."""
     max_boundary_residual: Fraction = 1.0
+    """Largest share of its receiver's tokens over which log-probabilities are spread by a guess; 1 is no limit."""
     spread: Literal["bytes", "receiver"] = "bytes"
+    """How a source token's log-probability spreads over the receiver's tokens: by bytes, or by the receiver's own."""
     defences: Defences = Defences()
+    """What protects the receiver."""
 
     @model_validator(mode="after")
     def _edges(self) -> Sharing:
@@ -136,7 +161,9 @@ class Replay(_Model):
     """The finished cells whose recordings are served: those of this suite and variant, same group name and seed."""
 
     suite: Name
+    """Whose results are replayed."""
     regime: Name
+    """The variant that was recorded."""
 
 
 class Settings(_Model):
@@ -153,8 +180,11 @@ class Variant(_Model):
     """One regime with its options, under a name of its own. Keys that are not listed here are the regime's options."""
 
     regime: Name
+    """An installed regime (`harness regimes`)."""
     name: Name
+    """In tables; by default the regime's name."""
     budget: Literal["1x", "2x", "4x"] = "1x"
+    """Rollouts as a multiple of `training.rollouts`; compared at equal budget."""
     sampling_stream: Seed = 0
     """Another stream draws other samples from the same seed: the A/A control."""
     old_logprobs: Literal["sampler", "trainer"] | None = None
@@ -162,11 +192,13 @@ class Variant(_Model):
     sampler_correction: Annotated[float, Field(ge=0, le=1000)] = 0.0
     """C of the truncated importance correction of the sampler's drift, at least 1; 0 is none."""
     sharing: Sharing | None = None
+    """Instead of the suite's `sharing`, as a whole."""
     replay: Replay | None = None
     """Peers that are not in the group speak from a recording."""
     training: Settings | None = None
     """Settings of this variant alone; its cells' keys hold them where they hold the suite's `training`."""
     options: dict[str, Any] = {}
+    """The regime's own options; they may also stand beside these keys."""
 
     @model_serializer(mode="wrap")
     def _present(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -200,20 +232,33 @@ class Training(_Model):
     """One cell's RL run. The micro defaults are measured (docs/micro.md)."""
 
     task: Name = "micro"
+    """The training pool: `micro`, `gsm8k`, `math` (`harness tasks`)."""
     min_level: Annotated[int, Field(ge=1, le=5)] | None = None
+    """MATH problems below this level are left out."""
     steps: Annotated[int, Field(ge=0, le=1_000_000)] = 45
+    """Training steps: sample, verify, share, learn."""
     prompts: Positive = 16
+    """Questions a step, the same for every policy and regime of a seed."""
     rollouts: Annotated[int, Field(ge=1, le=4096), Choice(0.5, 1, 2, relative=True)] = 8
+    """Answers per question and policy."""
     updates: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Optimiser updates (mini-batches) a step; own answers come before peers' where a regime orders them."""
     learning_rate: Annotated[float, Field(gt=0, le=1), Range(0.2, 5.0, "log", "normal", relative=True)] = 1e-4
+    """Of AdamW, constant. 1e-4 fits micro models, 1e-6 to 1e-5 pretrained ones."""
     betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = [0.9, 0.99]
+    """Of AdamW."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Of AdamW."""
     clip_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    """Largest norm of an update's gradient; longer ones are scaled down to it."""
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
+    """Of sampling in training, and of all log-probabilities there."""
     max_new_tokens: Annotated[int, Field(ge=1, le=131072)] = 44
+    """Tokens of the longest answer in training; one that is cut off counts as wrong."""
     kl: Annotated[float, Field(ge=0, le=10), Choice(0.0, 1e-3, 1e-2)] = 0.0
     """Weight of a k3 penalty to the base policy on own answers."""
     checkpoint_every: Positive = 10
+    """Steps between checkpoints, from which a cut-off run goes on."""
     measure_every: Annotated[int, Field(ge=0, le=1_000_000)] = 5
     """Every so many steps own and peer gradients and the KL to the base are measured; 0 is never."""
     max_invalid: Fraction = 0.02
@@ -230,14 +275,27 @@ class Evaluation(_Model):
     """What is measured on a cell's checkpoints, through lm-eval."""
 
     tasks: Annotated[list[Name], Field(min_length=1, max_length=64)] = ["micro"]
+    """Held-out tasks (`harness tasks`); the first one gives the learning curve."""
     greedy: bool = True
+    """Measure the greedy answer."""
     k: Annotated[int, Field(ge=0, le=1024)] | None = 4
     """Samples per question at temperature 1 for avg@k; 0 leaves it out, null takes each task's own (32 for AIME)."""
     limit: Positive | None = None
+    """Questions of each task, evenly over its skills, levels and subjects, the same in every cell and lab; null for all."""
     max_new_tokens: Positive | None = None
+    """Tokens of the longest answer in evaluation; null takes each task's own (micro 44, gsm8k 1,024, math500 3,072)."""
     curve_every: Annotated[int, Field(ge=0, le=1_000_000)] = 15
     """Held-out accuracy every so many steps, for learning curves; 0 is never."""
-    curve_prompts: Positive = 120
+    curve_prompts: Positive = CURVE_PROMPTS
+    """Questions of the first task for one point of the curve; never more than `limit`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _curve_within_limit(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict) or not isinstance(limit := raw.get("limit"), int):
+            return raw
+        asked = raw.get("curve_prompts", CURVE_PROMPTS)
+        return {**raw, "curve_prompts": min(asked, limit)} if isinstance(asked, int) and limit >= 1 else raw
 
     @model_validator(mode="after")
     def _something(self) -> Evaluation:
@@ -280,20 +338,32 @@ class Suite(_Model):
     """The whole file."""
 
     name: Name
+    """Of its results folder; by default the file's name."""
     title: Annotated[str, Field(max_length=300)] = ""
+    """For headings."""
     engine: Name = "embedded"
+    """`embedded` (one process) or `openrlhf` (Ray; docs/openrlhf.md)."""
     engine_options: dict[str, Any] = {}
+    """Settings of the engine, below."""
     baseline: Name = "independent"
+    """The variant to which gains are differences."""
     groups: Annotated[list[Group], Field(min_length=1, max_length=256)]
+    """Groups of policies."""
     regimes: Annotated[list[Variant], Field(min_length=1, max_length=256)]
+    """Variants: a regime's name, or a mapping with options."""
     seeds: Annotated[list[Seed], Field(min_length=1, max_length=1000)]
+    """Every regime is trained once for each; intervals are over them."""
     keep: Keep = "last"
     """Weights of a finished cell: of the last step, of the best point of each policy's learning curve, or none. What is evaluated
     is always the last step; results do not depend on it."""
     training: Training = Training()
+    """One cell's run."""
     evaluation: Evaluation = Evaluation()
+    """What is measured."""
     sharing: Sharing = Sharing()
+    """For all variants without their own."""
     tune: Tune | None = None
+    """Settings are searched first, under the same budget for every regime and the baseline (docs/tuning.md)."""
 
     @model_validator(mode="before")
     @classmethod

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from harness.experience.answers import Prompt
+from harness.suite.schema import Style
 
-Style = Literal["raw", "zero-shot", "few-shot"]
+__all__ = ["Documents", "Example", "Style", "Task"]
 
 
 class Documents(Protocol):
@@ -31,7 +32,8 @@ class Task:
 
     documents: loads the prompts; `Prompt.text` is the bare problem.
     styles: how it can be asked, the default first. `raw` the problem itself; `zero-shot` with an instruction, as in
-        training, in the chat template of a policy that has one; `few-shot` worked examples, for base models.
+        training; `few-shot` after worked examples, for base models. Any of them goes through a policy's chat template.
+    frame: a problem between worked examples, up to where its solution begins.
     k: default number of samples per document for avg@k. size: expected documents. checksum: SHA-256 of its file in a data
     folder; None where the task is generated.
     """
@@ -48,16 +50,25 @@ class Task:
     checksum: str | None = None
     instruction: str = "Please reason step by step, and put your final answer within \\boxed{}."
     examples: tuple[Example, ...] = field(default=(), repr=False)
+    frame: str = "Problem: {}\nSolution:"
 
     def render(self, prompt: Prompt, style: Style) -> str:
         """What a policy reads, before its chat template."""
         if style == "raw":
             return prompt.text
+        problem = self._bare(prompt.text)
         if style == "zero-shot":
-            return f"{prompt.text}\n\n{self.instruction}"
-        shots = "".join(f"Problem: {shot.problem}\nSolution: {shot.solution}\n\n" for shot in self.examples)
-        return f"{shots}Problem: {prompt.text}\nSolution:"
+            return f"{problem}\n\n{self.instruction}"
+        shots = "".join(f"{self.frame.format(shot.problem)} {shot.solution}\n\n" for shot in self.examples)
+        return shots + self.frame.format(problem)
 
     def stop(self, style: Style) -> tuple[str, ...]:
-        """Strings that end an answer."""
-        return ("\n\nProblem:", "\nProblem:") if style == "few-shot" else ()
+        """Strings that end an answer: a base model goes on with the next problem."""
+        head = self.frame.partition("{")[0].strip()
+        return (f"\n\n{head}", f"\n{head}") if style == "few-shot" else ()
+
+    def _bare(self, text: str) -> str:
+        """The problem alone, of a prompt in its frame or with the instruction."""
+        head, _, tail = self.frame.partition("{}")
+        text = text.removesuffix(f"\n\n{self.instruction}")
+        return text[len(head) : -len(tail)] if text.startswith(head) and text.endswith(tail) else text

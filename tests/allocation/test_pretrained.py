@@ -63,3 +63,12 @@ def test_bf16_is_planned_faster_on_a_core(shape: ModelShape) -> None:
     on = device("CORE")
     half, full = (embedded.phases(cell(shape, p), on, gpu=False) for p in ("bf16", "fp32"))
     assert full.train == pytest.approx(embedded.BF16_GAIN * half.train, rel=0.1)
+
+
+def test_jobs_are_processes_however_many_cores_each_has() -> None:
+    jobs = [WorkerDemand(f"{i}", "large", 100.0, 1 << 30, cores=2) for i in range(4)]
+    plan = plan_workers(4, jobs, parse("8cpu-32G"), workers=1)
+    assert plan.feasible, plan.shortfall
+    assert (plan.resources.workers, plan.resources.cores_used, plan.predicted.wall_seconds) == (1, 2, 400.0)
+    mixed = [*jobs, *(WorkerDemand(f"s{i}", "small", 10.0, 1 << 30) for i in range(9))]
+    assert plan_workers(13, mixed, parse("8cpu-32G"), workers=2).resources.workers == 2

@@ -132,6 +132,14 @@ def evaluate(harness: Place) -> None:
     folder = next((harness.root / "results" / "tiny").glob("*/checkpoint/a"))
     found = harness.json("eval", folder, "--tasks", "micro", "--limit", 3, "--k", 0, "--results", "elsewhere")
     assert [(m["name"], m["documents"]) for m in found["metrics"]] == [("greedy", 3)]
+    more = ("--limit", 3, "--k", 0, "--results", "elsewhere")
+    shown = harness.json("eval", folder, "--few-shot", "--max-new-tokens", 2, *more)
+    assert shown["folder"] != found["folder"], "another measurement"
+    assert shown["answers"].endswith("without a box")
+    query = "SELECT min(prompt LIKE 'Q: %boxed%'), max(tokens) FROM samples WHERE cell = '%s'"
+    told = harness.json("sql", query.replace("%s", Path(shown["folder"]).name), "--results", "elsewhere")["rows"]
+    assert told == [[True, 2]]
+    harness("eval", folder, "--chat", *more, code=2)
 
 
 def logs(harness: Place) -> None:
@@ -164,6 +172,20 @@ def bandit(harness: Place) -> None:
 def new_regime(harness: Place) -> None:
     assert "pip install -e best-of-peers" in harness("new-regime", "best-of-peers")
     assert (harness.root / "best-of-peers" / "best_of_peers.py").is_file()
+
+
+def new_suite(harness: Place) -> None:
+    """Two folders to a suite that runs as the command says."""
+    said = harness("new-suite", "--models", "llama", "qwen", "--task", "micro", "-o", "pair.yaml")
+    assert "pair.yaml: written, 12 cells" in said
+    assert "harness run pair.yaml" in said
+    text = (harness.root / "pair.yaml").read_text()
+    harness("new-suite", "--models", "llama", "qwen", "-o", "pair.yaml", code=2)
+    assert (harness.root / "pair.yaml").read_text() == text, "what is there stays"
+    trial = ["training.steps=1", "seeds=[1]", "evaluation.limit=3", "regimes=[independent]", "training.prompts=2"]
+    assert harness.json("plan", "pair.yaml")["feasible"]
+    done = harness("run", "pair.yaml", "--jobs", 1, *(word for setting in trial for word in ("--set", setting)))
+    assert "independent" in done
 
 
 def export(harness: Place) -> None:
@@ -209,7 +231,7 @@ def leaderboard(harness: Place) -> None:
 STARTED: dict[str, Callable[[Place], None]] = {
     "run": run, "plan": plan, "submit": submit, "status": status, "logs": logs, "show": show, "regimes": regimes, "tasks": tasks,
     "engines": engines, "data": data, "eval": evaluate, "convert": convert, "rescore": rescore, "sql": sql,
-    "bandit": bandit, "new-regime": new_regime, "export": export, "import": import_, "doctor": doctor,
+    "bandit": bandit, "new-suite": new_suite, "new-regime": new_regime, "export": export, "import": import_, "doctor": doctor,
     "leaderboard": leaderboard,
 }  # fmt: skip
 

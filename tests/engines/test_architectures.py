@@ -5,29 +5,49 @@ Windows are shorter than the prompts, so that sampling, prefixes and teacher for
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Cohere2Config,
+    Exaone4Config,
+    FalconConfig,
     Gemma2Config,
     Gemma3TextConfig,
+    GemmaConfig,
     GPT2Config,
+    GPTJConfig,
     GPTNeoXConfig,
+    GraniteConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
+    NemotronConfig,
+    Olmo2Config,
+    Olmo3Config,
+    OPTConfig,
+    Phi3Config,
+    PhiConfig,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
     RwkvConfig,
+    SmolLM3Config,
+    Starcoder2Config,
 )
 
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_tokenizer
+from harness.engines.embedded.loading import check_layers
 from harness.engines.protocol import Sampling
 from harness.errors import EngineError
 
+ROOT = Path(__file__).parents[2]
 WINDOW, NEW = 7, 24
 SIZES = {
     "hidden_size": 48,
@@ -53,6 +73,28 @@ CONFIGS = {
     "gemma3": (Gemma3TextConfig, GEMMA | {"layer_types": MIXED}),
     "mistral": (MistralConfig, SIZES | GROUPED | {"sliding_window": WINDOW}),
     "neox": (GPTNeoXConfig, SIZES),
+    "gemma": (GemmaConfig, SIZES | GROUPED),
+    "smollm3": (SmolLM3Config, SIZES | {"num_key_value_heads": 2}),
+    "phi": (PhiConfig, SIZES | {"num_key_value_heads": 2}),
+    "phi3": (Phi3Config, SIZES | {"num_key_value_heads": 2, "sliding_window": WINDOW}),
+    "olmo2": (Olmo2Config, SIZES | {"num_key_value_heads": 2}),
+    "olmo3": (Olmo3Config, SIZES | {"num_key_value_heads": 2, "sliding_window": WINDOW}),
+    "granite": (GraniteConfig, SIZES | {"num_key_value_heads": 2}),
+    "exaone4": (Exaone4Config, SIZES | GROUPED | {"sliding_window": WINDOW}),
+    "cohere2": (Cohere2Config, SIZES | GROUPED | {"sliding_window": WINDOW}),
+    "starcoder2": (Starcoder2Config, SIZES | {"num_key_value_heads": 2, "sliding_window": WINDOW}),
+    "falcon": (FalconConfig, {"num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 48, "alibi": False}),
+    "opt": (
+        OPTConfig,
+        {"hidden_size": 48, "ffn_dim": 96, "num_hidden_layers": 4, "num_attention_heads": 4, "word_embed_proj_dim": 48}
+        | {"max_position_embeddings": 128, "dropout": 0.0, "init_std": 0.2},
+    ),
+    "nemotron": (NemotronConfig, SIZES | GROUPED),
+    "qwen3_moe": (
+        Qwen3MoeConfig,
+        SIZES | GROUPED | {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2},
+    ),
+    "mixtral": (MixtralConfig, SIZES | GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "gpt2": (
         GPT2Config,
         {"n_embd": 48, "n_layer": 4, "n_head": 4, "n_positions": 128, "initializer_range": 0.2}
@@ -127,3 +169,18 @@ def test_what_is_neither_full_nor_sliding_is_refused_by_name(tmp_path):
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     with pytest.raises(EngineError, match=r"recurrent layers \(rwkv\)"):
         EmbeddedEngine("a", tmp_path, device="cpu")
+
+
+def test_the_table_of_architectures_is_current_and_claims_no_more_than_is_compared_here():
+    spec = importlib.util.spec_from_file_location("architectures", ROOT / "tools" / "architectures.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert set(tool.VERIFIED) == {make.model_type for make, _ in CONFIGS.values()}
+    assert "opens" not in [tool.verdict(kind) for kind in tool.NAMED]
+    text = tool.PAGE.read_text("utf-8")
+    assert tool.page(text) == text, "run: python tools/architectures.py"
+
+
+def test_attention_of_its_own_is_refused_before_weights_are_read(tmp_path):
+    with pytest.raises(EngineError, match=r"attention of its own \(gptj\)"):
+        check_layers(tmp_path, GPTJConfig(n_layer=1))

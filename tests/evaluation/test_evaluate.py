@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import socket
 from dataclasses import replace
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ from harness.evaluation.run import evaluate
 from harness.evaluation.samples import EvaluationSample
 from harness.experience.answers import Prompt
 from harness.tasks.registry import EVALUATION_SETS, get_task
+from harness.tasks.task import Style
 from harness.verification.verifier import Verifier
 
 
@@ -113,6 +115,39 @@ def test_hf_and_the_embedded_engine_give_the_same_texts_and_score(checkpoint: Pa
     assert 0 < results[0].metric("micro", "greedy").value < 1
 
 
+TEMPLATE = (
+    "{% for m in messages %}User: {{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}Answer:{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def talking(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint with a chat template."""
+    folder = tmp_path_factory.mktemp("talking") / "talking"
+    shutil.copytree(checkpoint, folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
+@pytest.mark.parametrize("style", ["raw", "zero-shot", "few-shot"])
+def test_every_back_end_goes_through_the_chat_template_in_every_style(
+    style: Style, talking: Path, verifier: Verifier
+) -> None:
+    task = get_task("micro", per_skill=1)
+    for chat in (True, False):
+        by_backend = {
+            backend: evaluate(
+                open_lm(backend, talking, chat=chat), [task], verifier=verifier, metrics=["greedy"], style=style, chat=chat,
+                max_new_tokens=8,
+            ).samples
+            for backend in ("embedded", "hf")
+        }  # fmt: skip
+        bare = [task.render(p, style) for p in task.documents(None)]
+        read = [f"User: {text}\nAnswer:" if chat else text for text in bare]
+        assert [s.prompt for s in by_backend["embedded"]] == [s.prompt for s in by_backend["hf"]] == read
+        assert [s.text for s in by_backend["embedded"]] == [s.text for s in by_backend["hf"]]
+
+
 def _echoes(checkpoint: Path, verifier: Verifier):  # type: ignore[no-untyped-def]
     """Micro prompts whose golds are, every other time, what the untrained model happens to say: some right, some wrong."""
     task = get_task("micro", per_skill=2)
@@ -144,8 +179,8 @@ def test_a_stop_string_ends_an_answer_and_long_prompts_lose_their_beginning(
 
 
 def test_refusals(checkpoint: Path, engine: EmbeddedEngine, verifier: Verifier, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no prompt style 'few-shot'"):
-        evaluate(EngineLM(engine), [get_task("micro")], verifier=verifier, style="few-shot")
+    with pytest.raises(UsageError, match="no prompt style 'raw'"):
+        evaluate(EngineLM(engine), [get_task("gsm8k")], verifier=verifier, style="raw")
     with pytest.raises(UsageError, match="no checkpoint"):
         open_lm("hf", tmp_path)
     with pytest.raises(UsageError, match="embedded, hf, vllm"):

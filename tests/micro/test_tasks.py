@@ -7,6 +7,7 @@ import operator
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import islice
 from random import Random
 from zlib import crc32
@@ -16,7 +17,9 @@ import pytest
 from harness.engines.embedded.mixture import draw_examples
 from harness.engines.embedded.presets import PRESETS, Mixture
 from harness.errors import DataError, UsageError
+from harness.experience.answers import Prompt
 from harness.tasks.micro import LEVELS, SKILLS, draw_fact, evaluation_problems, evaluation_prompts, training_prompts
+from harness.tasks.registry import get_task
 
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 
@@ -36,6 +39,32 @@ def value(expression: str) -> int:
 def question_value(question: str) -> int:
     numbers = re.findall(r"\d+", question)
     return sum(map(int, numbers)) if "has" in question else value(question)
+
+
+def test_micro_can_be_asked_for_what_is_scored_and_its_default_stays() -> None:
+    task = get_task("micro")
+    question = evaluation_prompts()[0]
+    assert task.styles[0] == "raw"
+    assert task.render(question, "raw") == question.text
+    bare = question.text.removeprefix("Q: ").removesuffix("\nA:")
+    asked = task.render(question, "zero-shot")
+    assert asked == f"{bare}\n\n{task.instruction}"
+    assert "\\boxed{}" in asked
+    shown = task.render(question, "few-shot")
+    assert shown.endswith(f"\n\n{question.text}")
+    assert shown.count("\\boxed{") == len(task.examples) == len(SKILLS)
+    assert task.stop("few-shot")[0] == "\n\nQ:"
+    assert not [e for e in task.examples if crc32(e.problem.encode()) % 8 == 0], "held out"
+
+
+def test_what_is_asked_can_be_asked_otherwise() -> None:
+    """Training pools hold prompts in one style; a policy may be asked in another."""
+    task = get_task("gsm8k")
+    prompt = Prompt("a", "How many?", "3")
+    zero = replace(prompt, text=task.render(prompt, "zero-shot"))
+    few = replace(prompt, text=task.render(prompt, "few-shot"))
+    assert task.render(zero, "few-shot") == few.text
+    assert task.render(zero, "zero-shot") == zero.text
 
 
 @pytest.mark.parametrize("skill", SKILLS)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from harness.errors import Fault, TrainingError
-from harness.session.health import check_loss, check_trained
-from harness.store.diagnosis import Trouble
+from harness.session.health import Watch, check_loss, check_trained
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import read_manifest
 from harness.store.rows import StepRow
+from harness.store.symptoms import ADVICE, Sums, Trouble, figures, judge
 
 from .command import harness
 from .running import run
@@ -101,7 +101,7 @@ def test_answers_that_are_all_cut_off(suite_file: Path, tmp_path: Path) -> None:
     told = doctor("tiny", tmp_path)
     assert told == doctor(folder, tmp_path / "elsewhere"), "a cell's folder says where its results are"
     assert told["", Trouble.MISSING].startswith("all truncated: a: all 64")
-    assert told["a", Trouble.TRUNCATION] == "100% of 64 answers in steps 4 to 4 were cut off"
+    assert told["a", Trouble.ENDLESS] == "all 64 answers in steps 4 to 4 were cut off, none ended by itself"
     assert told["b", Trouble.ALL_FAIL] == "none of 64 answers in steps 4 to 4 is right"
     assert told["b", Trouble.UNUSED].endswith("peer answers were let in, none gave a gradient")
     code, out, _ = harness("doctor", folder)
@@ -191,3 +191,63 @@ def test_bad_luck_is_no_collapse(tmp_path: Path) -> None:
             check_loss("a", 3, loss)
         assert caught.value.fault is fault
     check_loss("a", 3, -50.0)
+
+
+def sums(**counts: int) -> Sums:
+    healthy = {"answers": 100, "right": 30, "wrong": 70, "invalid": 0, "truncated": 0}
+    return Sums(policy="a", first=1, last=4, **{**healthy, **counts})
+
+
+@pytest.mark.parametrize(
+    ("counts", "troubles"),
+    [
+        ({}, []),
+        ({"own": 100, "active": 40}, []),
+        ({"own": 100, "active": 5}, [Trouble.ZERO_VARIANCE]),
+        ({"right": 0, "wrong": 100}, [Trouble.ALL_FAIL]),
+        ({"right": 0, "wrong": 100, "truncated": 100}, [Trouble.ENDLESS, Trouble.ALL_FAIL]),
+        ({"truncated": 60}, [Trouble.TRUNCATION]),
+        ({"right": 0, "wrong": 100, "empty": 70}, [Trouble.EMPTY, Trouble.ALL_FAIL]),
+        ({"unboxed": 70}, [Trouble.UNBOXED]),
+        ({"right": 100, "wrong": 0}, [Trouble.ALL_PASS]),
+    ],
+)
+def test_what_is_wrong_comes_with_its_cause_first_and_with_advice(
+    counts: dict[str, int], troubles: list[Trouble]
+) -> None:
+    found = list(judge(sums(**counts)))
+    assert [trouble for trouble, _ in found] == troubles
+    assert all(ADVICE[trouble] and "steps 1 to 4" in words for trouble, words in found)
+
+
+def test_the_line_of_figures() -> None:
+    line = figures(sums(own=100, active=30, truncated=5, unboxed=2))
+    assert line == "30% right, 30% of own answers gave a gradient, 5% cut off, 0% empty, 2% without a box"
+
+
+def test_a_watch_says_each_thing_once_and_nothing_of_few_answers() -> None:
+    watch = Watch()
+
+    def step(n: int, answers: int, empty: int) -> list[str]:
+        found = watch.hear(StepRow(policy="a", step=n, wrong=answers, answers=answers, empty=empty), [])
+        return [line for _, line in found]
+
+    assert step(1, 16, 16) == []
+    empty, wrong = step(2, 16, 16)
+    assert empty.startswith("a: empty answers: 100% of 32 answers in steps 1 to 2 are empty; `chat: true`")
+    assert wrong.startswith("a: all fail: none of 32 answers")
+    assert step(3, 64, 64) == []
+
+
+def test_a_run_says_during_and_after_it_how_each_policy_does(suite_file: Path, tmp_path: Path) -> None:
+    settings = ("regimes=[independent]", "seeds=[3, 4]", *FAST[:2], "training.max_new_tokens=1")
+    more = [x for o in settings for x in ("--set", o)]
+    code, _, err = harness("run", suite_file, "--results", tmp_path, "--jobs", 1, *more)
+    assert code == 0, err
+    assert "pair/independent/3: a: no end: all 36 answers in steps 1 to 1 were cut off, none ended by itself" in err
+    assert err.count(": a: no end: ") == 1, "not again for the next cell"
+    after = " ".join(err.split("Health")[1].split())
+    assert "pair/a: 0% right" in after
+    assert "100% cut off" in after
+    assert "no end (2 cells, e.g. pair/independent/3): all 36 answers in steps 4 to 4 were cut off" in after
+    assert ADVICE[Trouble.ENDLESS] in after

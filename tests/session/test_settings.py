@@ -8,10 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from harness.engines.embedded.families import build_model, build_tokenizer
+from harness.errors import SuiteError
+from harness.experience.answers import Prompt
 from harness.session.exchanges import edges
 from harness.session.manifests import base_manifest
 from harness.session.models import micro_spec
 from harness.session.prepare import prepare
+from harness.tasks.registry import get_task
 
 from .running import rows, run
 
@@ -52,7 +55,8 @@ def novice(tmp_path_factory):
 def test_only_the_one_side_speaks(suite_file, folders, novice, tmp_path, direction, author, receiver):
     """Strength is measured on the base policies: a was trained, b never was, and the suite says nothing of it."""
     suite_file.write_text(suite_file.read_text().replace(str(folders["qwen"]), str(novice)))
-    settings = [f"sharing.direction={direction}", "evaluation.curve_prompts=120", "training.measure_every=0"]
+    settings = [f"sharing.direction={direction}", "training.measure_every=0"]
+    settings += ["evaluation.limit=120", "evaluation.curve_prompts=120"]
     done = run(suite_file, tmp_path / "results", settings, only="*/naive/*")
     found = rows(done, done.cells[0], "exchanges")
     assert {(r["author"], r["receiver"]) for r in found} == {(author, receiver)}
@@ -96,3 +100,32 @@ def test_a_base_for_each_seed(tmp_path):
     assert len({micro_spec(own, seed).key for seed in (1, 2)} | {micro_spec(shared, 1).key}) == 3
     assert micro_spec(shared, 1) == micro_spec(shared, 2)
     assert [base_manifest(b).seed for b in prepared.bases[:2]] == [1, 2]
+
+
+def test_each_policy_is_asked_in_its_own_style(suite_file, tmp_path):
+    """The questions are the same; what each policy reads of them, in training and in evaluation, is its own."""
+    settings = [
+        "groups[0].policies[0].style=few-shot",
+        "training.measure_every=0",
+        "training.kl=0.1",
+        "training.steps=2",
+    ]
+    done = run(suite_file, tmp_path / "results", settings, only="*/naive/*")
+    task = get_task("micro")
+    shots = task.render(Prompt("", "Q: \nA:", ""), "few-shot").removesuffix("Q: \nA:")
+    assert "\\boxed" in shots
+    samples, traces = rows(done, done.cells[0], "samples"), rows(done, done.cells[0], "traces")
+    for found, who in ((samples, "policy"), (traces, "receiver")):
+        asked = {name: {r["prompt"] for r in found if r[who] == name} for name in ("a", "b")}
+        assert asked["a"], who
+        assert all(shots[-60:] in text for text in asked["a"]), "a long one loses its beginning in evaluation"
+        assert all(text.startswith("Q: ") and "boxed" not in text for text in asked["b"])
+    assert {r["prompt"].rpartition("\n\n")[2] for r in samples if r["policy"] == "a"} == {
+        r["prompt"] for r in samples if r["policy"] == "b"
+    }
+
+
+def test_a_style_that_a_task_does_not_offer(suite_file, tmp_path):
+    settings = ["groups[0].policies[1].style=raw", "evaluation.tasks=[micro, gsm8k]"]
+    with pytest.raises(SuiteError, match=r"policies\[1\]\.style: gsm8k \(evaluation\.tasks\[1\]\) cannot be asked raw"):
+        prepare(str(suite_file), tmp_path, overrides=settings)

@@ -10,7 +10,9 @@ import pytest
 
 from harness.errors import SuiteError
 from harness.session.prepare import prepare
+from harness.suite.cells import keyed
 from harness.suite.load import load, shipped
+from harness.suite.schema import Evaluation, Policy
 
 GOOD = """
 name: x
@@ -159,3 +161,18 @@ def test_command_line_says_one_line_and_exits_2(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"harness: {tmp_path}/x.yaml: groups[0].policies[1].model: ")
     assert done.stderr.count("\n") == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.yaml"]
+
+
+def test_a_curve_asks_no_more_than_the_limit() -> None:
+    assert Evaluation().curve_prompts == 120
+    assert Evaluation(limit=40).curve_prompts == 40
+    assert Evaluation(limit=40, curve_prompts=100).curve_prompts == 40
+    assert Evaluation(limit=400).curve_prompts == 120
+    assert Evaluation(limit=40, curve_prompts=7).curve_prompts == 7
+
+
+def test_a_style_that_nobody_chose_is_no_part_of_a_key() -> None:
+    """Cells from before there were styles keep their keys; a chosen one is another cell."""
+    plain = Policy(name="a", model="micro/llama").model_dump(mode="json")
+    assert keyed(plain) == keyed({name: value for name, value in plain.items() if name != "style"})
+    assert keyed({**plain, "style": "raw"}) != keyed(plain)

@@ -26,6 +26,7 @@ from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateRepor
 from harness.errors import CheckpointError, EngineError
 from harness.experience.answers import Prompt
 from harness.learning.terms import Term, TermAnswer
+from harness.phases import inside
 
 CACHE_BYTES = 2 << 30
 """Keys and values that one sampling batch may hold."""
@@ -108,6 +109,10 @@ class EmbeddedEngine:
         """The model itself, in evaluation mode."""
         return self._policy.model
 
+    def reads(self, prompt: Prompt) -> str:
+        """See `PolicyEngine.reads`."""
+        return self._policy.vocabulary.reads(prompt)
+
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
@@ -144,7 +149,10 @@ class EmbeddedEngine:
         scores = [np.zeros(0, np.float32) for _ in answers]
         asked = [index for index, answer in enumerate(answers) if len(answer)]
         requests = [self._request(place[prompts[index].id], answers[index]) for index in asked]
+        scored = 0
         for piece in microbatches(ids, requests, self._micro_tokens):
+            scored += len(piece)
+            inside(f"answer {scored}/{len(requests)}")
             for index, values in zip(piece, self._logprobs(ids, [requests[i] for i in piece]), strict=True):
                 scores[asked[index]] = values.cpu().numpy()
         return scores
@@ -155,7 +163,10 @@ class EmbeddedEngine:
 
         def forward(answers: Sequence[TermAnswer]) -> Iterator[tuple[Sequence[int], Sequence[Tensor], int]]:
             requests = [self._request(place[answer.prompt_id], answer.tokens) for answer in answers]
+            passed = 0
             for piece in microbatches(ids, requests, self._micro_tokens):
+                passed += len(piece)
+                inside(f"answer {passed}/{len(requests)}")
                 asked = [requests[index] for index in piece]
                 tokens = sum(len(r.tokens) for r in asked) + sum(len(ids[p]) for p in {r.prompt for r in asked})
                 yield piece, self._logprobs(ids, asked), tokens

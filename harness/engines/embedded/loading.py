@@ -111,6 +111,8 @@ def check_layers(folder: Path, config: PretrainedConfig) -> None:
         kinds_of_layers(config)
         if getattr(kind, "_is_stateful", False):
             raise EngineError(f"recurrent layers ({config.model_type}); the engine runs full and sliding attention")
+        if not getattr(kind, "_supports_sdpa", True):
+            raise EngineError(f"attention of its own ({config.model_type}); the engine brings its kernels and masks")
         if getattr(config, "use_bidirectional_attention", False):
             raise EngineError("layers that look ahead; the engine runs causal attention")
     except EngineError as error:

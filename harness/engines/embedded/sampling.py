@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.engines.embedded.masks import by_layer, causal, kinds_of_layers, left_pad, positions
+from harness.phases import inside
 
 COMPACTION = 0.25
 """Share of finished rows at which they are dropped: a compaction copies the cache, a finished row costs a full one."""
@@ -139,6 +140,7 @@ def draw(
     done = torch.zeros(answers, dtype=torch.bool, device=device)
 
     for step in range(max_new_tokens):
+        inside(f"token {step + 1}/{max_new_tokens}")
         token, logprob = _choose(logits, chance[rows, step], temperature, forbidden)
         tokens[rows, step], logprobs[rows, step] = token, logprob
         done |= torch.isin(token, stop)

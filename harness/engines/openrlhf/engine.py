@@ -126,6 +126,10 @@ class OpenRLHFEngine:
             self._used = sum(self._gather(calls, "counting CPU time", METER_SECONDS, watch=[]))
         return self._used
 
+    def reads(self, prompt: Prompt) -> str:
+        """See `PolicyEngine.reads`."""
+        return self._vocabulary.reads(prompt)
+
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:

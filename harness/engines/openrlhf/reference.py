@@ -58,6 +58,10 @@ class Base(Frozen):
     def gpus(self) -> int:
         return self._engine.gpus
 
+    def reads(self, prompt: Prompt) -> str:
+        """See `PolicyEngine.reads`."""
+        return self._engine.reads(prompt)
+
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:

@@ -18,11 +18,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Layout, precision and patience of one policy.
 
     dtype: of weights and activations; `fp32` also keeps fp32 gradients (parity, micro models), `bf16` has fp32 masters.
+    zero_stage: DeepSpeed's, what is cut over the ranks: nothing, moments and gradients, weights too.
     trainers: DeepSpeed ranks. rollout_engines: vLLM engines, each on `tensor_parallel` devices.
+    tensor_parallel: devices over which each of them cuts its weights.
     colocate: rollout engines share the trainers' devices; otherwise they have their own.
     sleep: trainers and rollout engines that share devices take turns in their memory instead of standing side by side in it.
     share_devices: all policies of a cell have the same devices and take turns on them; None leaves that to the plan.
     enforce_eager: no CUDA graphs in vLLM; None says so only where there is no CUDA.
+    attention: the trainers' kernel. gradient_checkpointing: activations are computed again backward, to save memory.
     micro_batch_tokens: padded tokens of one forward and backward pass per rank.
     rollout_memory: share of a device's memory that a vLLM engine may take. rollout_sequences: answers it decodes at once.
     max_length: longest prompt and answer together, in tokens; None takes the model's own limit.

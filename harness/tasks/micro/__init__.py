@@ -7,6 +7,7 @@ from harness.tasks.micro.prompts import (
     evaluation_problems,
     evaluation_prompts,
     training_prompts,
+    worked_examples,
 )
 
 __all__ = [
@@ -21,4 +22,5 @@ __all__ = [
     "evaluation_problems",
     "evaluation_prompts",
     "training_prompts",
+    "worked_examples",
 ]

@@ -65,6 +65,11 @@ def evaluation_prompts(per_skill: int = 40, *, hinted: bool = False) -> list[Pro
     return [as_prompt(problem, hinted=hinted) for problem in evaluation_problems(per_skill)]
 
 
+def worked_examples() -> list[Problem]:
+    """One training problem of each skill, always the same, to stand before a base model's question."""
+    return _distinct(Random(_EVALUATION_SEED), list(SKILLS), "all")
+
+
 def _distinct(rng: Random, order: Sequence[str], part: str) -> list[Problem]:
     """One problem per entry of `order`, no question twice. A small prompt space ends in an error, not a short set."""
     unknown = [name for name in order if name not in SKILLS]

@@ -1,0 +1,227 @@
+"""`harness new-suite --models A B`: a suite for two models, with settings that fit their sizes and the task, each explained.
+
+The rates and batches are those of published runs on models of these sizes (docs/pretrained.md), rounded; nothing is measured here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.allocation.models import MICRO, load_config, load_shape
+from harness.allocation.precision import chosen, cpu_bf16
+from harness.errors import UsageError
+from harness.tasks.registry import get_task
+from harness.tasks.training import pool_digest
+
+EVALUATED = {"math": "math500"}
+"""By training task, where it is not the task of the same name."""
+CHATTY = re.compile(r"(?i)(instruct|chat|(^|[-_])it($|[-_]))")
+"""In the name of a hub model whose tokenizer is not on this machine."""
+EMBEDDED_PARAMETERS = 1.6e9
+"""The largest model that one device trains whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Settings for models up to so many parameters. tokens: of the longest answer, by training task; `other` for the rest."""
+
+    parameters: float
+    rate: float
+    prompts: int
+    rollouts: int
+    steps: int
+    tokens: Mapping[str, int]
+
+
+SIZES = (
+    Sizes(5e7, 1e-4, 16, 8, 45, {"micro": 44, "other": 128}),
+    Sizes(5e8, 1e-5, 8, 8, 40, {"micro": 96, "gsm8k": 256, "other": 384}),
+    Sizes(2e9, 3e-6, 16, 8, 60, {"micro": 192, "gsm8k": 400, "other": 1024}),
+    Sizes(float("inf"), 1e-6, 64, 8, 60, {"micro": 512, "gsm8k": 768, "other": 3072}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One of the two, as far as its config tells. tokens: positions that its config allows, 0 where it does not say."""
+
+    name: str
+    model: str
+    parameters: int
+    chat: bool
+    half: bool
+    positions: int
+
+    @property
+    def micro(self) -> bool:
+        return self.model.startswith(MICRO)
+
+
+def draft(models: Sequence[str], task: str, name: str) -> str:
+    """The text of a suite called `name` for `models`, folders or hub names, trained on `task`.
+
+    Raises
+    ------
+    UsageError
+        A model's config cannot be had or used, or the same model stands twice.
+    PluginError
+        There is no such training task.
+    """
+    pool_digest(task)
+    read = [_read(model) for model in models]
+    if len({m.model for m in read}) < len(read):
+        raise UsageError(f"--models: {read[0].model} stands twice; give two different models")
+    names = [m.name for m in read]
+    named = [m.name if names.count(m.name) == 1 else f"{m.name}-{i + 1}" for i, m in enumerate(read)]
+    largest = max(m.parameters for m in read)
+    sizes = next(s for s in SIZES if largest <= s.parameters)
+    evaluated = EVALUATED.get(task, task)
+    room = min((m.positions for m in read if m.positions), default=1 << 20)
+    tokens = min(sizes.tokens.get(task, sizes.tokens["other"]), get_task(evaluated).max_new_tokens, room // 2)
+    if task == "micro" and largest > SIZES[0].parameters:
+        tokens = min(sizes.tokens["micro"], room // 2)
+    embedded = largest <= EMBEDDED_PARAMETERS
+    fast = bool(cpu_bf16()) or _gpu()
+    dtype = "bf16" if (fast or not embedded) and all(m.half for m in read if not m.micro) else "fp32"
+    values = {
+        "name": name,
+        "title": " x ".join(named),
+        "engine": "embedded" if embedded else "openrlhf",
+        "why_engine": "one process here, on a CPU or one GPU" if embedded else "Ray, DeepSpeed and vLLM on GPUs (docs/openrlhf.md)",
+        "options": f"{{dtype: {dtype}}}" if embedded else f"{{dtype: bf16, max_length: {tokens + 1024}}}",
+        "why_options": "bf16 where the machine multiplies it fast (`harness doctor`), else fp32"
+        if embedded
+        else "max_length: tokens of prompt and answer together",
+        "policies": "\n".join(_policy(m, n, task) for m, n in zip(read, named, strict=True)),
+        "task": task,
+        "tokens": tokens,
+        "rate": f"{sizes.rate:.0e}".replace("e-0", ".0e-"),
+        "prompts": sizes.prompts,
+        "rollouts": sizes.rollouts,
+        "steps": sizes.steps,
+        "sample": sizes.prompts * sizes.rollouts,
+        "largest": _figure(largest),
+        "evaluated": evaluated,
+        "limit": 60 if largest <= SIZES[1].parameters else 200,
+        "curve": max(1, sizes.steps // 4),
+        "curve_prompts": 30 if largest <= SIZES[1].parameters else 100,
+    }  # fmt: skip
+    return TEXT.format(**values)
+
+
+def _read(given: str) -> Model:
+    shape = load_shape(given)
+    if given.startswith(MICRO):
+        return Model(given.removeprefix(MICRO), given, shape.parameters, False, False, 0)
+    config: Mapping[str, Any] = load_config(given)
+    folder = Path(given).expanduser()
+    model = str(folder.resolve()) if folder.is_dir() else given
+    positions = config.get("max_position_embeddings") or config.get("n_positions") or 0
+    name = re.sub(r"[^a-z0-9.+-]+", "-", Path(model).name.lower()).strip("-.+")[:48] or "model"
+    half = chosen(config, fast=True) == "bf16"
+    return Model(name, model, shape.parameters, _chats(model), half, positions if isinstance(positions, int) else 0)
+
+
+def _chats(model: str) -> bool:
+    """Whether prompts go through a chat template: by the tokenizer's files where they are at hand, else by the name."""
+    if os.path.isdir(model):
+        return _templated(Path(model))
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(model, "tokenizer_config.json")
+    if isinstance(found, str):
+        return _templated(Path(found).parent)
+    return bool(CHATTY.search(model.rsplit("/", 1)[-1]))
+
+
+def _templated(folder: Path) -> bool:
+    from harness.engines.folder import has_template
+
+    return has_template(folder)
+
+
+def _gpu() -> bool:
+    from harness.allocation.inventory import local
+
+    return any(node.gpus for node in local().nodes)
+
+
+def _policy(model: Model, name: str, task: str) -> str:
+    if model.micro:
+        return (
+            f"      - {{name: {name}, model: {model.model}}}    # {_figure(model.parameters)} parameters, trained here"
+        )
+    style = ("zero-shot" if model.chat else "few-shot") if task == "micro" else "zero-shot"
+    if style not in get_task(EVALUATED.get(task, task)).styles:
+        style = get_task(EVALUATED.get(task, task)).styles[0]
+    what = "has a chat template" if model.chat else "a base model: no chat template"
+    return (
+        f"      - name: {name}    # {_figure(model.parameters)} parameters, {what}\n"
+        f"        model: {model.model}\n"
+        f"        chat: {str(model.chat).lower()}\n"
+        f"        style: {style}"
+    )
+
+
+def _figure(parameters: int) -> str:
+    return f"{parameters / 1e9:.1f} B" if parameters >= 1e9 else f"{parameters / 1e6:.1f} M"
+
+
+TEXT = """\
+# {title} on {task}: which way of sharing helps whom?
+#
+#   harness plan {name}.yaml     what it needs and how long it takes
+#   harness run {name}.yaml      runs what is missing; may be stopped and started again at any time
+#
+# Change what you like; every key that there is, with its default, stands in docs/keys.md.
+name: {name}
+title: {title}
+engine: {engine}    # {why_engine}
+engine_options: {options}    # {why_options}
+groups:
+  - name: pair
+    # chat: prompts go through the tokenizer's chat template. style: how a policy is asked: raw (the question alone),
+    # zero-shot (and what is wanted: steps, and the answer in a box) or few-shot (after worked examples).
+    policies:
+{policies}
+# The ways of sharing (`harness regimes` lists all). Gains are differences to the baseline, in which nobody shares.
+regimes: [independent, naive, sgt, hacpo]
+baseline: independent
+# Every regime is trained once for each seed. Intervals are over seeds: fewer than three say little.
+seeds: [1, 2, 3]
+training:
+  # What is trained on: micro (arithmetic, for small models), gsm8k or math (`harness tasks`).
+  task: {task}
+  # So many times: sample, verify, share, learn.
+  steps: {steps}
+  # Questions a step, and each policy's answers to each of them: {sample} answers a step. A question of which all
+  # answers are right, or all wrong, teaches nothing; more rollouts make that rarer.
+  prompts: {prompts}
+  rollouts: {rollouts}
+  # Tokens of the longest answer. One that is cut off counts as wrong; a larger limit costs time and memory.
+  max_new_tokens: {tokens}
+  # Of full fine-tuning, for {largest} parameters. A rate too large ruins a model within a few steps.
+  learning_rate: {rate}
+  temperature: 1.0
+  # Steps between checkpoints: a run that was cut off goes on from the last one.
+  checkpoint_every: 10
+  # Steps between measurements of own and peer gradients and of the distance to the base; 0, never, saves the memory
+  # of frozen copies.
+  measure_every: 0
+evaluation:
+  # Held out; measured on each policy before training and after it.
+  tasks: [{evaluated}]
+  # Questions of each task, the same ones in every cell. Leave it out for all of them.
+  limit: {limit}
+  # Samples a question at temperature 1, besides the greedy answer.
+  k: 2
+  max_new_tokens: {tokens}
+  # A point of the learning curve every so many steps, the first before training (0: no curve), on so many questions.
+  curve_every: {curve}
+  curve_prompts: {curve_prompts}
+"""

@@ -1,0 +1,153 @@
+"""How a policy that is being trained does, in a line, and what is wrong with it, with what to do: one judgement for a run that
+goes on (`session.health`), for one that is over (`harness run`) and for what is stored (`harness doctor RUN`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from harness.store.rows import StepRow, TermRow
+
+LAST_SHARE = 0.25
+"""Of the steps so far, at their end: by what happened there a policy is judged."""
+TRUNCATED_SHARE = 0.5
+"""From so many answers on, what is learnt is mostly to be cut off."""
+SILENT_SHARE = 0.5
+"""From so many answers on that are empty, or without a box, most of them are wrong whatever the policy can."""
+IDLE_SHARE = 0.9
+"""From so many own answers without a gradient on, most of the sampling is for nothing."""
+ENTROPY_GONE = 0.01
+"""Nats per token: 99 of 100 tokens are as good as certain."""
+INVALID_SHARE = 0.01
+
+
+class Trouble(StrEnum):
+    """The word for a finding."""
+
+    MISSING = "missing"
+    DAMAGED = "damaged"
+    ALL_FAIL = "all fail"
+    ALL_PASS = "all pass"
+    ZERO_VARIANCE = "zero variance"
+    ENTROPY = "entropy gone"
+    TRUNCATION = "truncation"
+    ENDLESS = "no end"
+    EMPTY = "empty answers"
+    UNBOXED = "no box"
+    INVALID = "invalid verdicts"
+    UNSENT = "nothing sent"
+    REFUSED = "all refused"
+    UNUSED = "peer data never used"
+
+
+ADVICE = {
+    Trouble.DAMAGED: "remove the cell's folder and run the suite again",
+    Trouble.ALL_FAIL: "easier prompts, a stronger base, or more rollouts: without a success nothing is learnt "
+    "(`harness eval FOLDER` says what a base can do)",
+    Trouble.ALL_PASS: "harder prompts: where every answer is right nothing is learnt",
+    Trouble.ZERO_VARIANCE: "more rollouts a prompt, or prompts that are neither solved nor hopeless",
+    Trouble.ENTROPY: "a smaller training.learning_rate, or training.kl above 0: the policy says one thing only",
+    Trouble.TRUNCATION: "a larger training.max_new_tokens: a truncated answer is wrong",
+    Trouble.ENDLESS: "a larger training.max_new_tokens; a base model that was never taught to end an answer needs a supervised "
+    "start, a chat model `chat: true`",
+    Trouble.EMPTY: "`chat: true` where the model has a template, `style: few-shot` where it has none: it ends before it begins",
+    Trouble.UNBOXED: "`style: zero-shot` asks for \\boxed{}, `few-shot` shows it: an answer without one is read by its "
+    "last number, or not at all",
+    Trouble.INVALID: "the verifier's fault, not the policy's: look at `samples.reason`",
+    Trouble.UNSENT: "a baseline with another name: look at `sharing.direction` and at what the regime shares",
+    Trouble.REFUSED: "look at sharing.max_staleness and the residual limits, and at the tokenizers",
+    Trouble.UNUSED: "the regime's gate, or zero advantages: a baseline at a higher price",
+}
+
+
+class Sums(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy over some of its steps. own, active: own answers in the loss, and those with a gradient. entropy: mean over
+    these steps, nats per token; entropy_first: at its first step. Others as in `StepRow`."""
+
+    policy: str
+    first: int
+    last: int
+    answers: int
+    right: int
+    wrong: int
+    invalid: int
+    truncated: int
+    empty: int = 0
+    unboxed: int = 0
+    own: int = 0
+    active: int = 0
+    entropy: float | None = None
+    entropy_first: float | None = None
+
+
+def late(steps: Sequence[StepRow], terms: Iterable[TermRow], least: int = 0) -> Sums:
+    """The last quarter of one policy's steps so far, or more of them until there are `least` answers; rows in the order of steps,
+    of which there is at least one."""
+    size = max(1, math.ceil(LAST_SHARE * len(steps)))
+    while size < len(steps) and sum(r.answers for r in steps[-size:]) < least:
+        size += 1
+    rows = steps[-size:]
+    own = [t for t in terms if t.step >= rows[0].step and t.source == "own" and t.name != "kl"]
+    known = [r.entropy for r in rows if r.entropy == r.entropy]
+    return Sums(
+        policy=rows[0].policy, first=rows[0].step, last=rows[-1].step, answers=sum(r.answers for r in rows),
+        right=sum(r.right for r in rows), wrong=sum(r.wrong for r in rows), invalid=sum(r.invalid for r in rows),
+        truncated=sum(r.truncated for r in rows), empty=sum(r.empty for r in rows), unboxed=sum(r.unboxed for r in rows),
+        own=sum(t.answers for t in own), active=sum(t.active for t in own),
+        entropy=sum(known) / len(known) if known else None, entropy_first=steps[0].entropy,
+    )  # fmt: skip
+
+
+def is_empty(text: str) -> bool:
+    """No visible text."""
+    return not text.strip()
+
+
+def is_unboxed(text: str) -> bool:
+    """Text without the box that is asked for."""
+    return not is_empty(text) and "\\boxed" not in text
+
+
+def figures(sums: Sums) -> str:
+    """How it does, e.g. ``12% right, 30% of own answers gave a gradient, 5% cut off, 0% empty, 2% without a box``."""
+    parts = [f"{_share(sums.right, sums.right + sums.wrong)} right"]
+    parts += [f"{_share(sums.active, sums.own)} of own answers gave a gradient"] if sums.own else []
+    shares = {"cut off": sums.truncated, "empty": sums.empty, "without a box": sums.unboxed}
+    parts += [f"{_share(count, sums.answers)} {what}" for what, count in shares.items()]
+    return ", ".join(parts)
+
+
+def judge(sums: Sums) -> Iterator[tuple[Trouble, str]]:
+    """What is wrong with a policy, in words without the advice; causes come before what follows from them."""
+    span = f"in steps {sums.first} to {sums.last}"
+    valid, answers = sums.right + sums.wrong, sums.answers
+    if answers and sums.truncated == answers:
+        yield Trouble.ENDLESS, f"all {answers} answers {span} were cut off, none ended by itself"
+    elif sums.truncated >= TRUNCATED_SHARE * answers > 0:
+        yield Trouble.TRUNCATION, f"{sums.truncated / answers:.0%} of {answers} answers {span} were cut off"
+    if sums.empty >= SILENT_SHARE * answers > 0:
+        yield Trouble.EMPTY, f"{sums.empty / answers:.0%} of {answers} answers {span} are empty"
+    elif sums.unboxed >= SILENT_SHARE * answers > 0:
+        yield Trouble.UNBOXED, f"{sums.unboxed / answers:.0%} of {answers} answers {span} box nothing"
+    if valid and sums.right == 0:
+        yield Trouble.ALL_FAIL, f"none of {valid} answers {span} is right"
+    elif valid and sums.wrong == 0:
+        yield Trouble.ALL_PASS, f"all {valid} answers {span} are right"
+    elif sums.own and sums.active <= (1 - IDLE_SHARE) * sums.own:
+        share = 1 - sums.active / sums.own
+        yield (
+            Trouble.ZERO_VARIANCE,
+            f"{share:.0%} of {sums.own} own answers {span} gave no gradient: groups of equal reward",
+        )
+    if sums.entropy is not None and sums.entropy < ENTROPY_GONE:
+        first = f", {sums.entropy_first:.2g} at first" if sums.entropy_first is not None else ""
+        yield Trouble.ENTROPY, f"{sums.entropy:.2g} nats per token {span}{first}"
+    if sums.invalid > INVALID_SHARE * answers:
+        yield Trouble.INVALID, f"{sums.invalid} of {answers} verdicts {span}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else "-"

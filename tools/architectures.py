@@ -1,0 +1,94 @@
+"""The table of architectures in docs/pretrained.md, by the embedded engine's own checks on transformers' default configurations.
+
+python tools/architectures.py            write it
+python tools/architectures.py --check    exit code 1 where it is not what the engine says
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+import sys
+from pathlib import Path
+
+from transformers import CONFIG_MAPPING
+from transformers.utils import logging
+
+from harness.engines.embedded.loading import check_layers
+from harness.errors import EngineError
+
+PAGE = Path(__file__).parents[1] / "docs" / "pretrained.md"
+FENCE = re.compile(r"(<!-- architectures -->\n).*?(<!-- /architectures -->)", re.DOTALL)
+VERIFIED = {
+    "llama": "Llama 1 to 3, SmolLM2, TinyLlama, Yi, DeepSeek distillations on Llama",
+    "qwen2": "Qwen 2 and 2.5, with and without windows",
+    "qwen3": "Qwen 3, dense",
+    "gemma2": "Gemma 2",
+    "gemma3_text": "Gemma 3, 270M and 1B",
+    "mistral": "Mistral 7B",
+    "gpt_neox": "GPT-NeoX, Pythia",
+    "gpt2": "GPT-2",
+    "gemma": "Gemma 1",
+    "smollm3": "SmolLM3",
+    "phi": "Phi 1 and 2",
+    "phi3": "Phi 3, Phi 4 mini",
+    "olmo2": "OLMo 2",
+    "olmo3": "OLMo 3",
+    "granite": "Granite 3",
+    "exaone4": "EXAONE 4",
+    "cohere2": "Command R7B",
+    "starcoder2": "StarCoder 2",
+    "falcon": "Falcon, without ALiBi",
+    "opt": "OPT",
+    "nemotron": "Nemotron, Minitron",
+    "qwen3_moe": "Qwen 3, mixtures of experts",
+    "mixtral": "Mixtral",
+}
+"""`model_type` of what tests/engines/test_architectures.py compares with transformers itself, and models that have it."""
+NAMED = {
+    "bloom": "BLOOM", "gptj": "GPT-J", "gpt_oss": "gpt-oss", "llama4_text": "Llama 4", "qwen3_next": "Qwen 3 Next",
+    "falcon_h1": "Falcon H1", "granitemoehybrid": "Granite 4", "mamba": "Mamba", "mamba2": "Mamba 2", "rwkv": "RWKV",
+    "recurrent_gemma": "RecurrentGemma", "jamba": "Jamba", "bamba": "Bamba", "zamba2": "Zamba 2",
+}  # fmt: skip
+"""Others that people ask for, and that are refused."""
+
+
+def verdict(kind: str) -> str:
+    """What the engine says of a model type: `opens`, or its reason to refuse."""
+    config = CONFIG_MAPPING[kind]().get_text_config()
+    try:
+        check_layers(Path(kind), config)
+    except EngineError as error:
+        return str(error).removeprefix(f"{kind}: ")
+    return "opens"
+
+
+def table() -> str:
+    """What is verified, and what is refused, with the reason."""
+    rows = [(f"`{kind}`", models, "verified") for kind, models in VERIFIED.items()]
+    rows += [(f"`{kind}`", models, f"refused: {verdict(kind)}") for kind, models in NAMED.items()]
+    return "| `model_type` | for example | |\n|---|---|---|\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def page(text: str) -> str:
+    """The page with today's table."""
+    return FENCE.sub(lambda found: found[1] + table() + found[2], text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    with contextlib.suppress(AttributeError):
+        logging.set_verbosity_error()
+    text = PAGE.read_text("utf-8")
+    if check:
+        return int(page(text) != text)
+    PAGE.write_text(page(text), "utf-8")
+    print(f"{PAGE.name}: written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""docs/keys.md from the schema: every key of a suite with its type, its default and a sentence.
+
+python tools/suite_keys.py            write it
+python tools/suite_keys.py --check    exit code 1 where it is not what the schema says
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+import types
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import msgspec
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from harness.engines.openrlhf.settings import Settings
+from harness.engines.options import Embedded
+from harness.suite import schema
+
+PAGE = Path(__file__).parents[1] / "docs" / "keys.md"
+HEAD = """\
+# Every key of a suite
+
+Generated from the schema by `python tools/suite_keys.py`; `docs/suites.md` says how a suite works. A key without a default must be
+given. `harness run SUITE --set training.steps=10` overrides any of them for one run.
+
+Sampling is from a policy's whole distribution at `training.temperature`: there is no top-p and no top-k, so that the
+log-probabilities which the loss takes are those of the distribution that was sampled. Evaluation samples at temperature 1.
+"""
+ENGINES: dict[str, type[msgspec.Struct]] = {"embedded": Embedded, "openrlhf": Settings}
+NAMES = {str: "text", int: "whole number", float: "number", bool: "true or false", dict: "mapping", Any: "any"}
+
+
+@cache
+def sections() -> dict[type[BaseModel], str]:
+    """The schema's models, and the path at which a suite writes each one's keys; the shortest where there are several."""
+    found: dict[type[BaseModel], str] = {schema.Suite: ""}
+    waiting: list[type[BaseModel]] = [schema.Suite]
+    while waiting:
+        outer = waiting.pop(0)
+        for name, field in outer.model_fields.items():
+            path = f"{found[outer]}{name}{'[]' if 'list' in str(field.annotation) else ''}."
+            new = {model: path for model in _models(field.annotation) if model not in found}
+            found |= new
+            waiting += new
+    return found
+
+
+def page() -> str:
+    """The whole text."""
+    sentences = _sentences(Path(schema.__file__))
+    parts = [HEAD]
+    for model, prefix in sections().items():
+        rows = [
+            (prefix + name, _type(_annotation(field)), _default(field), sentences[model.__name__, name])
+            for name, field in model.model_fields.items()
+        ]
+        parts.append(f"\n## {_title(prefix)}\n\n{_table(rows)}")
+    for engine, options in ENGINES.items():
+        told = _told(options)
+        rows = [
+            (f"engine_options.{f.name}", _type(f.type), _value(f.default), _sentence(told.get(f.name, "")))
+            for f in msgspec.structs.fields(options)
+        ]
+        parts.append(f"\n## Options of the {engine} engine\n\n{_table(rows)}")
+    return "".join(parts)
+
+
+def _title(prefix: str) -> str:
+    return f"`{prefix.rstrip('.')}`" if prefix else "The file"
+
+
+def _models(kind: Any) -> Iterator[type[BaseModel]]:
+    """The models in an annotation."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield kind
+    for argument in get_args(kind):
+        yield from _models(argument)
+
+
+def _table(rows: list[tuple[str, str, str, str]]) -> str:
+    lines = ["| key | type | default | |", "|---|---|---|---|"]
+    for key, kind, default, sentence in rows:
+        cells = (f"`{key}`", kind, default, " ".join(sentence.split()))
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _sentences(file: Path) -> dict[tuple[str, str], str]:
+    """By (class, field): the docstring that follows it."""
+    found = {}
+    for node in ast.parse(file.read_text("utf-8")).body:
+        for field, after in zip(node.body, node.body[1:], strict=False) if isinstance(node, ast.ClassDef) else ():
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
+                found[node.name, field.target.id] = str(ast.literal_eval(after.value))
+    return found
+
+
+def _told(options: type[msgspec.Struct]) -> dict[str, str]:
+    """What the class's docstring says of each field: ``name: a sentence.``"""
+    names = "|".join(f.name for f in msgspec.structs.fields(options))
+    parts = re.split(
+        rf"(?:^|(?<=\s)|(?<=, ))((?:(?:{names}), )*(?:{names})): ", " ".join((options.__doc__ or "").split())
+    )
+    return {
+        name: text.strip()
+        for at in range(1, len(parts), 2)
+        for name in parts[at].split(", ")
+        for text in [parts[at + 1]]
+    }
+
+
+def _sentence(text: str) -> str:
+    """As it stands by itself, in YAML's words."""
+    text = text.replace("None ", "null ")
+    return text if text.startswith("vLLM") else text[:1].upper() + text[1:]
+
+
+def _annotation(field: FieldInfo) -> Any:
+    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+
+
+def _type(kind: Any) -> str:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _type(arguments[0]) + _limits(arguments[0], arguments[1:])
+    if origin is Literal:
+        return ", ".join(f"`{_plain(a)}`" for a in arguments)
+    if origin in (Union, types.UnionType):
+        return " or ".join("null" if a is type(None) else _type(a) for a in arguments)
+    if origin in (list, tuple):
+        return f"list of: {_type(arguments[0])}"
+    if origin is dict:
+        return "mapping"
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        path = sections()[kind].rstrip(".")
+        return f"[{path.rpartition('.')[2].removesuffix('[]')}](#{re.sub(r'[^a-z0-9_]', '', path)})"
+    return NAMES.get(kind, getattr(kind, "__name__", str(kind)))
+
+
+def _limits(kind: Any, metadata: tuple[Any, ...]) -> str:
+    """`` from 0 to 1``, for numbers."""
+    if kind not in (int, float):
+        return ""
+    bounds: dict[str, Any] = {}
+    for one in metadata:
+        for inner in getattr(one, "metadata", [one]):
+            bounds |= {n: v for n in ("ge", "gt", "le", "lt") if (v := getattr(inner, n, None)) is not None}
+    low = (
+        f" from {_number(bounds['ge'])}"
+        if "ge" in bounds
+        else f" above {_number(bounds['gt'])}"
+        if "gt" in bounds
+        else ""
+    )
+    high = (
+        f" to {_number(bounds['le'])}"
+        if "le" in bounds
+        else f" below {_number(bounds['lt'])}"
+        if "lt" in bounds
+        else ""
+    )
+    return low + high
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.12g}"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return ""
+    value = field.default
+    return "its own defaults" if isinstance(value, BaseModel) else _value(value)
+
+
+def _value(value: Any) -> str:
+    if value is PydanticUndefined or value is msgspec.NODEFAULT:
+        return ""
+    return f"`{_plain(value)}`"
+
+
+def _plain(value: Any) -> str:
+    """As a suite writes it."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower().replace("none", "null")
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_plain(v) for v in value)}]"
+    return '""' if value == "" else "{}" if value == {} else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def missing() -> Iterator[str]:
+    """Keys that nobody has described."""
+    sentences = _sentences(Path(schema.__file__))
+    for model in sections():
+        yield from (
+            f"{model.__name__}.{name}" for name in model.model_fields if (model.__name__, name) not in sentences
+        )
+    for options in ENGINES.values():
+        told = _told(options)
+        yield from (f"{options.__name__}.{f.name}" for f in msgspec.structs.fields(options) if f.name not in told)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    if bare := list(missing()):
+        print(f"say in a docstring what these are (harness/suite/schema.py: below the key): {', '.join(bare)}")
+        return 1
+    if parser.parse_args().check:
+        return int(not PAGE.exists() or PAGE.read_text("utf-8") != page())
+    PAGE.write_text(page(), "utf-8")
+    print(f"{PAGE.name}: written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
