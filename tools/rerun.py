@@ -57,12 +57,14 @@ def differences(stored: Path, again: Path) -> Iterator[str]:
         old, new = (
             [_plain(row) for row in (side[table].to_pylist() if table in side else [])] for side in (left, right)
         )
-        columns = sorted({c for row in (old or new) for c in row})  # columns that came later are not compared
+        columns = sorted({c for row in (old or new) for c in row})
         wrong = [c for c in columns if [row.get(c) for row in old] != [row.get(c) for row in new]]
+        later = [c for c in wrong if old and all(row.get(c) is None for row in old)]
+        wrong = [c for c in wrong if c not in later]
         if len(old) != len(new) or wrong:
             yield f"{table}: {len(old)} rows stored, {len(new)} now; differing columns: {', '.join(wrong)}"
         else:
-            print(f"{table}: {len(old)} rows, the same")
+            print(f"{table}: {len(old)} rows, the same{f'; not stored then: {", ".join(later)}' if later else ''}")
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -50,6 +50,7 @@ class Stage0(_Model):
     steps: Positive | None = None
     """Optimiser steps of 16 examples."""
     learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Of AdamW in the supervised start."""
     gate: Fraction | None = None
     """Least accuracy given chain of thought, in every skill group."""
 
@@ -170,10 +171,15 @@ class Settings(_Model):
     """What one variant's training differs in from the suite's."""
 
     learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Of AdamW."""
     kl: Annotated[float, Field(ge=0, le=10)] | None = None
+    """Weight of the penalty to the base policy."""
     rollouts: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """Answers per question and policy."""
     prompts: Positive | None = None
+    """Questions a step."""
     steps: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    """Training steps."""
 
 
 class Variant(_Model):
@@ -312,11 +318,13 @@ class Tune(_Model):
     groups: Annotated[list[Group], Field(min_length=1, max_length=64)]
     """Groups whose base checkpoints the table never sees."""
     seeds: Annotated[list[Seed], Field(min_length=1, max_length=100)]
+    """Every trial is run on each; the table's seeds are others."""
     check: Annotated[list[Seed], Field(max_length=100)] = []
     """Other seeds on which the chosen setting is tried again: how much of its lead was luck."""
     evaluation: Evaluation
     """Of trials: tasks that the table does not ask."""
     sampler: Literal["tpe", "random"] = "tpe"
+    """How settings are proposed: from the results so far, or at random."""
     batch: Annotated[int, Field(ge=2, le=1000)] = 4
     """Trials proposed at once. The first batch is random; each later one knows the results of those before it."""
     rungs: Annotated[list[Positive], Field(max_length=10)] = []
