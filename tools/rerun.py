@@ -64,7 +64,8 @@ def differences(stored: Path, again: Path) -> Iterator[str]:
         if len(old) != len(new) or wrong:
             yield f"{table}: {len(old)} rows stored, {len(new)} now; differing columns: {', '.join(wrong)}"
         else:
-            print(f"{table}: {len(old)} rows, the same{f'; not stored then: {", ".join(later)}' if later else ''}")
+            added = f"; not stored then: {', '.join(later)}" if later else ""
+            print(f"{table}: {len(old)} rows, the same{added}")
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
