@@ -48,8 +48,12 @@ def submit(
 
     if not slurm:
         raise UsageError("submit: say where to: --slurm")
-    wishes = jobs.Wishes(partition, account, time, nodes, gpus, cpus, shards, tuple(sbatch or ()))
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only, online=True)
+    if prepared.suite.tune is not None:
+        if only or (shards or 1) > 1:
+            raise UsageError("submit: a suite with `tune` is run whole: neither --only nor --shards")
+        shards = 1
+    wishes = jobs.Wishes(partition, account, time, nodes, gpus, cpus, shards, tuple(sbatch or ()))
     for remark in preflight(prepared, run=False):
         print(f"note: {remark}", file=sys.stderr)
     options = ["--only", only] if only else []
