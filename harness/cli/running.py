@@ -94,7 +94,7 @@ def run(
         )
 
     if prepared.suite.tune is not None:
-        if only or part:
+        if only or (part and part.count > 1):
             raise UsageError(
                 f"{'--only' if only else '--shard'}: a suite with `tune` is run whole: what it tries next depends on all "
                 "that it has tried"
