@@ -15,6 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+pytest.importorskip("optuna", reason="the tune extra is not installed")
+
 from harness.cli.reading import show_suite
 from harness.errors import Fault, SuiteError
 from harness.session.jobs import cell_job, cell_of, run_job
