@@ -11,7 +11,7 @@ from functools import partial
 from itertools import pairwise
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 
 from harness.statistics.resampling import Resampling
 
@@ -94,21 +94,26 @@ def probability_of_improvement(
     """Probability that a run of ours beats a run of theirs on a task, ties half, mean over tasks (Mann-Whitney U / nm)."""
     x, y = np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
     beats = (x[:, None] > y[None]) + 0.5 * (x[:, None] == y[None])
-    values = []
     chunk = max(1, _PAIRS // beats.size)
     generator = np.random.default_rng(seed)
-    for start in range(0, resamples, chunk):
-        size = min(chunk, resamples - start)
-        mine = _times_drawn(generator, len(x), x.shape[1], size)
-        other = _times_drawn(generator, len(y), x.shape[1], size)
-        pairs = np.matmul(mine, beats.transpose(2, 0, 1)) * other  # multiples of a half, so their sums are exact
+    drawn = [
+        [generator.integers(0, runs, (min(chunk, resamples - start), runs, x.shape[1])) for runs in (len(x), len(y))]
+        for start in range(0, resamples, chunk)
+    ]
+    wins, values = beats.transpose(2, 0, 1), []
+    together = max(1, _CHUNK // (x.size * chunk))
+    for start in range(0, len(drawn), together):
+        mine, other = (
+            _times_drawn(np.concatenate(part)) for part in zip(*drawn[start : start + together], strict=True)
+        )
+        pairs = np.matmul(mine, wins) * other  # multiples of a half, so that their sums are exact
         values.append(pairs.sum(axis=(0, 2)) / beats.size)
     return _percentiles(float(beats.mean()), np.concatenate(values), level)
 
 
-def _times_drawn(generator: np.random.Generator, runs: int, tasks: int, n: int) -> Float[np.ndarray, "tasks n runs"]:
-    """How often each run is in each of n resamples."""
-    drawn = generator.integers(0, runs, (n, runs, tasks))
+def _times_drawn(drawn: Int64[np.ndarray, "n runs tasks"]) -> Float[np.ndarray, "tasks n runs"]:
+    """How often each run was drawn in each of n resamples."""
+    n, runs, tasks = drawn.shape
     place = drawn + runs * (np.arange(n)[:, None, None] + n * np.arange(tasks))
     return np.bincount(place.ravel(), minlength=tasks * n * runs).reshape(tasks, n, runs).astype(np.float64)
 
