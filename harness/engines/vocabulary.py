@@ -27,7 +27,7 @@ class Vocabulary:
     chat: bool
     size: int
     stop: tuple[int, ...]
-    forbidden: tuple[int, ...]
+    forbidden: frozenset[int]
     opening: tuple[int, ...]
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -50,7 +50,8 @@ class Vocabulary:
 
     def is_content(self, tokens: Int32[np.ndarray, "T"]) -> bool:
         """Whether every id can be part of an answer."""
-        return bool(((tokens >= 0) & (tokens < self.size)).all() and not np.isin(tokens, self.forbidden).any())
+        ids = tokens.tolist()
+        return not ids or (min(ids) >= 0 and max(ids) < self.size and self.forbidden.isdisjoint(ids))
 
     def text(self, tokens: Int32[np.ndarray, "T"], finished: bool) -> str:
         """An answer's text, its EOS left out."""
@@ -90,7 +91,7 @@ def open_vocabulary(folder: Path, chat: bool, policy: str = "") -> Vocabulary:
         chat=chat,
         size=config.vocab_size,
         stop=(taught, *sorted(stop - {taught})),
-        forbidden=tuple(sorted(unused | padding)),
+        forbidden=frozenset(unused | padding),
         opening=(first[0],) if first and first[0] == tokenizer.bos_token_id else (),
     )
 

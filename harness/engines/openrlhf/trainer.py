@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,7 +127,7 @@ class PolicyWorker(PolicyModelActor.__ray_metadata__.modified_class):  # type: i
         super().init_model_from_pretrained(strategy, pretrain, max_steps, None)
         _without_dropout(self.actor, training=strategy.args.actor.gradient_checkpointing_enable)
 
-    def join(self, engines: list[Any], forbidden: Sequence[int]) -> None:
+    def join(self, engines: list[Any], forbidden: Collection[int]) -> None:
         """Form the weight-sync group with the rollout engines, which must be up."""
         strategy = self.strategy
         self.vllm_engines = engines
@@ -268,7 +268,7 @@ def _scores(actor: Any, batches: Sequence[MicroBatch], forbidden: Tensor | None)
         return [logprobs(actor, batch, forbidden).float().cpu().numpy() for batch in batches]
 
 
-def _penalty(actor: Any, forbidden: Sequence[int]) -> Float32[Tensor, "V"]:
+def _penalty(actor: Any, forbidden: Collection[int]) -> Float32[Tensor, "V"]:
     config = actor.model.module.config.get_text_config()
     penalty = torch.zeros(config.vocab_size, device=torch.cuda.current_device())
     penalty[list(forbidden)] = NEVER
