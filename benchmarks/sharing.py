@@ -2,7 +2,7 @@
 Run by `bench.py`.
 
 Policies alternate between the Llama- and the Qwen3-type base of preset `trap`. Everything runs in this process; seconds are CPU
-seconds of one thread. Prints a table and, last, one JSON object.
+seconds of one thread.
 """
 
 from __future__ import annotations
