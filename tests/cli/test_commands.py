@@ -237,8 +237,8 @@ def leaderboard(harness: Place) -> None:
 STARTED: dict[str, Callable[[Place], None]] = {
     "run": run, "plan": plan, "submit": submit, "status": status, "logs": logs, "show": show, "regimes": regimes, "tasks": tasks,
     "engines": engines, "data": data, "eval": evaluate, "convert": convert, "rescore": rescore, "sql": sql,
-    "bandit": bandit, "new-suite": new_suite, "new-regime": new_regime, "new-engine": new_engine, "export": export, "import": import_, "doctor": doctor,
-    "leaderboard": leaderboard,
+    "bandit": bandit, "new-suite": new_suite, "new-regime": new_regime, "new-engine": new_engine, "export": export,
+    "import": import_, "doctor": doctor, "leaderboard": leaderboard,
 }  # fmt: skip
 
 
