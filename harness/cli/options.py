@@ -99,14 +99,31 @@ def print_json(value: Any) -> None:
     sys.stdout.write(text.decode() + "\n")
 
 
+MANY = 200
+"""Rows from which on a table is plain lines: laying them out for a terminal costs more than finding them."""
+
+
 def print_table(title: str, columns: list[str], rows: list[list[str]], right: frozenset[str] = frozenset()) -> None:
-    """A plain table on stdout; markup in values is shown, not obeyed."""
+    """A plain table on stdout; markup in values is shown, not obeyed. One of very many rows is not folded to the terminal."""
+    if len(rows) > MANY:
+        _print_lines(title, [columns, *rows], [column in right for column in columns])
+        return
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_plain(v) for v in row))
     Console(highlight=False, soft_wrap=False).print(table)
+
+
+def _print_lines(title: str, rows: list[list[str]], right: list[bool]) -> None:
+    cells = [[visible(value).replace("\n", " ") for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = (
+        "  ".join(v.rjust(w) if r else v.ljust(w) for v, w, r in zip(row, widths, right, strict=True)).rstrip()
+        for row in cells
+    )
+    print("\n".join([title, *lines] if title else lines))
 
 
 def _plain(value: str) -> Any:

@@ -17,7 +17,7 @@ from harness.session.lock import holding
 from harness.session.log import log_of
 from harness.session.manifests import Base, state_of, suite_file
 from harness.session.roots import check_roots
-from harness.session.weights import pinned
+from harness.session.weights import pinned, unpinned
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, suite_files, write_suite
 from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell
@@ -96,7 +96,9 @@ class Prepared:
 
     def notes(self) -> list[str]:
         """Which models and which training pool these cells have, as far as it is known by now; a line each."""
-        folders = (self.folder / cell.key for cell in self.cells)
+        policies = [p for group in self.suite.groups for p in group.policies]
+        tells = not is_generated(self.suite.training.task) or any(map(unpinned, policies))
+        folders = [self.folder / cell.key for cell in self.cells] if tells else []
         return notes(self.suite, (read_manifest(f) for f in folders if (f / "manifest.json").exists()))
 
     def bases_of(self, cell: Cell) -> list[Base]:
