@@ -150,11 +150,11 @@ def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, at: str, r
 
 
 def _small(policy: Policy) -> bool:
-    """Of a micro family's size: it was probably taught the micro task, and with it the box."""
+    """Of a micro family's size: it was probably taught the micro task, and with it the box; or of a size that nobody knows here."""
     try:
         return load_shape(policy.model, policy.revision).parameters < SMALL
     except UsageError:
-        return False
+        return True
 
 
 def _carries(cell: Cell) -> bool:
