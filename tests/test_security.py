@@ -45,6 +45,10 @@ CALLS = {
 }
 
 
+RIVALS = {"benchmarks/exchange.py": ["pickle"]}
+"""What is unpickled there was pickled there: the time it takes is compared with ours."""
+
+
 def _faults(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         match node:
@@ -77,7 +81,8 @@ def _faults(source: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.relative_to(ROOT).as_posix())
 def test_no_code_from_data_no_shell_no_alarm_no_bare_except(file: Path) -> None:
-    assert list(_faults(file.read_text("utf-8"))) == []
+    found = [fault.partition(": ")[2] for fault in _faults(file.read_text("utf-8"))]
+    assert found == RIVALS.get(file.relative_to(ROOT).as_posix(), [])
 
 
 @pytest.mark.parametrize(

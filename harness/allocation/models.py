@@ -138,7 +138,7 @@ def _models() -> list[dict[str, Any]]:
 
 def _table(file: str) -> Any:
     text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
-    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text).get_single_data()  # safe_load's, in C where there is one
 
 
 def shipped() -> Mapping[str, Mapping[str, Any]]:

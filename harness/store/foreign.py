@@ -52,7 +52,7 @@ _UNIQUE = {
     "samples": ["policy", "checkpoint_step", "task", "metric", "doc_id", "repeat"],
 }
 _NEGATIVE = {"made", "vote"}
-_LATER = {"clipped_tokens", "ratios", "vote"}
+_LATER = {"clipped_tokens", "ratios", "vote", "empty", "unboxed"}
 """Columns that older versions did not write."""
 
 

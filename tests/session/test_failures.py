@@ -151,12 +151,12 @@ def test_an_evaluation_longer_than_the_limit_on_silence_ends_well(tmp_path, fold
         time.sleep(4)
         os.kill(worker, signal.SIGCONT)
         time.sleep(0.3)
-    assert "evaluating a: took" not in log.read_text(), "it was too short for this test"
+    assert "evaluation of a: took" not in log.read_text(), "it was too short for this test"
     _, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
-    (took,) = re.findall(r"evaluating a: took ([\d.]+) s", log.read_text())
+    (took,) = re.findall(r"final evaluation of a: took ([\d.]+) s", log.read_text())
     assert float(took) > 2 * SILENCE
-    assert re.search(r"evaluating a: generating micro:sampled \d+", err), "it is shown"
+    assert re.search(r"evaluation of a: generating micro:sampled \d+", err), "it is shown"
 
 
 def test_a_log_is_bounded_and_keeps_its_ends(tmp_path, monkeypatch):
