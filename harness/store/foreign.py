@@ -205,8 +205,9 @@ def _checks(name: str, policies: pa.Array, table: pa.Table) -> dict[str, Check]:
             limit = _MAX_TEXT if label in _TEXTS else _MAX_NAME
             checks[f"{label}: absent or longer than {limit:,} bytes"] = partial(_short, label, limit)
         elif pa.types.is_integer(kind):
+            inside = _absent_or_inside if label in _LATER else _inside
             checks[f"{label}: absent or out of range"] = partial(
-                _inside, label, -1 if label in _NEGATIVE else 0, _MAX_COUNT
+                inside, label, -1 if label in _NEGATIVE else 0, _MAX_COUNT
             )
         elif pa.types.is_floating(kind):
             low, high = (0.0, 1.0) if label in _SHARES else (-1e300, 1e300)
@@ -230,6 +231,10 @@ def _short(column: str, limit: int, table: pa.Table) -> pa.ChunkedArray:
 
 def _inside(column: str, low: float, high: float, table: pa.Table) -> pa.ChunkedArray:
     return pc.and_(pc.greater_equal(table[column], low), pc.less_equal(table[column], high))
+
+
+def _absent_or_inside(column: str, low: float, high: float, table: pa.Table) -> pa.ChunkedArray:
+    return pc.or_kleene(pc.is_null(table[column]), _inside(column, low, high, table))
 
 
 def _unmeasured_or_inside(column: str, low: float, high: float, table: pa.Table) -> pa.ChunkedArray:
