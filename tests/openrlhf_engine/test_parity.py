@@ -326,7 +326,7 @@ def weight_difference(trainers, embedded, folder):
     for name, weight in embedded.model.named_parameters():
         if name not in ours:  # tied to another, which is compared
             continue
-        size = embedded._optimiser.state[weight]["exp_avg_sq"].sqrt().numpy()
+        size = embedded._masters.optimiser.state[weight]["exp_avg_sq"].sqrt().numpy()
         allowed = np.clip(STEP * ROUNDING * size.max() / np.maximum(size, 1e-30), WEIGHT, STEP)
         worst = max(worst, float((np.abs(ours[name] - weight.detach().numpy()) / allowed).max()))
     return worst

@@ -21,6 +21,7 @@ from harness.store.journal import read_journal
 
 pytestmark = pytest.mark.timeout(1500)
 SILENCE, SLACK = 15.0, 60.0
+STEPS = 24
 SUITE = """
 name: losses
 engine: openrlhf
@@ -91,7 +92,7 @@ def lose_a_part(process, part, sent, folder):
 
 def test_a_run_that_lost_a_part_says_which_and_the_next_ones_finish_the_cell(tmp_path, folders, report_line):
     suite, results = tmp_path / "losses.yaml", tmp_path / "results"
-    suite.write_text(SUITE.format(silence=SILENCE, steps=60, **folders))
+    suite.write_text(SUITE.format(silence=SILENCE, steps=STEPS, **folders))
     (cell,) = prepare(str(suite), results, only="pair/sgt/1").cells
     folder = results / "losses" / cell.key
     for attempt, (part, sent, named) in enumerate(PARTS, start=1):
@@ -115,4 +116,4 @@ def test_a_run_that_lost_a_part_says_which_and_the_next_ones_finish_the_cell(tmp
     (status,) = prepare(str(suite), results, only="pair/sgt/1").status()
     assert (status.state, status.attempts) == ("done", len(PARTS) + 1)
     steps = read_journal(folder).tables["steps"].to_pylist()
-    assert sorted((row["policy"], row["step"]) for row in steps) == [(p, s) for p in "ab" for s in range(1, 61)]
+    assert sorted((row["policy"], row["step"]) for row in steps) == [(p, s) for p in "ab" for s in range(1, STEPS + 1)]
