@@ -172,7 +172,7 @@ except UsageError:
 """
 
 
-@pytest.mark.parametrize("case", ["one giant value", "sorting it", "grouping"])
+@pytest.mark.parametrize("case", GREEDY)
 def test_the_process_of_a_greedy_statement_stays_small(results: Path, case: str) -> None:
     limits = Limits(memory=512 << 20)
     # asked by a small process: a child's peak counts what its parent had when it was started

@@ -14,7 +14,7 @@ from harness import limits
 from harness.errors import HarnessError, StoreError, UsageError
 from harness.store.read import Answer, Limits, Snapshot
 
-START_SECONDS = 15.0
+START_SECONDS = 5.0
 """What the process may take besides its statement."""
 _ROOM = 128 << 20
 """Memory beside the database's, for its threads and for the answer's text."""

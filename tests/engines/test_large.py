@@ -64,9 +64,12 @@ def test_vocabularies_in_parts_give_the_same(kind, tmp_path, prompts, monkeypatc
         np.testing.assert_allclose(whole, parts, atol=2e-5)
     largest = max(float(whole.abs().max()) for whole in gradients[0].values())
     for name, whole in gradients[0].items():
-        # at least so much: the gradient of a key's bias is rounding alone, for the softmax does not see it
-        scale = max(float(whole.abs().max()), 1e-2 * largest)
-        torch.testing.assert_close(whole / scale, gradients[1][name] / scale, rtol=1e-4, atol=1e-5)
+        parts = gradients[1][name]
+        if kind == "opt" and name.endswith("k_proj.bias"):  # the softmax does not see it: rounding alone
+            assert max(float(whole.abs().max()), float(parts.abs().max())) < 1e-6 * largest
+            continue
+        scale = float(whole.abs().max()) or 1.0
+        torch.testing.assert_close(whole / scale, parts / scale, rtol=1e-4, atol=1e-5)
 
 
 def test_memory_of_a_large_vocabulary_stays_small(monkeypatch):
