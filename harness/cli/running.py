@@ -74,13 +74,14 @@ def run(
     from harness.session.preflight import preflight
     from harness.session.prepare import Shard, prepare
     from harness.session.progress import reporter, watched
-    from harness.session.room import check_room
+    from harness.session.room import check_place, check_room
     from harness.store.ingest import ingest
 
     part = Shard.parse(shard) if shard else None
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only, shard=part, online=True)
 
     def go(prepared: Prepared) -> Outcome:
+        check_place(prepared.folder)
         with watched("checking models, tokenizers and data"):
             found = preflight(prepared, run=True)
         with watched("planning"):

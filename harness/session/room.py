@@ -44,14 +44,18 @@ def cell_size(cell: Cell, load: RegimeLoad) -> CellDisk:
     return cell_disk(work, cell.keep, shared, _text(cell.training.task), _tokenizers(cell.group.policies))
 
 
-def check_room(prepared: Prepared, disk: Disk) -> None:
-    """Refuse, before anything is written, what the disks cannot hold. Raises UsageError."""
-    folder = prepared.folder
+def check_place(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written, before anything that takes time. Raises UsageError."""
     existing = _existing(folder)
     if not existing.is_dir():
         raise UsageError(f"{folder}: {existing} is a file, not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise UsageError(f"{folder}: {existing} cannot be written")
+
+
+def check_room(prepared: Prepared, disk: Disk) -> None:
+    """Refuse, before anything is written, what the disks cannot hold. Raises UsageError."""
+    folder = prepared.folder
     pending = prepared.pending()
     there = sum(_size(prepared.folder / cell.key) for cell in pending)
     needs = [(folder, "the results", max(0, disk.running - there))]

@@ -91,7 +91,7 @@ def test_two_runs_on_one_folder_are_refused(suite_file, tmp_path):
 def test_results_that_cannot_be_written(suite_file, tmp_path, place):
     (tmp_path / "a_file").write_text("x")
     code, out, err = harness("run", suite_file, "--results", tmp_path / place, *SHORT)
-    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
     assert "is a file" in err
 
 
