@@ -279,7 +279,7 @@ def config(place: Path) -> Parser:
     from harness.allocation.config import read_config
     from harness.engines.checkpoint import SEAL, check
     from harness.engines.folder import INDEX, check_weights
-    from harness.session.checkpoint import read
+    from harness.session.cell.checkpoint import read
 
     def parse(data: bytes) -> None:
         kind, content = (data[0] if data else 0) % 4, data[1:]

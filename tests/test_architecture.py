@@ -95,9 +95,9 @@ def test_regimes_need_no_torch() -> None:
     "module",
     [
         "harness.suite.load",
-        "harness.session.prepare",
-        "harness.session.matrix",
-        "harness.session.preflight",
+        "harness.session.suite.prepare",
+        "harness.session.driver.matrix",
+        "harness.session.suite.preflight",
         "harness.learning.registry",
         "harness.store.read",
         "harness.statistics",

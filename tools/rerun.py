@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError, UsageError
-from harness.session.jobs import run_job
-from harness.session.messages import CellJob
+from harness.session.driver.jobs import run_job
+from harness.session.driver.messages import CellJob
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest
 from harness.threads import settle

@@ -23,8 +23,8 @@ def new_suite(
 ) -> None:
     """Write a suite for two models, with settings that fit their sizes and the task, every key explained."""
     from harness.learning import registry
-    from harness.session.draft import draft
-    from harness.session.roots import undeclared
+    from harness.session.policy.roots import undeclared
+    from harness.session.suite.draft import draft
     from harness.suite.load import load
 
     file = out or Path("-".join(re.sub(r"[^\w.+-]+", "-", Path(m).name.lower()) for m in models) + ".yaml")

@@ -23,8 +23,8 @@ import yaml
 from harness.engines.catalogue import engines_of
 from harness.errors import HarnessError, SuiteError, UsageError
 from harness.learning import registry
-from harness.session.prepare import Prepared
-from harness.session.weights import pinned
+from harness.session.policy.weights import pinned
+from harness.session.suite.prepare import Prepared
 from harness.store.files import disk_errors, write_atomic
 from harness.suite.load import load
 from harness.suite.schema import Suite

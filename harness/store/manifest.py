@@ -60,7 +60,7 @@ class Pool(msgspec.Struct, frozen=True):
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """Where a result came from. `started`, `finished`: ISO 8601 in UTC; empty where it has not happened. environment: the variables
-    that `session.provenance` lists, and no others."""
+    that `session.cell.provenance` lists, and no others."""
 
     code_version: str = ""
     commit: str = ""

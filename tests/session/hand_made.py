@@ -19,8 +19,8 @@ from harness.exchange.ledger import Entry
 from harness.experience.answers import Answer, Group, PeerAnswer, Prompt
 from harness.experience.records import GroupValue, Record, Rollout, Success
 from harness.learning.terms import Objective, Term, TermAnswer
-from harness.session.members import Member
-from harness.session.sharing import Received, collect, mark_used
+from harness.session.cell.members import Member
+from harness.session.cell.sharing import Received, collect, mark_used
 from harness.suite.schema import Policy, Sharing
 from harness.tokenization.codec import TokenCodec
 from harness.verification.verdict import Verdict

@@ -13,9 +13,9 @@ from harness.engines.protocol import Optimisation
 from harness.exchange.ledger import Entry
 from harness.experience.records import Success
 from harness.learning.terms import Objective, Term, TermAnswer
-from harness.session import sharing
-from harness.session.metrics import exchange_rows, k3, step_row, term_rows
-from harness.session.traces import trace_rows
+from harness.session.cell import sharing
+from harness.session.cell.metrics import exchange_rows, k3, step_row, term_rows
+from harness.session.cell.traces import trace_rows
 from harness.store.rows import ExchangeRow, StepRow, TermRow
 from harness.suite.schema import Sharing
 from harness.tokenization.codec import TokenCodec
@@ -301,7 +301,7 @@ def test_marks_that_the_receiver_reads_as_letters_are_counted(step: HandMade) ->
 
 
 def test_without_peers_nothing_is_measured_of_them(step: HandMade) -> None:
-    from harness.session.sharing import NOTHING
+    from harness.session.cell.sharing import NOTHING
 
     report = step.member.engine.update(list(PROMPTS.values()), step.terms[:1], Optimisation(learning_rate=0.0))
     row = step_row(step.member, STEP, step.own, [], NOTHING, step.terms[:1], report, NAN, NAN)

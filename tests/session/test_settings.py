@@ -10,10 +10,10 @@ import pytest
 from harness.engines.embedded.families import build_model, build_tokenizer
 from harness.errors import SuiteError
 from harness.experience.answers import Prompt
-from harness.session.exchanges import edges
-from harness.session.manifests import base_manifest
-from harness.session.models import micro_spec
-from harness.session.prepare import prepare
+from harness.session.cell.exchanges import edges
+from harness.session.cell.manifests import base_manifest
+from harness.session.policy.models import micro_spec
+from harness.session.suite.prepare import prepare
 from harness.tasks.registry import get_task
 
 from .running import rows, run

@@ -19,10 +19,10 @@ pytest.importorskip("optuna", reason="the tune extra is not installed")
 
 from harness.cli.reading import show_suite
 from harness.errors import Fault, SuiteError
-from harness.session.jobs import cell_job, cell_of, run_job
-from harness.session.manifests import cell_manifest, mark
-from harness.session.prepare import prepare, prepare_stored
-from harness.session.prompts import training_prompts
+from harness.session.cell.manifests import cell_manifest, mark
+from harness.session.cell.prompts import training_prompts
+from harness.session.driver.jobs import cell_job, cell_of, run_job
+from harness.session.suite.prepare import prepare, prepare_stored
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest, read_suite

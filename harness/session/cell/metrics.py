@@ -10,8 +10,8 @@ from harness.engines.protocol import TermReport, UpdateReport
 from harness.exchange.ledger import Entry
 from harness.experience.answers import Group
 from harness.learning.terms import Term, TermAnswer
-from harness.session.members import Member
-from harness.session.sharing import Received
+from harness.session.cell.members import Member
+from harness.session.cell.sharing import Received
 from harness.store.rows import ExchangeRow, StepRow, TermRow
 from harness.store.symptoms import is_empty, is_unboxed
 

@@ -12,12 +12,12 @@ from harness.engines.catalogue import MICRO_FAMILIES, engines_of
 from harness.engines.embedded.presets import PRESETS
 from harness.errors import PluginError, StoreError, SuiteError, UsageError
 from harness.learning import registry
-from harness.session.identity import Identities, forerunners, notes, why_anew
-from harness.session.lock import holding
-from harness.session.log import log_of
-from harness.session.manifests import Base, state_of, suite_file
-from harness.session.roots import check_roots
-from harness.session.weights import pinned, unpinned
+from harness.session.cell.log import log_of
+from harness.session.cell.manifests import Base, state_of, suite_file
+from harness.session.policy.roots import check_roots
+from harness.session.policy.weights import pinned, unpinned
+from harness.session.suite.identity import Identities, forerunners, notes, why_anew
+from harness.session.suite.lock import holding
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, suite_files, write_suite
 from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell

@@ -13,8 +13,8 @@ from harness.engines.catalogue import engines_of
 from harness.errors import DataError, EngineError, SuiteError, TokenizationError, UsageError
 from harness.experience.records import Rollout, Success, TextRollout
 from harness.learning import registry
-from harness.session.models import hub_folder, local_folder
-from harness.session.prepare import Prepared
+from harness.session.policy.models import hub_folder, local_folder
+from harness.session.suite.prepare import Prepared
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy
 from harness.tasks.data import folder_in_use, load

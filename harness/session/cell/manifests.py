@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from harness.errors import Fault, StoreError
-from harness.session.provenance import now, stamp
-from harness.session.weights import loaded_commit
+from harness.session.cell.provenance import now, stamp
+from harness.session.policy.weights import loaded_commit
 from harness.store.fence import Guard
 from harness.store.manifest import (
     Manifest,

@@ -17,15 +17,15 @@ from harness.allocation.scheduler import Action, Refuse, Request, Scheduler, Sta
 from harness.allocation.suites import kind_of
 from harness.engines.catalogue import engines_of
 from harness.errors import Fault, HarnessError
-from harness.session.jobs import base_job, cell_job
-from harness.session.lock import holding, locked
-from harness.session.log import note
-from harness.session.manifests import base_manifest, cell_manifest, cut_off, mark, state_of
-from harness.session.messages import Alive, Finished, Job, Leave, Progress, Ready, Said
-from harness.session.planning import place_of_base, place_of_cell
-from harness.session.prepare import Prepared
-from harness.session.process import LAST_WORDS_SECONDS, VISIBLE, Inbox, WorkerProcess
-from harness.session.progress import Reporter
+from harness.session.cell.log import note
+from harness.session.cell.manifests import base_manifest, cell_manifest, cut_off, mark, state_of
+from harness.session.driver.jobs import base_job, cell_job
+from harness.session.driver.messages import Alive, Finished, Job, Leave, Progress, Ready, Said
+from harness.session.driver.process import LAST_WORDS_SECONDS, VISIBLE, Inbox, WorkerProcess
+from harness.session.driver.progress import Reporter
+from harness.session.suite.lock import holding, locked
+from harness.session.suite.planning import place_of_base, place_of_cell
+from harness.session.suite.prepare import Prepared
 from harness.store.files import TEMPORARY, remove
 
 SILENCE_SECONDS = 1800.0

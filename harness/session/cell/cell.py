@@ -18,15 +18,15 @@ from harness.engines.protocol import PolicyEngine
 from harness.errors import HarnessError
 from harness.learning import registry
 from harness.phases import Phase, halt, log, phase
-from harness.session import checkpoint
-from harness.session.clock import Clock
-from harness.session.evaluate import cost_rows, evaluate_member
-from harness.session.health import check_trained
-from harness.session.loop import Observer, Run
-from harness.session.manifests import cell_manifest, mark, with_commits
-from harness.session.members import Member
-from harness.session.models import base_folder, start_options
-from harness.session.prompts import pool_entry
+from harness.session.cell import checkpoint
+from harness.session.cell.clock import Clock
+from harness.session.cell.evaluate import cost_rows, evaluate_member
+from harness.session.cell.health import check_trained
+from harness.session.cell.loop import Observer, Run
+from harness.session.cell.manifests import cell_manifest, mark, with_commits
+from harness.session.cell.members import Member
+from harness.session.cell.prompts import pool_entry
+from harness.session.policy.models import base_folder, start_options
 from harness.store.fence import Fence
 from harness.store.journal import Journal
 from harness.store.rows import Row

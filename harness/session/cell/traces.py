@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from harness.experience.answers import Group, PeerAnswer
 from harness.experience.records import Rollout
-from harness.session.members import Member
-from harness.session.sharing import Received
+from harness.session.cell.members import Member
+from harness.session.cell.sharing import Received
 from harness.store.rows import TraceRow
 
 PER_STEP = 2

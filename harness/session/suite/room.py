@@ -14,9 +14,9 @@ from harness.allocation.size import checkpoint_bytes
 from harness.allocation.suites import RegimeLoad
 from harness.cache import PRETRAINED, cache_folder, model_folder
 from harness.errors import UsageError
-from harness.session.demands import asked, demand_of, loads
-from harness.session.manifests import Base, state_of
-from harness.session.prepare import Prepared
+from harness.session.cell.manifests import Base, state_of
+from harness.session.suite.demands import asked, demand_of, loads
+from harness.session.suite.prepare import Prepared
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy, Stage0
 from harness.tasks.registry import is_generated

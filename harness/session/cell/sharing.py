@@ -16,7 +16,7 @@ from harness.experience.records import SHIPPED, GroupValue, Record, Rollout, Suc
 from harness.experience.refusal import Refusal
 from harness.learning.regime import Need
 from harness.learning.terms import Term
-from harness.session.members import Member, verdicts
+from harness.session.cell.members import Member, verdicts
 from harness.suite.schema import Sharing
 from harness.tokenization.carry import Carried, Refused, carry_over, carry_text
 from harness.tokenization.residuals import Budget

@@ -10,7 +10,7 @@ from harness.engines.protocol import PolicyEngine
 from harness.experience.answers import Answer, Group, Prompt
 from harness.experience.records import Pieces
 from harness.learning.regime import Regime
-from harness.session.clock import Clock
+from harness.session.cell.clock import Clock
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy
 from harness.suite.seeds import derive_many

@@ -128,7 +128,7 @@ def micro_spec(policy: Policy, seed: int) -> Any:
 def start_of(policy: Policy, seed: int) -> Any:
     """What a pretrained policy's start is made by: the same settings, as far as they are said."""
     from harness.engines.embedded.start import Start
-    from harness.session.weights import identity_of
+    from harness.session.policy.weights import identity_of
 
     stage0 = policy.stage0
     assert stage0 is not None

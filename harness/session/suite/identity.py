@@ -10,7 +10,7 @@ from typing import Any
 from harness.engines.catalogue import DOOR, engines_of
 from harness.errors import PluginError, StoreError, SuiteError
 from harness.learning import registry
-from harness.session.weights import COMMIT, identity_of, is_micro, local_folder, on_hub, unpinned
+from harness.session.policy.weights import COMMIT, identity_of, is_micro, local_folder, on_hub, unpinned
 from harness.store.manifest import Manifest, read_manifest
 from harness.suite.cells import Cell, Identity
 from harness.suite.schema import Group, Policy, Suite, Variant

@@ -33,11 +33,11 @@ from harness.engines import catalogue
 from harness.engines.catalogue import engines_of
 from harness.engines.embedded.presets import START_EXAMPLES, START_STEPS
 from harness.errors import InfeasibleError, StoreError
-from harness.session.demands import asked, demand_of, loads
-from harness.session.manifests import Base, state_of
-from harness.session.prepare import Prepared
-from harness.session.room import disk_of
-from harness.session.weights import is_micro
+from harness.session.cell.manifests import Base, state_of
+from harness.session.policy.weights import is_micro
+from harness.session.suite.demands import asked, demand_of, loads
+from harness.session.suite.prepare import Prepared
+from harness.session.suite.room import disk_of
 from harness.suite.cells import Cell
 from harness.suite.schema import Group, Suite
 

@@ -17,7 +17,7 @@ from harness.exchange.replay import ReplaySource, ReplayWriter
 from harness.exchange.transport import Transport
 from harness.experience.answers import Group
 from harness.experience.records import Record, Rollout
-from harness.session.members import Member
+from harness.session.cell.members import Member
 from harness.store.manifest import read_manifest, read_suite, suite_files
 from harness.suite.cells import Cell
 from harness.suite.schema import Replay

@@ -1,6 +1,6 @@
 """A worker process: takes cells and base checkpoints one after another, so that torch is imported once.
 
-    python -m harness.session.worker SECONDS     jobs as JSON lines on stdin, progress as JSON lines on stdout
+    python -m harness.session.driver.worker SECONDS     jobs as JSON lines on stdin, progress as JSON lines on stdout
 
 It leaves when its stdin closes, so no worker outlives its driver. While it has a job, whatever libraries print goes to the
 job's log. SECONDS is the driver's limit on silence.
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from harness import phases
 from harness.errors import DiskFullError
-from harness.session.jobs import fault_of, reason_of, run_job
-from harness.session.log import log_of, logged, trim
-from harness.session.messages import (
+from harness.session.cell.log import log_of, logged, trim
+from harness.session.driver.jobs import fault_of, reason_of, run_job
+from harness.session.driver.messages import (
     Alive,
     Finished,
     FromWorker,

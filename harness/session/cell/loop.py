@@ -16,13 +16,13 @@ from harness.experience.answers import Group, Prompt
 from harness.learning.regime import Context
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.phases import Interrupted, log, phase
-from harness.session import checkpoint, metrics, sharing
-from harness.session.evaluate import cost_rows
-from harness.session.exchanges import CellExchange
-from harness.session.health import Watch, check_loss
-from harness.session.members import Member, roll_out, verdicts
-from harness.session.prompts import as_asked, curve_prompts, training_prompts
-from harness.session.traces import trace_rows
+from harness.session.cell import checkpoint, metrics, sharing
+from harness.session.cell.evaluate import cost_rows
+from harness.session.cell.exchanges import CellExchange
+from harness.session.cell.health import Watch, check_loss
+from harness.session.cell.members import Member, roll_out, verdicts
+from harness.session.cell.prompts import as_asked, curve_prompts, training_prompts
+from harness.session.cell.traces import trace_rows
 from harness.store.journal import Journal
 from harness.store.rows import CurveRow, StepRow, TermRow, TraceRow
 from harness.suite.cells import Cell

@@ -16,10 +16,10 @@ from harness.evaluation.metrics import votes
 from harness.evaluation.run import evaluate, metric_names
 from harness.evaluation.samples import EvaluationSample
 from harness.phases import halt, phase
-from harness.session.clock import Clock
-from harness.session.manifests import Base, base_manifest, mark, with_commits
-from harness.session.members import Member
-from harness.session.models import base_folder, has_start, raw_folder, start_options
+from harness.session.cell.clock import Clock
+from harness.session.cell.manifests import Base, base_manifest, mark, with_commits
+from harness.session.cell.members import Member
+from harness.session.policy.models import base_folder, has_start, raw_folder, start_options
 from harness.store.fence import Fence
 from harness.store.journal import Journal
 from harness.store.rows import PUBLISHED, CostRow, SampleRow

@@ -27,8 +27,8 @@ from harness.errors import (
 )
 from harness.learning import registry
 from harness.phases import Interrupted
-from harness.session.manifests import Base, base_manifest, cell_manifest, mark, state_of
-from harness.session.messages import BaseJob, CellJob, Job
+from harness.session.cell.manifests import Base, base_manifest, cell_manifest, mark, state_of
+from harness.session.driver.messages import BaseJob, CellJob, Job
 from harness.store.fence import Fence
 from harness.store.files import TEMPORARY, remove
 from harness.suite.cells import Cell
@@ -101,10 +101,10 @@ def run_job(
     log.info("start %d of %s (%s), process %d on %s", attempt, job.id, folder.name, os.getpid(), socket.gethostname())
     try:
         if isinstance(work, Cell):
-            from harness.session.cell import run_cell
+            from harness.session.cell.cell import run_cell
 
             return run_cell(work, folder, verifier, progress, stopped, job.layout, fence)
-        from harness.session.evaluate import evaluate_base
+        from harness.session.cell.evaluate import evaluate_base
 
         return evaluate_base(work, folder, verifier, progress, job.layout, fence)
     except (DiskFullError, Interrupted):

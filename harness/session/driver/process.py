@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from harness.session.log import log_of, tail
-from harness.session.messages import FromWorker, Job, ToWorker, encoder, from_worker
+from harness.session.cell.log import log_of, tail
+from harness.session.driver.messages import FromWorker, Job, ToWorker, encoder, from_worker
 from harness.threads import LARGE_BLOCKS, ONE_THREAD
 
 LAST_WORDS_SECONDS = 1.0
@@ -32,7 +32,7 @@ class WorkerProcess:
         self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the worker
         environment = {**os.environ, **ONE_THREAD, **LARGE_BLOCKS, "PYTHONUNBUFFERED": "1", **environment}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "harness.session.worker", str(silence)],
+            [sys.executable, "-m", "harness.session.driver.worker", str(silence)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr, env=environment,
         )  # fmt: skip
         self.gpu = environment.get(VISIBLE, "")
