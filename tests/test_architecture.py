@@ -44,6 +44,9 @@ LEVELS = {
 }
 """A package imports only packages of a lower level. The harness itself reaches regimes by their entry points alone."""
 OUTSIDE = {"regimes", "leaderboard"}
+ROOMS = ("policy", "cell", "single", "suite", "driver")
+"""Of `harness.session`: what a model is; one cell's training; commands on one checkpoint; what a suite needs and is; worker
+processes. A room imports only rooms before it."""
 
 
 def _imports(file: Path) -> set[str]:
@@ -84,6 +87,23 @@ def test_imports_point_downward(package: str) -> None:
 def test_every_package_has_a_level() -> None:
     packages = {p.stem for p in (ROOT / "harness").iterdir() if (p.is_dir() or p.suffix == ".py") and p.name[0] != "_"}
     assert packages | OUTSIDE == set(LEVELS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_of_the_session_import_downward(room: str) -> None:
+    above = ROOMS[ROOMS.index(room) + 1 :]
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in sorted((ROOT / "harness/session" / room).glob("*.py"))
+        for name in sorted(_imports(file))
+        if name.startswith("harness.session.") and name.split(".")[2] in above
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_module_of_the_session_is_in_a_room() -> None:
+    here = {p.stem for p in (ROOT / "harness/session").iterdir() if p.is_dir() or p.suffix == ".py"} - {"__pycache__"}
+    assert here == {"__init__", *ROOMS}
 
 
 def test_regimes_need_no_torch() -> None:
