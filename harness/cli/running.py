@@ -103,6 +103,7 @@ def run(
         prepared, tuning = _tune(prepared, results, go)
         if tuning is not None:
             _end(tuning, prepared, results, json)
+    prepared = prepared.looked()
     if not prepared.pending():
         _say_scope(prepared, only, part)
         words = f"all {len(prepared.cells)} cells are done" if prepared.cells else "this part has no cells"
@@ -126,7 +127,7 @@ def _tune(prepared: Prepared, results: Path, go: Callable[[Prepared], Outcome]) 
         if not stage.prepared.pending():
             continue
         print(f"{prepared.suite.name}: {stage.words}", file=sys.stderr)
-        outcome = go(stage.prepared)
+        outcome = go(stage.prepared.looked())
         if outcome.interrupted or outcome.disk or not stages.over(stage):
             return stage.prepared, outcome
         for label, reason in outcome.failed.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Container, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,28 +30,28 @@ from harness.suite.schema import Group, Policy, Suite, Variant
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A start checkpoint that a suite evaluates once. `seed` is None where all seeds share it."""
+    """A start checkpoint that a suite evaluates once. `seed` is None where all seeds share it; key: its folder's name under the
+    suite's results."""
 
     suite: Suite
     group: Group
     policy: Policy
     seed: int | None
     identity: Identity
+    key: str = field(init=False)
 
-    def needed_by(self, cell: Cell) -> bool:
-        return self.group.name == cell.group.name and self.seed in (None, cell.seed)
-
-    @property
-    def key(self) -> str:
-        """Folder name under the suite's results."""
-        evaluation = self.suite.evaluation.model_dump(mode="json")
-        return "base-" + digest(
+    def __post_init__(self) -> None:
+        found = digest(
             self.group.name,
             keyed(self.policy.model_dump(mode="json")),
             self.seed,
-            evaluation,
+            self.suite.evaluation.model_dump(mode="json"),
             msgspec.to_builtins(self.identity),
         )
+        object.__setattr__(self, "key", f"base-{found}")
+
+    def needed_by(self, cell: Cell) -> bool:
+        return self.group.name == cell.group.name and self.seed in (None, cell.seed)
 
 
 def variant_options(variant: Variant) -> dict[str, Any]:

@@ -84,6 +84,7 @@ def run_matrix(
                 cut_off(manifest.parent)  # left by a driver that was killed: nobody else writes this cell
         for leftover in [] if theirs else prepared.folder.glob(f"*{TEMPORARY}"):
             remove(leftover)
+        prepared = prepared.looked()  # once more: the run before may have ended between the planning and the lock
         prepared.record()
         with engines_of(prepared.suite.engine).cluster(address) as environment:
             return _Driver(prepared, plan, reporter, refresh, environment, silence, verbose, held.lost).run()
@@ -120,8 +121,7 @@ class _Driver:
         self.disk = ""
         folder = prepared.folder
         cells = prepared.pending()
-        needed = {b.key: b for c in cells for b in prepared.bases_of(c)}
-        self.bases = {key: b for key, b in needed.items() if state_of(folder / key)[0] != "done"}
+        self.bases = {b.key: b for b in prepared.missing()}
         self.cells = {c.key: c for c in cells}
         self.waits = {c.key: {b.key for b in prepared.bases_of(c)} & self.bases.keys() for c in cells}
         self.most = max(1, plan.resources.workers)

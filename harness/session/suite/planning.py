@@ -27,13 +27,13 @@ from harness.allocation.planner import KindPlan, Plan, WorkerDemand, plan_worker
 from harness.allocation.precision import cpu_bf16
 from harness.allocation.report import describe
 from harness.allocation.size import CONTEXT_BYTES
-from harness.allocation.suites import kind_of, longest_sequence, plan_suite
+from harness.allocation.suites import RegimeLoad, kind_of, longest_sequence, plan_suite
 from harness.allocation.work import device
 from harness.engines import catalogue
 from harness.engines.catalogue import engines_of
 from harness.engines.embedded.presets import START_EXAMPLES, START_STEPS
 from harness.errors import InfeasibleError, StoreError
-from harness.session.cell.manifests import Base, state_of
+from harness.session.cell.manifests import Base
 from harness.session.policy.weights import is_micro
 from harness.session.suite.demands import asked, demand_of, loads
 from harness.session.suite.prepare import Prepared
@@ -85,7 +85,8 @@ def plan_for(prepared: Prepared, inventory: str | None, jobs: int | None = None,
 
 def place_of_cell(plan: Plan, cell: Cell) -> Place:
     """Of a pending cell."""
-    kind = next(k for k in plan.kinds if k.kind == kind_of(cell))
+    name = kind_of(cell)
+    kind = next(k for k in plan.kinds if k.kind == name)
     return Place(kind.bundles, _layout(kind, cell))
 
 
@@ -144,19 +145,21 @@ def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = N
 
 
 def _workers(prepared: Prepared, machine: Inventory, jobs: int | None) -> Plan:
-    status = prepared.status()
-    measured = _measured(prepared, [s.cell for s in status if s.state == "done"])
-    pending = [s.cell for s in status if s.state != "done"]
-    needed = {b.key: b for c in pending for b in prepared.bases_of(c)}
-    bases = [b for b in needed.values() if state_of(prepared.folder / b.key)[0] != "done"]
+    pending, bases = prepared.pending(), prepared.missing()
+    measured = _measured(prepared, prepared.done())
     on_gpu = machine.gpus > 0 and not str(prepared.suite.engine_options.get("device") or "cuda").startswith("cpu")
-    work = [_worker(prepared, cell, machine, on_gpu, measured) for cell in pending]
+    variants = loads(prepared.suite)
+    of_kind = {
+        name: _worker(cell, variants[cell.variant.name], machine, on_gpu, measured)
+        for name, cell in {kind_of(cell): cell for cell in pending}.items()
+    }
+    work = [dataclasses.replace(of_kind[kind_of(cell)], key=cell.key) for cell in pending]
     most = max(work, key=lambda w: (w.device, w.memory), default=None)
     first = [
         WorkerDemand(
             b.key,
             "base",
-            _base_seconds(prepared, b, machine, on_gpu),
+            _base_seconds(prepared, variants, b, machine, on_gpu),
             most.memory,
             most.device,
             most.busy,
@@ -172,12 +175,13 @@ def _workers(prepared: Prepared, machine: Inventory, jobs: int | None) -> Plan:
 
 
 def _worker(
-    prepared: Prepared, cell: Cell, machine: Inventory, gpus: bool, measured: Mapping[str, float]
+    cell: Cell, load: RegimeLoad, machine: Inventory, gpus: bool, measured: Mapping[str, float]
 ) -> WorkerDemand:
-    """One cell in a process of its own, by the account; the seconds of finished cells of its kind come before it."""
+    """One cell in a process of its own, by the account; the seconds of finished cells of its kind come before it. Cells that differ
+    in their seed alone ask for the same."""
     fast = gpus or bool(cpu_bf16())
     account, options = engines_of(cell.engine).account, cell.engine_options
-    demanded = demand_of(cell, loads(prepared.suite)[cell.variant.name], fast)
+    demanded = demand_of(cell, load, fast)
     room = max(
         (n.gpu_memory * USABLE - CONTEXT_BYTES if gpus else n.memory - embedded.WORKER_BYTES) for n in machine.nodes
     )
@@ -198,13 +202,15 @@ def _worker(
     return WorkerDemand(cell.key, name, seconds, embedded.GPU_WORKER_BYTES, size, share, chosen)
 
 
-def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, gpus: bool) -> float:
+def _base_seconds(
+    prepared: Prepared, variants: Mapping[str, RegimeLoad], base: Base, machine: Inventory, gpus: bool
+) -> float:
     """Making a base checkpoint and measuring it; one with a supervised start is measured before it, too."""
     if is_micro(base.policy):
         return BASE_SECONDS
     cell = next(c for c in prepared.every if base.needed_by(c))
     account = engines_of(cell.engine).account
-    demanded = demand_of(cell, loads(prepared.suite)[cell.variant.name], gpus or bool(cpu_bf16()))
+    demanded = demand_of(cell, variants[cell.variant.name], gpus or bool(cpu_bf16()))
     own = next(p for p in demanded.policies if p.name == base.policy.name)
     on = device(next(n.gpu_kind for n in machine.nodes if n.gpus) if gpus else "CORE")
     seconds = account.phases(dataclasses.replace(demanded, policies=(own,)), on, gpus).evaluate
@@ -233,7 +239,7 @@ def _measured(prepared: Prepared, done: list[Cell]) -> dict[str, float]:
 def _estimates(prepared: Prepared) -> Estimates:
     """What finished cells took by the clock: their policies work side by side, so the slowest one counts."""
     estimates = Estimates()
-    for cell, costs in _costs(prepared, [s.cell for s in prepared.status() if s.state == "done"]):
+    for cell, costs in _costs(prepared, prepared.done()):
         estimates.observe(kind_of(cell), float(costs.groupby("policy")["wall_seconds"].sum().max()) + START_SECONDS)
     return estimates
 

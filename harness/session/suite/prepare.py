@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,7 +43,8 @@ class CellStatus:
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A suite ready to run. folder: results/<suite>. every: all its cells; cells: those that were asked for.
-    altered: the settings by which it differs from the suite as written. elsewhere: keys of the bases that other shards evaluate."""
+    altered: the settings by which it differs from the suite as written. elsewhere: keys of the bases that other shards evaluate.
+    seen: (state, reason, attempts) by key at the moment of `looked`; without it every question is asked of the disk."""
 
     source: str
     suite: Suite
@@ -53,6 +54,16 @@ class Prepared:
     bases: tuple[Base, ...]
     altered: tuple[str, ...]
     elsewhere: frozenset[str] = frozenset()
+    seen: Mapping[str, tuple[str, str, int]] | None = None
+
+    def looked(self) -> Prepared:
+        """The same, with the state of its cells and bases as it is now: read from the disk once, for all that follows."""
+        keys = [*(c.key for c in self.cells), *(b.key for b in self.bases)]
+        return replace(self, seen={key: state_of(self.folder / key) for key in keys})
+
+    def state(self, key: str) -> tuple[str, str, int]:
+        """(state, reason, attempts) of a cell or base."""
+        return state_of(self.folder / key) if self.seen is None else self.seen[key]
 
     def status(self) -> list[CellStatus]:
         """Every cell; a pending one that ran before under another key says why it is to be run anew."""
@@ -65,7 +76,7 @@ class Prepared:
 
     def _status(self, cell: Cell, going_on: bool) -> CellStatus:
         folder = self.folder / cell.key
-        state, reason, attempts = state_of(folder)
+        state, reason, attempts = self.state(cell.key)
         if state == "running" and not going_on:
             state = "cut off"  # its driver was killed and could not say so
         return CellStatus(cell, state, reason, attempts, str(log_of(folder)) if log_of(folder).exists() else "")
@@ -92,7 +103,16 @@ class Prepared:
 
     def pending(self) -> list[Cell]:
         """Cells that are not done, failed ones included: they are tried again."""
-        return [s.cell for s in self.status() if s.state != "done"]
+        return [cell for cell in self.cells if self.state(cell.key)[0] != "done"]
+
+    def done(self) -> list[Cell]:
+        """Finished cells."""
+        return [cell for cell in self.cells if self.state(cell.key)[0] == "done"]
+
+    def missing(self) -> list[Base]:
+        """Start checkpoints that pending cells need and nobody has measured yet."""
+        needed = {b.key: b for cell in self.pending() for b in self.bases_of(cell)}
+        return [b for b in needed.values() if self.state(b.key)[0] != "done"]
 
     def notes(self) -> list[str]:
         """Which models and which training pool these cells have, as far as it is known by now; a line each."""

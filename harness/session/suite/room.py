@@ -11,10 +11,10 @@ from harness.allocation.disk import MICRO, PROSE, CellDisk, Text, cell_disk, eva
 from harness.allocation.models import load_shape
 from harness.allocation.planner import Disk
 from harness.allocation.size import checkpoint_bytes
-from harness.allocation.suites import RegimeLoad
+from harness.allocation.suites import RegimeLoad, kind_of
 from harness.cache import PRETRAINED, cache_folder, model_folder
 from harness.errors import UsageError
-from harness.session.cell.manifests import Base, state_of
+from harness.session.cell.manifests import Base
 from harness.session.suite.demands import asked, demand_of, loads
 from harness.session.suite.prepare import Prepared
 from harness.suite.cells import Cell
@@ -27,12 +27,13 @@ _MODEL_FILES = ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
 def disk_of(prepared: Prepared, workers: int) -> Disk:
     """What the pending cells take, so many of them side by side. Raises UsageError for a model whose size is not known."""
     pending, variants = prepared.pending(), loads(prepared.suite)
-    cells = [cell_size(cell, variants[cell.variant.name]) for cell in pending]
+    of_kind = {kind_of(cell): cell for cell in pending}
+    sizes = {name: cell_size(cell, variants[cell.variant.name]) for name, cell in of_kind.items()}
+    cells = [sizes[kind_of(cell)] for cell in pending]
     bases = {b.key: b for cell in pending for b in prepared.bases_of(cell)}
     asks = asked(prepared.suite.evaluation)
     text = _text(prepared.suite.training.task)
-    missing = [b for b in bases.values() if state_of(prepared.folder / b.key)[0] != "done"]
-    kept = sum(c.kept for c in cells) + len(missing) * evaluation_bytes(asks.answers, asks.tokens / 2, text)
+    kept = sum(c.kept for c in cells) + len(prepared.missing()) * evaluation_bytes(asks.answers, asks.tokens / 2, text)
     most = sorted((c.running - c.kept for c in cells), reverse=True)[: max(1, workers)]
     return Disk(kept, kept + sum(most), sum(size for _, size in _caches(bases.values())))
 
