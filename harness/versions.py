@@ -54,7 +54,18 @@ BESIDE = (
     *(f"harness/session/single/{name}.py" for name in ("__init__", "calibrate", "rescoring", "standalone")),
     *(
         f"harness/session/suite/{name}.py"
-        for name in ("__init__", "demands", "draft", "identity", "lock", "planning", "preflight", "prepare", "room")
+        for name in (
+            "__init__",
+            "demands",
+            "draft",
+            "identity",
+            "lock",
+            "planning",
+            "preflight",
+            "prepare",
+            "room",
+            "rules",
+        )
     ),
 )
 """What plans, watches, lists or checks: no number of a cell is made here."""

@@ -26,10 +26,10 @@ LEVELS = {
     "experience": 2,
     "store": 2,
     "published": 2,
-    "exchange": 3,
+    "exchange": 4,
     "allocation": 3,
     "learning": 4,
-    "tokenization": 4,
+    "tokenization": 3,
     "tasks": 4,
     "leaderboard": 4,
     "gguf": 4,
@@ -42,7 +42,8 @@ LEVELS = {
     "tuning": 8,
     "cli": 9,
 }
-"""A package imports only packages of a lower level. The harness itself reaches regimes by their entry points alone."""
+"""A package imports only packages of a lower level. The harness itself reaches regimes by their entry points alone. `exchange` is
+above `tokenization`, as its receiving half retokenises; neither it nor `learning` knows the other: both stand on `experience`."""
 OUTSIDE = {"regimes", "leaderboard"}
 ROOMS = ("policy", "cell", "single", "suite", "driver")
 """Of `harness.session`: what a model is; one cell's training; commands on one checkpoint; what a suite needs and is; worker

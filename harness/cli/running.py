@@ -67,9 +67,9 @@ def run(
     json: Json = False,
 ) -> None:
     """Run what is missing of a suite, resume what was cut off, and print the table."""
-    from harness.learning import registry
     from harness.session.driver.matrix import SILENCE_SECONDS, run_matrix
     from harness.session.driver.progress import reporter, watched
+    from harness.session.suite import rules
     from harness.session.suite.identity import unknown_commits
     from harness.session.suite.planning import check_feasible
     from harness.session.suite.preflight import preflight
@@ -88,7 +88,7 @@ def run(
             plan = check_feasible(prepared, jobs, address)
         check_room(prepared, plan.disk)
         _say_scope(prepared, only, part)
-        for remark in [*found, *registry.remarks(prepared.suite), *unknown_commits(prepared.suite)]:
+        for remark in [*found, *rules.remarks(prepared.suite), *unknown_commits(prepared.suite)]:
             print(f"note: {remark}", file=sys.stderr)
         return run_matrix(
             prepared, plan, reporter(), lambda: _ingest(results), silence or SILENCE_SECONDS, verbose, address

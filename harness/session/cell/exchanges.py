@@ -10,8 +10,8 @@ import numpy as np
 
 from harness.errors import CellError, StoreError
 from harness.exchange.conditions import Sender, condition_of
-from harness.exchange.exchange import Edge, Exchange
-from harness.exchange.gate import Defences, Quotas
+from harness.exchange.exchange import Exchange
+from harness.exchange.gate import Quotas
 from harness.exchange.ledger import Entry
 from harness.exchange.replay import ReplaySource, ReplayWriter
 from harness.exchange.transport import Transport
@@ -63,21 +63,14 @@ class CellExchange:
             for m in members
             if m.policy.condition is not None
         }
-        joined = edges(cell, names, strengths) + [(a, r) for a in self._replayed for r in names]
+        joined = [*s.among(names, strengths), *((a, r) for a in self._replayed for r in names)]
         self.exchange = Exchange(
             [*names, *self._replayed],
             joined if shares else (),
             kinds=shares,
             max_staleness=s.max_staleness,
             quotas=Quotas.fitting(cell.training.prompts, answers, cell.training.max_new_tokens, s.max_staleness + 1),
-            defences=Defences(
-                quotas=s.defences.quotas,
-                headers=s.defences.header_checks,
-                staleness=s.defences.staleness,
-                reverify=s.defences.reverify,
-                residual=s.defences.residual_budget,
-                deadline=s.defences.deadline or lockstep,
-            ),
+            defences=s.defences.model_copy(update={"deadline": s.defences.deadline or lockstep}),
             deadline=0.0 if lockstep else s.deadline_seconds,
             transport=transport([*names, *self._replayed]),
             recorder=self._writer,
@@ -135,24 +128,6 @@ def _with_canonical(records: Sequence[Record], member: Member) -> list[Record]:
     answers = [np.array(r.tokens, dtype=np.int32) for r in rollouts]
     shares = iter(noncanonical_shares(member.codec, answers))
     return [msgspec.structs.replace(r, noncanonical=next(shares)) if isinstance(r, Rollout) else r for r in records]
-
-
-def edges(cell: Cell, names: Sequence[str], strengths: Callable[[], Mapping[str, float]]) -> list[Edge]:
-    """(author, receiver) pairs in suite order. Strength is the base policy's held-out accuracy: our reading."""
-    pairs = [(a, r) for r in names for a in names if a != r]
-    match cell.sharing.direction:
-        case "all":
-            return pairs
-        case "none":
-            return []
-        case "edges":
-            return [(a, r) for a, r in cell.sharing.edges or ()]
-        case "strong_to_weak":
-            strength = strengths()
-            return [(a, r) for a, r in pairs if strength[a] > strength[r]]
-        case "weak_to_strong":
-            strength = strengths()
-            return [(a, r) for a, r in pairs if strength[a] < strength[r]]
 
 
 def _replay_source(replay: Replay, cell: Cell, folder: Path) -> ReplaySource:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,12 @@ from msgspec import structs
 from harness.engines.kind import Engines
 from harness.engines.protocol import Optimisation, PolicyEngine, Sampling
 from harness.errors import VerificationError
+from harness.exchange.receiving import Receiver
 from harness.experience.answers import Group, Prompt
-from harness.learning.regime import Context
+from harness.learning.regime import Context, Need
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.phases import Interrupted, log, phase
-from harness.session.cell import checkpoint, metrics, sharing
+from harness.session.cell import checkpoint, metrics
 from harness.session.cell.evaluate import cost_rows
 from harness.session.cell.exchanges import CellExchange
 from harness.session.cell.health import Watch, check_loss
@@ -64,6 +66,17 @@ class Run:
     _invalid: int = 0
     _answers: int = 0
     _drawn: dict[int, list[Prompt]] = field(default_factory=dict)
+
+    @property
+    def receiver(self) -> Receiver:
+        """How the members take in what peers sent."""
+        return Receiver(
+            self.exchange.exchange,
+            self.cell.sharing,
+            partial(verdicts, self.verifier),
+            longest=2 * self.cell.training.max_new_tokens,
+            scored=any(Need.RECEIVER_OLD in m.regime.needs for m in self.members),
+        )
 
     def train(self) -> None:
         """Take up the newest checkpoint and train to the last step. Raises CellError, DiskFullError, Interrupted."""
@@ -182,10 +195,7 @@ class Run:
         """One member's update. On earlier prompts only stale peer answers exist: they stand as groups without own answers."""
         prompts, earlier = self._prompts(step, member), self._earlier(step, member)
         training = self.cell.training
-        longest = 2 * training.max_new_tokens
-        received = sharing.collect(
-            self.exchange.exchange, member, prompts, earlier, step, self.cell.sharing, self.verifier, longest, behind
-        )
+        received = self.receiver.collect(member, step, prompts, earlier, behind)
         context = Context(
             learner=member.name,
             policies=tuple(m.name for m in self.members),
@@ -205,7 +215,7 @@ class Run:
         with member.clock.phase("train"):
             report = member.engine.update([*prompts, *earlier], terms, self._optimisation(member, measure))
         check_loss(member.name, step, report.loss)
-        sharing.mark_used(received, terms, report.terms)
+        metrics.mark_used(received, terms, report.terms)
         kl_step, kl_base = self._divergences(member, own) if measure else (metrics.NAN, metrics.NAN)
         return Learnt(
             metrics.step_row(member, step, own, others, received, terms, report, kl_step, kl_base),

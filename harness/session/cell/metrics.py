@@ -8,10 +8,10 @@ import numpy as np
 
 from harness.engines.protocol import TermReport, UpdateReport
 from harness.exchange.ledger import Entry
+from harness.exchange.receiving import Received
 from harness.experience.answers import Group
 from harness.learning.terms import Term, TermAnswer
 from harness.session.cell.members import Member
-from harness.session.cell.sharing import Received
 from harness.store.rows import ExchangeRow, StepRow, TermRow
 from harness.store.symptoms import is_empty, is_unboxed
 
@@ -91,6 +91,17 @@ def rescued(own: Sequence[Group], others: Sequence[Sequence[Group]]) -> int:
 
 def _failed(own: Sequence[Group]) -> set[str]:
     return {g.prompt.id for g in own if g.valid and not (g.rewards > 0).any()}
+
+
+def mark_used(received: Received, terms: Sequence[Term], reports: Sequence[TermReport]) -> None:
+    """Note in the ledger which peer answers gave a nonzero gradient, as the update's reports of these terms say."""
+    for term, report in zip(terms, reports, strict=True):
+        for answer, tokens in zip(term.answers, report.moved, strict=True):
+            if term.source == "peer" and answer.origin is not None and tokens:
+                author, index = answer.origin
+                entry = received.entries.get((author, answer.prompt_id, index))
+                if entry is not None:
+                    entry.used = True
 
 
 def term_rows(policy: str, step: int, report: UpdateReport) -> list[TermRow]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.exchange.receiving import Received
 from harness.experience.answers import Group, PeerAnswer
 from harness.experience.records import Rollout
 from harness.session.cell.members import Member
-from harness.session.cell.sharing import Received
 from harness.store.rows import TraceRow
 
 PER_STEP = 2

@@ -11,11 +11,11 @@ from harness.engines import options
 from harness.engines.catalogue import MICRO_FAMILIES, engines_of
 from harness.engines.embedded.presets import PRESETS
 from harness.errors import PluginError, StoreError, SuiteError, UsageError
-from harness.learning import registry
 from harness.session.cell.log import log_of
 from harness.session.cell.manifests import Base, state_of, suite_file
 from harness.session.policy.roots import check_roots
 from harness.session.policy.weights import pinned, unpinned
+from harness.session.suite import rules
 from harness.session.suite.identity import Identities, forerunners, notes, why_anew
 from harness.session.suite.lock import holding
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, suite_files, write_suite
@@ -180,7 +180,7 @@ def prepare(
     source = str(find(name))
     suite, written = load(name, overrides), None
     with suppress(SuiteError):  # one that is valid only with the settings given here
-        written = registry.validate(load(name), source)
+        written = rules.validate(load(name), source)
     check_roots(suite, Path(source), overrides)
     prepared = _prepare(suite, written, source, results, overrides, only, online)
     return prepared if shard is None else shard.of(prepared)
@@ -194,7 +194,7 @@ def prepare_stored(name: str, results: Path, *, overrides: Sequence[str] = ()) -
     found = read_suite(results / name)
     source = f"{results / name}"
     suite = resolve(found.config, overrides, source)
-    written = registry.validate(resolve(found.config, (), source), source)
+    written = rules.validate(resolve(found.config, (), source), source)
     prepared = _prepare(suite, written, source, results, overrides, None, online=False)
     return replace(prepared, altered=(*found.altered, *prepared.altered))
 
@@ -213,7 +213,7 @@ def _prepare(
     only: str | None,
     online: bool,
 ) -> Prepared:
-    suite = registry.validate(suite, source)
+    suite = rules.validate(suite, source)
     altered = tuple(overrides) if overrides and suite != written else ()
     try:
         engine = engines_of(suite.engine)
