@@ -22,10 +22,10 @@ import yaml
 
 from harness.engines.catalogue import engines_of
 from harness.errors import HarnessError, SuiteError, UsageError
+from harness.files import disk_errors, write_atomic
 from harness.session.policy.weights import pinned
 from harness.session.suite import rules
 from harness.session.suite.prepare import Prepared
-from harness.store.files import disk_errors, write_atomic
 from harness.suite.load import load
 from harness.suite.schema import Suite
 

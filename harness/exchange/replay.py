@@ -21,8 +21,8 @@ import msgspec
 
 from harness.errors import DiskFullError, StoreError
 from harness.exchange.exchange import Exchange
+from harness.files import TEMPORARY
 from harness.reading import open_regular
-from harness.store.files import TEMPORARY
 
 DIGEST_BYTES = 16
 MAX_FRAME_BYTES = 512 << 20

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from harness.errors import FencedError, StoreError
-from harness.store.files import disk_errors
+from harness.files import disk_errors
 
 FENCE = ".fence"
 PATIENCE_SECONDS = 30.0

@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from harness.errors import DiskFullError, Fault, StoreError
+from harness.files import TEMPORARY, disk_errors, remove, replace_atomic, sync
 from harness.store.columns import SCHEMAS
-from harness.store.files import TEMPORARY, disk_errors, remove, replace_atomic, sync
 from harness.store.journal import Contents, read_journal
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, suite_files
 from harness.store.place import STORE, store_path

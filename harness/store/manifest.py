@@ -18,9 +18,9 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from harness.errors import Fault, StoreError
+from harness.files import write_atomic
 from harness.reading import read_bytes
 from harness.store.fence import Guard
-from harness.store.files import write_atomic
 from harness.suite.cells import Identity
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)

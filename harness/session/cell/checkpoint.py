@@ -15,11 +15,11 @@ import msgspec
 
 from harness.engines.checkpoint import drop_optimiser
 from harness.errors import CheckpointError
+from harness.files import disk_errors, replace_atomic, write_atomic
 from harness.reading import read_bytes
 from harness.session.cell.exchanges import ExchangeState
 from harness.session.cell.members import Member
 from harness.store.fence import Guard
-from harness.store.files import disk_errors, replace_atomic, write_atomic
 from harness.suite.schema import Keep
 
 FINAL = "checkpoint"

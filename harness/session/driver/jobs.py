@@ -25,12 +25,12 @@ from harness.errors import (
     TrainingError,
     VerificationError,
 )
+from harness.files import TEMPORARY, remove
 from harness.learning import registry
 from harness.phases import Interrupted
 from harness.session.cell.manifests import Base, base_manifest, cell_manifest, mark, state_of
 from harness.session.driver.messages import BaseJob, CellJob, Job
 from harness.store.fence import Fence
-from harness.store.files import TEMPORARY, remove
 from harness.suite.cells import Cell
 from harness.suite.schema import Evaluation, Group, Sharing, Suite, Training, Variant
 

@@ -17,6 +17,7 @@ from harness.allocation.scheduler import Action, Refuse, Request, Scheduler, Sta
 from harness.allocation.suites import kind_of
 from harness.engines.catalogue import engines_of
 from harness.errors import Fault, HarnessError
+from harness.files import TEMPORARY, remove
 from harness.session.cell.log import note
 from harness.session.cell.manifests import base_manifest, cell_manifest, cut_off, mark, state_of
 from harness.session.driver.jobs import base_job, cell_job
@@ -26,7 +27,6 @@ from harness.session.driver.progress import Reporter
 from harness.session.suite.lock import holding, locked
 from harness.session.suite.planning import place_of_base, place_of_cell
 from harness.session.suite.prepare import Prepared
-from harness.store.files import TEMPORARY, remove
 
 SILENCE_SECONDS = 1800.0
 """A worker that gives no sign of life for so long is taken for hung and killed (docs/recovery.md)."""

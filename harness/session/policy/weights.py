@@ -17,8 +17,8 @@ import msgspec
 
 from harness.cache import PRETRAINED, cache_folder, model_folder
 from harness.errors import DataError, DiskFullError, StoreError
+from harness.files import write_atomic
 from harness.reading import open_regular
-from harness.store.files import write_atomic
 from harness.suite.schema import Policy, Suite
 
 COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -25,7 +25,7 @@ import msgspec
 import psutil
 
 from harness.errors import UsageError
-from harness.store.files import write_atomic
+from harness.files import write_atomic
 
 RUNS = ".runs"
 PATIENCE_SECONDS = 2.0
