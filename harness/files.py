@@ -17,14 +17,19 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF}
 
 
+def is_full(error: OSError) -> bool:
+    """Whether there is no room left: on the disk, in the user's quota, or for a file so large."""
+    return error.errno in _FULL
+
+
 @contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
+def disk_errors(path: Path, failed: str = "cannot be written") -> Iterator[None]:
     """Turn an OSError of writing `path` into DiskFullError or StoreError."""
     try:
         yield
     except OSError as error:
-        kind = DiskFullError if error.errno in _FULL else StoreError
-        raise kind(f"{path}: cannot be written: {error.strerror or error}") from error
+        kind = DiskFullError if is_full(error) else StoreError
+        raise kind(f"{path}: {failed}: {error.strerror or error}") from error
 
 
 def sync(path: Path) -> None:

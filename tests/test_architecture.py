@@ -16,6 +16,7 @@ LEVELS = {
     "threads": 0,
     "versions": 0,
     "limits": 0,
+    "locks": 0,
     "files": 1,
     "plugins": 1,
     "scaffold": 2,

@@ -8,7 +8,6 @@ job's log. SECONDS is the driver's limit on silence.
 
 from __future__ import annotations
 
-import errno
 import faulthandler
 import logging
 import os
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from harness import phases
 from harness.errors import DiskFullError
+from harness.files import is_full
 from harness.session.cell.log import log_of, logged, trim
 from harness.session.driver.jobs import fault_of, reason_of, run_job
 from harness.session.driver.messages import (
@@ -139,7 +139,7 @@ class Worker:
 
 
 def _failed(error: Exception, job: Job) -> Finished:
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if isinstance(error, OSError) and is_full(error):
         return Finished(job.id, "disk", str(error))
     return Finished(job.id, "failed", reason_of(error, job), fault_of(error))
 

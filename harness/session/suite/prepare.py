@@ -180,7 +180,7 @@ def prepare(
     source = str(find(name))
     suite, written = load(name, overrides), None
     with suppress(SuiteError):  # one that is valid only with the settings given here
-        written = rules.validate(load(name), source)
+        written = rules.validate(load(name), source) if overrides else None
     check_roots(suite, Path(source), overrides)
     prepared = _prepare(suite, written, source, results, overrides, only, online)
     return prepared if shard is None else shard.of(prepared)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.errors import PluginError, SuiteError
 from harness.exchange.conditions import condition_of
 from harness.learning import registry
-from harness.suite.schema import Suite, Variant
+from harness.suite.schema import Sharing, Suite
 
 
 def validate(suite: Suite, source: str) -> Suite:
@@ -26,10 +26,10 @@ def validate(suite: Suite, source: str) -> Suite:
             if colon and key in variant.options:
                 raise SuiteError(source, f"{at}.{key}", rest) from None
             raise SuiteError(source, f"{at}.regime", text) from None
-        direction = suite.sharing_of(variant).direction
+        sharing = suite.sharing_of(variant)
         for g, group in enumerate(suite.groups):
             alone = len(group.policies) < 2
-            if alone and regime.shares and direction != "none" and variant.replay is None:
+            if alone and regime.shares and sharing.direction != "none" and variant.replay is None:
                 problem = f"{variant.name!r} shares experience, but the group {group.name!r} has one policy"
                 raise SuiteError(
                     source, f"groups[{g}].policies", f"{problem} (use `independent`, or `direction: none`)"
@@ -38,7 +38,7 @@ def validate(suite: Suite, source: str) -> Suite:
             if unequal and not regime.unequal_rollouts:
                 why = f"{variant.name!r} is defined for equal numbers of rollouts per policy: {regime.unequal_reason}"
                 raise SuiteError(source, f"groups[{g}].policies", why)
-        _edges(suite, variant, at, source)
+        _edges(suite, sharing, at, source)
         old = variant.old_logprobs or regime.old_logprobs
         if variant.sampler_correction and old == "sampler":
             problem = "corrects what `old_logprobs: sampler` already puts into the ratio; use one of the two"
@@ -66,9 +66,8 @@ def _conditions(suite: Suite, source: str) -> None:
                     raise SuiteError(source, f"groups[{g}].policies[{p}].condition", str(error)) from None
 
 
-def _edges(suite: Suite, variant: Variant, at: str, source: str) -> None:
+def _edges(suite: Suite, sharing: Sharing, at: str, source: str) -> None:
     for group in suite.groups:
-        sharing = suite.sharing_of(variant)
         try:
             if sharing.direction == "edges":
                 sharing.among([p.name for p in group.policies])
