@@ -32,7 +32,6 @@ from harness.session.cell.manifests import Base, base_manifest, cell_manifest, m
 from harness.session.driver.messages import BaseJob, CellJob, Job
 from harness.store.fence import Fence
 from harness.suite.cells import Cell
-from harness.suite.schema import Evaluation, Group, Sharing, Suite, Training, Variant
 
 if TYPE_CHECKING:
     from harness.verification.verifier import Verifier
@@ -45,45 +44,12 @@ _NOT_FINITE = re.compile(r"not finite|`inf`, `nan`", re.IGNORECASE)
 
 
 def cell_job(cell: Cell, folder: Path, layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> CellJob:
-    chosen = {name: dict(options) for name, options in layout.items()}
-    return CellJob(
-        cell.label, str(folder), cell.suite, cell.key, cell.baseline, cell.config(), cell.identity, chosen, cell.keep
-    )
+    return CellJob(cell.label, str(folder), cell, {name: dict(options) for name, options in layout.items()})
 
 
 def base_job(base: Base, folder: Path, layout: Mapping[str, Mapping[str, Any]]) -> BaseJob:
-    suite = base.suite
-    group = suite.groups.index(base.group)
     label = f"base {base.group.name}/{base.policy.name}" + (f"/{base.seed}" if base.seed is not None else "")
-    policy = base.group.policies.index(base.policy)
-    chosen = dict(layout.get(base.policy.name, {}))
-    return BaseJob(label, str(folder), suite.model_dump(mode="json"), group, policy, base.seed, base.identity, chosen)
-
-
-def cell_of(job: CellJob) -> Cell:
-    """The cell that a message describes."""
-    c = job.config
-    return Cell(
-        suite=job.suite,
-        engine=c["engine"],
-        engine_options=c["engine_options"],
-        group=Group.model_validate(c["group"]),
-        variant=Variant.model_validate(c["variant"]),
-        sharing=Sharing.model_validate(c["sharing"]),
-        training=Training.model_validate(c["training"]),
-        evaluation=Evaluation.model_validate(c["evaluation"]),
-        seed=c["seed"],
-        key=job.key,
-        baseline=job.baseline,
-        identity=job.identity,
-        keep=job.keep,
-    )
-
-
-def _base_of(job: BaseJob) -> Base:
-    suite = Suite.model_validate(job.suite)
-    group = suite.groups[job.group]
-    return Base(suite, group, group.policies[job.policy], job.seed, job.identity)
+    return BaseJob(label, str(folder), base, dict(layout.get(base.policy.name, {})))
 
 
 def run_job(
@@ -91,8 +57,7 @@ def run_job(
 ) -> float:
     """Do it; returns the CPU-seconds it took. Start and end are noted in its manifest. Raises HarnessError, Interrupted."""
     folder = Path(job.folder)
-    work = cell_of(job) if isinstance(job, CellJob) else _base_of(job)
-    manifest = cell_manifest(work) if isinstance(work, Cell) else base_manifest(work)
+    manifest = cell_manifest(job.cell) if isinstance(job, CellJob) else base_manifest(job.base)
     fence = Fence(folder, attempts=state_of(folder)[2])
     attempt = fence.owner.attempt
     for leftover in folder.glob(f"*{TEMPORARY}"):  # of a start that was killed
@@ -100,13 +65,13 @@ def run_job(
     mark(folder, manifest, "running", attempts=attempt, guard=fence)
     log.info("start %d of %s (%s), process %d on %s", attempt, job.id, folder.name, os.getpid(), socket.gethostname())
     try:
-        if isinstance(work, Cell):
+        if isinstance(job, CellJob):
             from harness.session.cell.cell import run_cell
 
-            return run_cell(work, folder, verifier, progress, stopped, job.layout, fence)
+            return run_cell(job.cell, folder, verifier, progress, stopped, job.layout, fence)
         from harness.session.cell.evaluate import evaluate_base
 
-        return evaluate_base(work, folder, verifier, progress, job.layout, fence)
+        return evaluate_base(job.base, folder, verifier, progress, job.layout, fence)
     except (DiskFullError, Interrupted):
         log.info("broken off", exc_info=True)
         raise
@@ -155,5 +120,5 @@ def _plugin_package(job: Job) -> str:
     if not isinstance(job, CellJob):
         return ""
     with contextlib.suppress(PluginError):
-        return registry.load(job.config["variant"]["regime"]).__module__.partition(".")[0]
+        return registry.load(job.cell.variant.regime).__module__.partition(".")[0]
     return ""

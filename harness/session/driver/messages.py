@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from harness.errors import Fault
-from harness.suite.cells import Identity
-from harness.suite.schema import Keep
+from harness.session.cell.manifests import Base
+from harness.suite.cells import Cell, read, written
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True):
@@ -16,17 +16,12 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class CellJob(_Message, frozen=True, tag="cell"):
-    """Train and evaluate a cell: `Cell`'s fields as plain data. layout: engine options that the plan has chosen, by policy."""
+    """Train and evaluate a cell. layout: engine options that the plan has chosen, by policy."""
 
     id: str
     folder: str
-    suite: str
-    key: str
-    baseline: str
-    config: dict[str, Any]
-    identity: Identity
+    cell: Cell
     layout: dict[str, dict[str, Any]] = {}
-    keep: Keep = "last"
 
 
 class BaseJob(_Message, frozen=True, tag="base"):
@@ -34,11 +29,7 @@ class BaseJob(_Message, frozen=True, tag="base"):
 
     id: str
     folder: str
-    suite: dict[str, Any]
-    group: int
-    policy: int
-    seed: int | None
-    identity: Identity
+    base: Base
     layout: dict[str, Any] = {}
 
 
@@ -86,6 +77,6 @@ Job = CellJob | BaseJob
 ToWorker = CellJob | BaseJob | Leave
 FromWorker = Ready | Progress | Alive | Said | Finished
 
-encoder = msgspec.json.Encoder()
-to_worker = msgspec.json.Decoder(ToWorker)
+encoder = msgspec.json.Encoder(enc_hook=written)
+to_worker = msgspec.json.Decoder(ToWorker, dec_hook=read)
 from_worker = msgspec.json.Decoder(FromWorker)
