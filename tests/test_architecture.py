@@ -46,6 +46,42 @@ LEVELS = {
 }
 """A package imports only packages of a lower level. The harness itself reaches regimes by their entry points alone. `exchange` is
 above `tokenization`, as its receiving half retokenises; neither it nor `learning` knows the other: both stand on `experience`."""
+TWICE = {
+    "app": "the command line's and the leaderboard's",
+    "cell": "the leaderboard's page shows a cell; the room and its main module are a cell",
+    "checkpoint": "an engine's folder, and all that a cell resumes from",
+    "codec": "records to bytes, tokens to text",
+    "conformance": "one for each kind of plug-in",
+    "curves": "the leaderboard's page shows what statistics computes",
+    "data": "the leaderboard's, and the tasks' sets",
+    "embedded": "an engine, and its account in the planner",
+    "engine": "one for each engine",
+    "exchange": "the package, its main module, and the leaderboard's page of it",
+    "families": "of models, of paired tests",
+    "listing": "a package's own, and the commands that print it",
+    "messages": "between processes: the verifier's, the driver's",
+    "metrics": "of an evaluation, of a step",
+    "models": "their shapes, their folders, their command",
+    "options": "of engines, of commands",
+    "packing": "cells onto machines, answers into tensors",
+    "plugin": "one for each engine",
+    "prompts": "one for each generated task, and a cell's",
+    "published": "the package and the leaderboard's page of it",
+    "ranking": "the leaderboard's page shows what the store ranks",
+    "reading": "files that others made, and the commands that read results",
+    "registry": "one for each kind of plug-in",
+    "report": "one for each thing that is reported",
+    "rows": "of training sets, of tables",
+    "scaffold": "one for each kind of plug-in",
+    "schema": "of suites, of the store",
+    "suite": "the configuration, and the session's room that prepares it",
+    "suites": "the planner's and tuning's view of them",
+    "transport": "the protocol with its in-process kind, and Ray's",
+    "tuning": "the package, and what the store keeps of it",
+    "words": "numbers in words, columns in words",
+    "worker": "the process that verifies, the process that trains",
+}
+"""Module and package names that are used more than once, each with its reason."""
 OUTSIDE = {"regimes", "leaderboard"}
 ROOMS = ("policy", "cell", "single", "suite", "driver")
 """Of `harness.session`: what a model is; one cell's training; commands on one checkpoint; what a suite needs and is; worker
@@ -107,6 +143,18 @@ def test_rooms_of_the_session_import_downward(room: str) -> None:
 def test_every_module_of_the_session_is_in_a_room() -> None:
     here = {p.stem for p in (ROOT / "harness/session").iterdir() if p.is_dir() or p.suffix == ".py"} - {"__pycache__"}
     assert here == {"__init__", *ROOMS}
+
+
+def test_no_name_is_used_twice_without_a_reason() -> None:
+    places: dict[str, list[str]] = {}
+    for top in ("harness", *sorted(OUTSIDE)):
+        for file in sorted((ROOT / top).rglob("*.py")):
+            module = file.parent if file.stem == "__init__" else file.with_suffix("")
+            if module.name[0] != "_":
+                places.setdefault(module.name, []).append(str(module.relative_to(ROOT)))
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert not {name: found for name, found in twice.items() if name not in TWICE}, "choose another name, or say why"
+    assert not set(TWICE) - set(twice), "these are used once by now"
 
 
 def test_regimes_need_no_torch() -> None:
