@@ -1,8 +1,8 @@
 """Who writes which cells of results/<suite>: one writer per cell, also over file systems without locks.
 
 A run lays a claim, `results/<suite>/.runs/<name>.json`: where it runs, and the keys of its cells. Claims need an atomic rename and
-file times, nothing else, so they hold where `flock` is refused, or known to one machine only. Two runs whose keys are disjoint,
-such as two shards, go on side by side.
+file times, nothing else, so they hold where `flock` is refused, or known to one machine only; a lock on a file (`harness.locks`,
+or the library filelock) holds in neither case. Two runs whose keys are disjoint, such as two shards, go on side by side.
 
 Whether a claim's holder lives is asked of the system where it is the same one, and is then exact. Of another machine it is told
 by the claim's time, which the holder renews every BEAT_SECONDS: without renewal for LEASE_SECONDS it is dead. A holder that was
