@@ -99,8 +99,8 @@ def suite(place: Path) -> Parser:
     """As `plan` reads it, without the folder."""
     from harness.engines import options
     from harness.engines.options import Embedded
-    from harness.learning import registry
     from harness.reading import as_text
+    from harness.session.suite import rules
     from harness.suite import yaml
     from harness.suite.load import resolve
 
@@ -111,7 +111,7 @@ def suite(place: Path) -> Parser:
             return
         raw = yaml.parse(text, "fuzz")
         if isinstance(raw, dict):
-            found = registry.validate(resolve({"name": "x", **raw}, (), "fuzz"), "fuzz")
+            found = rules.validate(resolve({"name": "x", **raw}, (), "fuzz"), "fuzz")
             options.read(Embedded, found.engine_options, "fuzz")
             json.dumps(found.model_dump(mode="json")).encode()
 
@@ -279,7 +279,7 @@ def config(place: Path) -> Parser:
     from harness.allocation.config import read_config
     from harness.engines.checkpoint import SEAL, check
     from harness.engines.folder import INDEX, check_weights
-    from harness.session.checkpoint import read
+    from harness.session.cell.checkpoint import read
 
     def parse(data: bytes) -> None:
         kind, content = (data[0] if data else 0) % 4, data[1:]

@@ -14,8 +14,8 @@ from pathlib import Path
 from bench import Row, Size
 from generation import random_policy
 
-from harness.session.jobs import cell_job, run_job
-from harness.session.prepare import prepare
+from harness.session.driver.jobs import cell_job, run_job
+from harness.session.suite.prepare import prepare
 from harness.store.journal import read_journal
 from harness.verification.verifier import Verifier
 

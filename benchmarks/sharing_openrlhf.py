@@ -25,12 +25,12 @@ import numpy as np  # noqa: E402  # after the threads are set
 
 from harness.engines.catalogue import open_engines  # noqa: E402  # after the threads are set
 from harness.learning import registry  # noqa: E402  # after the threads are set
-from harness.session.clock import Clock  # noqa: E402  # after the threads are set
-from harness.session.exchanges import CellExchange  # noqa: E402  # after the threads are set
-from harness.session.loop import Run  # noqa: E402  # after the threads are set
-from harness.session.members import Member  # noqa: E402  # after the threads are set
-from harness.session.models import base_folder  # noqa: E402  # after the threads are set
-from harness.session.prepare import prepare  # noqa: E402  # after the threads are set
+from harness.session.cell.clock import Clock  # noqa: E402  # after the threads are set
+from harness.session.cell.exchanges import CellExchange  # noqa: E402  # after the threads are set
+from harness.session.cell.loop import Run  # noqa: E402  # after the threads are set
+from harness.session.cell.members import Member  # noqa: E402  # after the threads are set
+from harness.session.policy.models import base_folder  # noqa: E402  # after the threads are set
+from harness.session.suite.prepare import prepare  # noqa: E402  # after the threads are set
 from harness.store.journal import Journal, read_journal  # noqa: E402  # after the threads are set
 from harness.verification.verifier import Verifier  # noqa: E402  # after the threads are set
 

@@ -228,7 +228,7 @@ class Command:
         )  # fmt: skip
         self.known: dict[int, psutil.Process] = {}
 
-    def below(self, module: str = "harness.session.worker") -> list[psutil.Process]:
+    def below(self, module: str = "harness.session.driver.worker") -> list[psutil.Process]:
         """Its descendants that run a module."""
         found = []
         with suppress(psutil.Error):

@@ -26,7 +26,7 @@ from enum import StrEnum
 class Fault(StrEnum):
     """Why a cell is missing: `fault` of a manifest and of the store's `cells`, NULL there for a cell that has not failed.
 
-    The first four are the training's own; `harness.session.health` says when each holds.
+    The first four are the training's own; `harness.session.cell.health` says when each holds.
     """
 
     NOT_FINITE = "not finite"

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = Path(__file__).with_name("versions.toml")
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
-    "evaluation": ("harness/evaluation", "harness/session/evaluate.py"),
+    "evaluation": ("harness/evaluation", "harness/session/cell/evaluate.py"),
     "exchange": ("harness/exchange", "harness/experience"),
     "learning": ("harness/learning",),
     "tokenization": ("harness/tokenization",),
@@ -45,13 +45,29 @@ BESIDE = (
     *(f"harness/engines/{name}.py" for name in ("catalogue", "conformance")),
     "harness/engines/openrlhf/keeper.py",
     "harness/tasks/listing.py",
+    *(f"harness/session/cell/{name}.py" for name in ("log", "manifests", "provenance")),
+    *(f"harness/session/policy/{name}.py" for name in ("roots", "weights")),
     *(
-        f"harness/session/{name}.py"
-        for name in ("calibrate", "demands", "draft", "identity", "jobs", "lock", "log", "manifests", "matrix", "messages",
-                     "planning", "preflight", "prepare", "process", "progress", "provenance", "rescoring", "room", "roots",
-                     "standalone", "weights", "worker")
+        f"harness/session/driver/{name}.py"
+        for name in ("__init__", "jobs", "matrix", "messages", "process", "progress", "worker")
     ),
-)  # fmt: skip
+    *(f"harness/session/single/{name}.py" for name in ("__init__", "calibrate", "rescoring", "standalone")),
+    *(
+        f"harness/session/suite/{name}.py"
+        for name in (
+            "__init__",
+            "demands",
+            "draft",
+            "identity",
+            "lock",
+            "planning",
+            "preflight",
+            "prepare",
+            "room",
+            "rules",
+        )
+    ),
+)
 """What plans, watches, lists or checks: no number of a cell is made here."""
 
 BASE = ("evaluation", "seeds", "tasks", "verification", "engines")

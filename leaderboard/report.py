@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from harness.errors import PluginError, StoreError
+from harness.files import write_atomic
 from harness.statistics import MARGIN
-from harness.store.files import write_atomic
 from harness.store.ranking import in_pairs, rank
 from harness.store.read import Snapshot
 from harness.store.table import MEAN, seed_rows, show_rows, suites

@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 from synthetic_results import Regime, write_results
 
-from harness.session.manifests import variant_options
+from harness.session.cell.manifests import variant_options
 from harness.statistics.judgement import GAINS, LOSES, UNTOLD, WITHIN
 from harness.store.ingest import STORE, ingest
 from harness.store.ranking import Rank, heading, pairing, rank

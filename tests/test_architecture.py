@@ -16,6 +16,8 @@ LEVELS = {
     "threads": 0,
     "versions": 0,
     "limits": 0,
+    "locks": 0,
+    "files": 1,
     "plugins": 1,
     "scaffold": 2,
     "phases": 0,
@@ -26,10 +28,10 @@ LEVELS = {
     "experience": 2,
     "store": 2,
     "published": 2,
-    "exchange": 3,
+    "exchange": 4,
     "allocation": 3,
     "learning": 4,
-    "tokenization": 4,
+    "tokenization": 3,
     "tasks": 4,
     "leaderboard": 4,
     "gguf": 4,
@@ -42,8 +44,48 @@ LEVELS = {
     "tuning": 8,
     "cli": 9,
 }
-"""A package imports only packages of a lower level. The harness itself reaches regimes by their entry points alone."""
+"""A package imports only packages of a lower level. The harness itself reaches regimes by their entry points alone. `exchange` is
+above `tokenization`, as its receiving half retokenises; neither it nor `learning` knows the other: both stand on `experience`."""
+TWICE = {
+    "app": "the command line's and the leaderboard's",
+    "cell": "the leaderboard's page shows a cell; the room and its main module are a cell",
+    "checkpoint": "an engine's folder, and all that a cell resumes from",
+    "codec": "records to bytes, tokens to text",
+    "conformance": "one for each kind of plug-in",
+    "curves": "the leaderboard's page shows what statistics computes",
+    "data": "the leaderboard's, and the tasks' sets",
+    "embedded": "an engine, and its account in the planner",
+    "engine": "one for each engine",
+    "exchange": "the package, its main module, and the leaderboard's page of it",
+    "families": "of models, of paired tests",
+    "listing": "a package's own, and the commands that print it",
+    "messages": "between processes: the verifier's, the driver's",
+    "metrics": "of an evaluation, of a step",
+    "models": "their shapes, their folders, their command",
+    "options": "of engines, of commands",
+    "packing": "cells onto machines, answers into tensors",
+    "plugin": "one for each engine",
+    "prompts": "one for each generated task, and a cell's",
+    "published": "the package and the leaderboard's page of it",
+    "ranking": "the leaderboard's page shows what the store ranks",
+    "reading": "files that others made, and the commands that read results",
+    "registry": "one for each kind of plug-in",
+    "report": "one for each thing that is reported",
+    "rows": "of training sets, of tables",
+    "scaffold": "one for each kind of plug-in",
+    "schema": "of suites, of the store",
+    "suite": "the configuration, and the session's room that prepares it",
+    "suites": "the planner's and tuning's view of them",
+    "transport": "the protocol with its in-process kind, and Ray's",
+    "tuning": "the package, and what the store keeps of it",
+    "words": "numbers in words, columns in words",
+    "worker": "the process that verifies, the process that trains",
+}
+"""Module and package names that are used more than once, each with its reason."""
 OUTSIDE = {"regimes", "leaderboard"}
+ROOMS = ("policy", "cell", "single", "suite", "driver")
+"""Of `harness.session`: what a model is; one cell's training; commands on one checkpoint; what a suite needs and is; worker
+processes. A room imports only rooms before it."""
 
 
 def _imports(file: Path) -> set[str]:
@@ -86,6 +128,35 @@ def test_every_package_has_a_level() -> None:
     assert packages | OUTSIDE == set(LEVELS)
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_of_the_session_import_downward(room: str) -> None:
+    above = ROOMS[ROOMS.index(room) + 1 :]
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in sorted((ROOT / "harness/session" / room).glob("*.py"))
+        for name in sorted(_imports(file))
+        if name.startswith("harness.session.") and name.split(".")[2] in above
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_module_of_the_session_is_in_a_room() -> None:
+    here = {p.stem for p in (ROOT / "harness/session").iterdir() if p.is_dir() or p.suffix == ".py"} - {"__pycache__"}
+    assert here == {"__init__", *ROOMS}
+
+
+def test_no_name_is_used_twice_without_a_reason() -> None:
+    places: dict[str, list[str]] = {}
+    for top in ("harness", *sorted(OUTSIDE)):
+        for file in sorted((ROOT / top).rglob("*.py")):
+            module = file.parent if file.stem == "__init__" else file.with_suffix("")
+            if module.name[0] != "_":
+                places.setdefault(module.name, []).append(str(module.relative_to(ROOT)))
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert not {name: found for name, found in twice.items() if name not in TWICE}, "choose another name, or say why"
+    assert not set(TWICE) - set(twice), "these are used once by now"
+
+
 def test_regimes_need_no_torch() -> None:
     for file in (ROOT / "regimes").rglob("*.py"):
         assert not {n.split(".")[0] for n in _imports(file)} & {"torch", "transformers", "ray"}, file
@@ -95,9 +166,9 @@ def test_regimes_need_no_torch() -> None:
     "module",
     [
         "harness.suite.load",
-        "harness.session.prepare",
-        "harness.session.matrix",
-        "harness.session.preflight",
+        "harness.session.suite.prepare",
+        "harness.session.driver.matrix",
+        "harness.session.suite.preflight",
         "harness.learning.registry",
         "harness.store.read",
         "harness.statistics",

@@ -11,7 +11,7 @@ from scipy import stats
 
 from harness.evaluation.metrics import MetricSpec, summarise
 from harness.evaluation.samples import EvaluationSample
-from harness.session.evaluate import journal_rows
+from harness.session.cell.evaluate import journal_rows
 from harness.store.columns import to_arrow
 from harness.store.ingest import ingest
 from harness.store.journal import Journal, write_columns

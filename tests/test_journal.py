@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from harness import files
 from harness.errors import DiskFullError, StoreError
-from harness.store import files, journal
+from harness.store import journal
 from harness.store.journal import Journal, read_journal
 from harness.store.rows import CostRow, CurveRow, SampleRow, StepRow
 

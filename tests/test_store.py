@@ -17,8 +17,8 @@ import pytest
 from scipy import stats
 from synthetic_results import REGIMES, write_results
 
+from harness import files
 from harness.errors import DiskFullError, StoreError, UsageError
-from harness.store import files
 from harness.store.columns import SCHEMAS
 from harness.store.ingest import STORE, ingest
 from harness.store.journal import Journal, read_journal

@@ -13,8 +13,8 @@ import pytest
 from harness.versions import BESIDE, PACKAGES, ROOT, files_of, owner, parse, syntax_digest
 
 COMPUTES_NOTHING = {
-    "allocation", "bandit", "cache", "cli", "clusters", "errors", "gguf", "limits", "phases", "plugins", "published",
-    "reading", "scaffold", "statistics", "store", "suite", "threads", "tuning", "versions",
+    "allocation", "bandit", "cache", "cli", "clusters", "errors", "files", "gguf", "limits", "locks", "phases", "plugins",
+    "published", "reading", "scaffold", "statistics", "store", "suite", "threads", "tuning", "versions",
 }  # fmt: skip
 SOURCE = '''
 """A module."""
@@ -72,7 +72,7 @@ def test_what_does_not_compute_passes(tree: Path) -> None:
         assert old in text, name
         (tree / name).write_text(text.replace(old, new, 1))
 
-    edit("harness/session/clock.py", '"""CPU-, wall-', '"""Processor, wall-')
+    edit("harness/session/cell/clock.py", '"""CPU-, wall-', '"""Processor, wall-')
     edit("harness/learning/advantages.py", "\n\n", "\n\n# a comment\n")
     edit("harness/learning/scaffold.py", "README", "README of mine")
     edit("regimes/hacpo.py", '"""', '"""In other words: ')
@@ -124,5 +124,5 @@ def test_every_package_is_versioned_or_known_to_compute_nothing() -> None:
     assert here - places - COMPUTES_NOTHING == set(), "say in harness/versions.py whether it computes results"
     assert all((ROOT / file).is_file() for file in BESIDE)
     assert all(files_of(package) for package in PACKAGES)
-    assert owner(ROOT / "harness/session/evaluate.py") == "evaluation"
-    assert owner(ROOT / "harness/session/progress.py") is None
+    assert owner(ROOT / "harness/session/cell/evaluate.py") == "evaluation"
+    assert owner(ROOT / "harness/session/driver/progress.py") is None

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError, UsageError
-from harness.session.jobs import run_job
-from harness.session.messages import CellJob
+from harness.session.driver.jobs import cell_job, run_job
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest
+from harness.suite.cells import cell_of
 from harness.threads import settle
 from harness.verification.verifier import Verifier
 
@@ -32,15 +32,8 @@ def run_again(stored: Path, folder: Path) -> None:
     manifest = read_manifest(stored)
     if manifest.kind != "cell" or manifest.state != "done":
         raise UsageError(f"{stored}: not a finished cell (kind {manifest.kind}, {manifest.state})")
-    job = CellJob(
-        id=manifest.key,
-        folder=str(folder),
-        suite=manifest.suite,
-        key=manifest.key,
-        baseline=manifest.baseline,
-        config=manifest.config,
-        identity=manifest.identity,
-    )
+    beside = {name: getattr(manifest, name) for name in ("suite", "key", "baseline", "identity")}
+    job = cell_job(cell_of({**manifest.config, **beside}), folder)
     with Verifier(workers=1) as verifier:
         run_job(
             job,

@@ -23,7 +23,7 @@ import yaml
 from harness.allocation.config import read_config
 from harness.cache import cache_folder, model_folder
 from harness.errors import DiskFullError, StoreError, UsageError
-from harness.store.files import write_atomic
+from harness.files import write_atomic
 
 MICRO = "micro/"
 

@@ -251,11 +251,13 @@ class Scheduler:
         seconds = {kind: self.estimates.seconds(kind) for kind in {w.request.kind for w in self._waiting}}
         order = sorted(self._waiting, key=lambda w: (-w.width, -seconds[w.request.kind], w.number))
         free = dict(self._free)
+        # What ends before the head's reservation begins may take all that is free; what outlasts that moment takes only what the
+        # reservation spares as well.
         spared = self._beside_target()
         common = {name: free[name].meet(spared[name]) for name in free} if spared is not None else free
         chosen = []
         idle_gpus, idle_cores = sum(room.gpus for room in free.values()), sum(room.cores for room in free.values())
-        hopeless: set[tuple[int, bool]] = set()
+        hopeless: set[tuple[int, bool]] = set()  # shapes that have found no place: room only shrinks
         for waiting in order:
             if waiting.gpus > idle_gpus or waiting.cores > idle_cores:
                 continue

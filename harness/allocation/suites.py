@@ -121,12 +121,10 @@ def demand(
 
 def _peers(cell: Cell) -> float:
     """Authors per receiver, on average over the group's policies."""
-    count, sharing = len(cell.group.policies), cell.sharing
-    if sharing.direction == "none":
-        return 0.0
-    if sharing.direction == "edges":
-        return len(sharing.edges or []) / count
-    return (count - 1) / (1 if sharing.direction == "all" else 2)
+    names = [policy.name for policy in cell.group.policies]
+    if cell.sharing.direction in ("strong_to_weak", "weak_to_strong"):  # who is strong is seen when the cell starts
+        return (len(names) - 1) / 2
+    return len(cell.sharing.among(names)) / len(names)
 
 
 def plan_suite(

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from harness.bandit.facts import Fact, facts
 from harness.bandit.laboratory import Bandit, Outcome, enumerate_outcomes, expectation, gradient_variance, mean_gradient
 from harness.errors import PluginError, SuiteError
+from harness.files import write_atomic
 from harness.learning import registry
-from harness.store.files import write_atomic
 from harness.suite import yaml
 from harness.suite.load import find, first_error
 from harness.suite.schema import Name, Variant

@@ -22,9 +22,9 @@ def new_suite(
     ] = None,
 ) -> None:
     """Write a suite for two models, with settings that fit their sizes and the task, every key explained."""
-    from harness.learning import registry
-    from harness.session.draft import draft
-    from harness.session.roots import undeclared
+    from harness.session.policy.roots import undeclared
+    from harness.session.suite import rules
+    from harness.session.suite.draft import draft
     from harness.suite.load import load
 
     file = out or Path("-".join(re.sub(r"[^\w.+-]+", "-", Path(m).name.lower()) for m in models) + ".yaml")
@@ -39,7 +39,7 @@ def new_suite(
             new.write(text)
     except OSError as error:
         raise UsageError(f"{file}: cannot be written: {error.strerror}") from error
-    suite = registry.validate(load(str(file)), str(file))
+    suite = rules.validate(load(str(file)), str(file))
     cells = len(suite.groups) * len(suite.regimes) * len(suite.seeds)
     where = "".join(f" --models {folder}" for folder in undeclared(models, file))
     trial = "--set training.steps=2 --set 'seeds=[1]' --set evaluation.limit=6"

@@ -111,7 +111,7 @@ def _calibrate(
 ) -> None:  # fmt: skip
     if not policies or not asked:
         raise UsageError("harness tasks --calibrate POLICY... measures policies; without both, tasks are listed")
-    from harness.session.calibrate import LEAST, MOST, calibrate
+    from harness.session.single.calibrate import LEAST, MOST, calibrate
 
     chosen = [name for name in levels.split(",") if name]
     found = calibrate(policies, task, chosen, prompts=prompts, answers=answers, few_shot=few_shot, plain=plain)

@@ -40,7 +40,7 @@ def show(
         ingest(results)
     file = None
     if set_:
-        from harness.session.prepare import prepare, prepare_stored
+        from harness.session.suite.prepare import prepare, prepare_stored
 
         if suite is None:
             raise UsageError("--set: name the suite too")
@@ -185,7 +185,7 @@ def leaderboard(
 
 def rescore(suite: MaybeSuite = None, results: Results = RESULTS, json: Json = False) -> None:
     """Verify stored samples again and show which verdicts would change; the texts are never touched."""
-    from harness.session.rescoring import rescore_results
+    from harness.session.single.rescoring import rescore_results
 
     report = rescore_results(results, suite)
     if json:

@@ -28,8 +28,8 @@ from harness.cli.options import (
 from harness.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
-    from harness.session.matrix import Outcome
-    from harness.session.prepare import Prepared, Shard
+    from harness.session.driver.matrix import Outcome
+    from harness.session.suite.prepare import Prepared, Shard
 
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, max=1024, help="Worker processes; default one per core.")]
 Silence = Annotated[
@@ -67,14 +67,14 @@ def run(
     json: Json = False,
 ) -> None:
     """Run what is missing of a suite, resume what was cut off, and print the table."""
-    from harness.learning import registry
-    from harness.session.identity import unknown_commits
-    from harness.session.matrix import SILENCE_SECONDS, run_matrix
-    from harness.session.planning import check_feasible
-    from harness.session.preflight import preflight
-    from harness.session.prepare import Shard, prepare
-    from harness.session.progress import reporter, watched
-    from harness.session.room import check_place, check_room
+    from harness.session.driver.matrix import SILENCE_SECONDS, run_matrix
+    from harness.session.driver.progress import reporter, watched
+    from harness.session.suite import rules
+    from harness.session.suite.identity import unknown_commits
+    from harness.session.suite.planning import check_feasible
+    from harness.session.suite.preflight import preflight
+    from harness.session.suite.prepare import Shard, prepare
+    from harness.session.suite.room import check_place, check_room
     from harness.store.ingest import ingest
 
     part = Shard.parse(shard) if shard else None
@@ -88,7 +88,7 @@ def run(
             plan = check_feasible(prepared, jobs, address)
         check_room(prepared, plan.disk)
         _say_scope(prepared, only, part)
-        for remark in [*found, *registry.remarks(prepared.suite), *unknown_commits(prepared.suite)]:
+        for remark in [*found, *rules.remarks(prepared.suite), *unknown_commits(prepared.suite)]:
             print(f"note: {remark}", file=sys.stderr)
         return run_matrix(
             prepared, plan, reporter(), lambda: _ingest(results), silence or SILENCE_SECONDS, verbose, address
@@ -103,6 +103,7 @@ def run(
         prepared, tuning = _tune(prepared, results, go)
         if tuning is not None:
             _end(tuning, prepared, results, json)
+    prepared = prepared.looked()
     if not prepared.pending():
         _say_scope(prepared, only, part)
         words = f"all {len(prepared.cells)} cells are done" if prepared.cells else "this part has no cells"
@@ -126,7 +127,7 @@ def _tune(prepared: Prepared, results: Path, go: Callable[[Prepared], Outcome]) 
         if not stage.prepared.pending():
             continue
         print(f"{prepared.suite.name}: {stage.words}", file=sys.stderr)
-        outcome = go(stage.prepared)
+        outcome = go(stage.prepared.looked())
         if outcome.interrupted or outcome.disk or not stages.over(stage):
             return stage.prepared, outcome
         for label, reason in outcome.failed.items():
@@ -211,9 +212,9 @@ def plan(
     json: Json = False,
 ) -> None:
     """Say what a suite needs, in which layout, how long it takes; exit code 1 if it does not fit."""
-    from harness.session.planning import describe_plan, plan_for
-    from harness.session.preflight import preflight
-    from harness.session.prepare import prepare
+    from harness.session.suite.planning import describe_plan, plan_for
+    from harness.session.suite.preflight import preflight
+    from harness.session.suite.prepare import prepare
 
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only)
     for remark in preflight(prepared, run=False):
@@ -265,10 +266,10 @@ def evaluate(
     if not checkpoint.is_dir():
         raise UsageError(f"{checkpoint}: no such folder")
     read_config(checkpoint / "config.json")  # before libraries are imported, which takes seconds
-    from harness.session.progress import watched
+    from harness.session.driver.progress import watched
 
     with watched("importing torch and lm-eval"):
-        from harness.session.standalone import evaluate_checkpoint
+        from harness.session.single.standalone import evaluate_checkpoint
 
         found = evaluate_checkpoint(
             checkpoint, tasks.split(","), limit=limit, k=k, seed=seed, backend=backend, max_new_tokens=max_new_tokens,

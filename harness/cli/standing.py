@@ -28,7 +28,7 @@ from harness.errors import HarnessError, UsageError
 from harness.store.text import visible
 
 if TYPE_CHECKING:
-    from harness.session.prepare import Prepared
+    from harness.session.suite.prepare import Prepared
     from harness.store.manifest import Manifest
     from harness.suite.cells import Identity
 
@@ -98,7 +98,7 @@ def _known(results: Path) -> list[str]:
 
 def _standing(name: str, results: Path, overrides: list[str]) -> tuple[list[Standing], list[str]]:
     """The cells, and a line each on what their models and training pool are."""
-    from harness.session.prepare import prepare, prepare_stored
+    from harness.session.suite.prepare import prepare, prepare_stored
     from harness.store.manifest import suite_files
 
     folder = results / name
@@ -159,7 +159,7 @@ def logs(
     results: Results = RESULTS,
 ) -> None:
     """The end of a cell's log: its phases, warnings, tracebacks and whatever libraries said."""
-    from harness.session.log import log_of, tail
+    from harness.session.cell.log import log_of, tail
 
     folder = _folder(cell, suite_name(suite) if suite else "*", results)
     log = log_of(folder, earlier)
@@ -171,7 +171,7 @@ def logs(
 
 def _folder(cell: str, suite: str, results: Path) -> Path:
     """The one folder that `cell` means; of several with the same label the one that was at work last. Raises UsageError."""
-    from harness.session.log import log_of
+    from harness.session.cell.log import log_of
     from harness.store.manifest import read_manifest
 
     named = {file.parent for file in results.glob(f"{suite}/{cell}*/manifest.json")} if "/" not in cell else set()

@@ -43,8 +43,8 @@ def submit(
 ) -> None:
     """Write a suite's batch script and submit it; the job goes on by itself until the suite is done."""
     from harness.clusters import slurm as jobs
-    from harness.session.preflight import preflight
-    from harness.session.prepare import prepare
+    from harness.session.suite.preflight import preflight
+    from harness.session.suite.prepare import prepare
 
     if not slurm:
         raise UsageError("submit: say where to: --slurm")

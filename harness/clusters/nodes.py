@@ -20,7 +20,7 @@ from harness.cache import cache_folder
 from harness.clusters.check import Check
 from harness.engines import catalogue
 from harness.errors import EngineError, UsageError
-from harness.session.provenance import packages
+from harness.session.cell.provenance import packages
 
 ANSWER_SECONDS = 120.0
 """Of one node for one question: its first starts a process there and imports this package."""

@@ -22,10 +22,10 @@ import yaml
 
 from harness.engines.catalogue import engines_of
 from harness.errors import HarnessError, SuiteError, UsageError
-from harness.learning import registry
-from harness.session.prepare import Prepared
-from harness.session.weights import pinned
-from harness.store.files import disk_errors, write_atomic
+from harness.files import disk_errors, write_atomic
+from harness.session.policy.weights import pinned
+from harness.session.suite import rules
+from harness.session.suite.prepare import Prepared
 from harness.suite.load import load
 from harness.suite.schema import Suite
 
@@ -154,7 +154,7 @@ def read_template(file: Path | None, engine: str) -> str:
 def _written(prepared: Prepared) -> Suite:
     """The suite as it is without --set, its models' commits noted; with them where it is valid with them alone."""
     with suppress(SuiteError):
-        return pinned(registry.validate(load(prepared.source), prepared.source), online=True)
+        return pinned(rules.validate(load(prepared.source), prepared.source), online=True)
     return prepared.suite
 
 

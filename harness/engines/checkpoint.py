@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from harness.errors import CheckpointError
+from harness.files import TEMPORARY, write_atomic
 from harness.reading import open_regular, read_bytes
-from harness.store.files import TEMPORARY, write_atomic
 
 SEAL = "engine.json"
 OPTIMISER = "optimiser.safetensors"

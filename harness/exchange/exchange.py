@@ -6,36 +6,23 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
 from harness.errors import CheckpointError, ExchangeError
 from harness.exchange.codec import StepDecoder, encode
 from harness.exchange.conditions import Sender
-from harness.exchange.gate import Defences, Gate, GateState, Quotas, Unfit
+from harness.exchange.gate import Gate, GateState, Quotas, Unfit
 from harness.exchange.ledger import Entry, Ledger
 from harness.exchange.transport import Delivery, InProcess, Transport
 from harness.experience.records import SHIPPED, Record, Rollout
 from harness.experience.refusal import Refusal
+from harness.suite.edges import Edge, edges_of
+from harness.suite.schema import Defences
 
-Edge = tuple[str, str]
-"""(author, receiver)"""
 CEILING_SECONDS = 3600.0
 """The longest wait of all, for runs that switch the deadline off."""
-
-
-def edges_of(policies: Sequence[str], direction: Literal["all", "none"] | Iterable[Edge]) -> tuple[Edge, ...]:
-    """Edges in suite order. Raises ValueError for an unknown policy or an edge to itself."""
-    if direction == "none":
-        return ()
-    if direction == "all":
-        return tuple((author, receiver) for receiver in policies for author in policies if author != receiver)
-    chosen = {(author, receiver) for author, receiver in direction}
-    for author, receiver in sorted(chosen):
-        if author == receiver or not {author, receiver} <= set(policies):
-            raise ValueError(f"no edge {author} -> {receiver} among {', '.join(policies)}")
-    return tuple(edge for edge in edges_of(policies, "all") if edge in chosen)
 
 
 class Recorder(Protocol):

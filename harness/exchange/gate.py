@@ -11,6 +11,7 @@ from harness.errors import ExchangeError
 from harness.exchange.codec import MAX_MESSAGE_BYTES, StepDecoder
 from harness.experience.records import Record
 from harness.experience.refusal import Refusal
+from harness.suite.schema import Defences
 
 MEMORY_STEPS = 64
 """How far back prompts and duplicates are remembered where the staleness limit is switched off."""
@@ -34,24 +35,6 @@ class Quotas:
         records = prompts * (2 * answers + 1) * steps
         record = 1024 + 64 * (max_tokens + 1)
         return cls(2 * records, 2 * records * record, min(MAX_MESSAGE_BYTES, max(1 << 16, 4 * record)))
-
-
-@dataclass(frozen=True, slots=True)
-class Defences:
-    """What protects a receiver; each can be switched off to measure its worth.
-
-    deadline: wait only so long for a peer, and not at all for one that missed its last deadline. quotas: per author.
-    headers: forged authors, contradictory versions and duplicates are refused. staleness: too old or future records are.
-    reverify, residual: for the caller, which verifies received answers itself and applies THL's budget.
-    Decoding checks, unknown authors and prompts, and the transport's bounds have no switch: without them a receiver fails.
-    """
-
-    deadline: bool = True
-    quotas: bool = True
-    headers: bool = True
-    staleness: bool = True
-    reverify: bool = True
-    residual: bool = True
 
 
 class StepMemory(msgspec.Struct):
@@ -135,7 +118,7 @@ class Gate:
             return Refusal.WRONG_TYPE
         if record.author not in self.authors:
             return Refusal.UNKNOWN_AUTHOR
-        if record.author != sender and self.defences.headers:
+        if record.author != sender and self.defences.header_checks:
             return Refusal.FORGED
         age = self.step - record.step
         if age < (0 if self.defences.staleness else -self.window):
@@ -144,7 +127,7 @@ class Gate:
             return Refusal.STALE
         if self._position(record) is None:
             return Refusal.UNKNOWN_PROMPT
-        if self.defences.headers:
+        if self.defences.header_checks:
             if not self._version_fits(record):
                 return Refusal.VERSION
             index = getattr(record, "index", 0)

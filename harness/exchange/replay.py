@@ -6,26 +6,25 @@ digest before it, so the last one stands for the whole file and no frame can be 
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
-from harness.errors import DiskFullError, StoreError
+from harness.errors import StoreError
 from harness.exchange.exchange import Exchange
+from harness.files import TEMPORARY, disk_errors
 from harness.reading import open_regular
-from harness.store.files import TEMPORARY
 
 DIGEST_BYTES = 16
 MAX_FRAME_BYTES = 512 << 20
+READ = "cannot be read"
 MEMORY_STEPS = 64
 """How far apart receivers' steps may be."""
 
@@ -49,7 +48,7 @@ class ReplayWriter:
         self._digest = bytes(DIGEST_BYTES)
         self._recording = threading.Lock()
         self._written: dict[tuple[int, str], set[bytes]] = {}
-        with _disk(path):
+        with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             end = 0
             if resume >= 0 and path.exists():
@@ -81,12 +80,12 @@ class ReplayWriter:
         written.update(new)
         payload = msgspec.msgpack.encode(Frame(step, author, new))
         self._digest = _chain(self._digest, payload)
-        with _disk(self.path):
+        with disk_errors(self.path):
             self._file.write(len(payload).to_bytes(4, "big") + self._digest + payload)
 
     def flush(self) -> str:
         """Bring everything to the disk. Returns the digest of the file so far."""
-        with _disk(self.path):
+        with disk_errors(self.path):
             self._file.flush()
             os.fsync(self._file.fileno())
         return self._digest.hex()
@@ -108,7 +107,7 @@ class ReplaySource:
         self.path = path
         self._spans: dict[tuple[int, str], list[tuple[int, int]]] = {}
         self.digest = bytes(DIGEST_BYTES).hex()
-        with _disk(path), open_regular(path) as file:
+        with disk_errors(path, READ), open_regular(path) as file:
             begin = 0
             for frame, end, seen in _frames(file, path):
                 self._spans.setdefault((frame.step, frame.author), []).append((begin, end))
@@ -128,7 +127,7 @@ class ReplaySource:
     def messages(self, step: int, author: str) -> list[bytes]:
         """What was accepted of `author` at `step`."""
         found: list[bytes] = []
-        with _disk(self.path), open_regular(self.path) as file:
+        with disk_errors(self.path, READ), open_regular(self.path) as file:
             for begin, end in self._spans.get((step, author), []):
                 file.seek(begin + 4 + DIGEST_BYTES)
                 found += _frame(file.read(end - file.tell()), self.path).messages
@@ -167,12 +166,3 @@ def _frame(payload: bytes, path: Path) -> Frame:
 
 def _chain(digest: bytes, payload: bytes) -> bytes:
     return blake2b(digest + payload, digest_size=DIGEST_BYTES).digest()
-
-
-@contextmanager
-def _disk(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        raise (DiskFullError if full else StoreError)(f"{path}: {error.strerror or error}") from error

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from harness.errors import UsageError
+from harness.files import replace_atomic
 from harness.gguf.header import Header, read_header
 from harness.gguf.tokenizer import rebuild
-from harness.store.files import replace_atomic
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

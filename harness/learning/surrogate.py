@@ -69,7 +69,7 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
 
     now = logp.detach()
     old = torch.as_tensor(packed.denominator, device=logp.device).to(logp.dtype)
-    old = torch.where(per_token(packed.on_policy), now, old)
+    old = torch.where(per_token(packed.on_policy), now, old)  # a ratio of 1 that carries the gradient
     sampled = torch.as_tensor(packed.sampled, device=logp.device).to(logp.dtype)
     if packed.correction.any():
         drifted = torch.minimum((old - sampled).exp(), per_token(packed.correction))
@@ -81,7 +81,7 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
     log_ratio = log_ratio * per_token(packed.log_scale)
     unbounded = log_ratio
     bounded = log_ratio.abs() <= log_bound
-    log_ratio = torch.where(bounded, log_ratio, log_bound * log_ratio.detach().sign())
+    log_ratio = torch.where(bounded, log_ratio, log_bound * log_ratio.detach().sign())  # no gradient beyond the bound
     ratio = log_ratio.exp()
 
     # min(r A, clip(r) A) is r A except where the clip makes it smaller; `hard` clips on both sides whatever the sign of A.
@@ -94,9 +94,10 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
     )
     clamped = torch.minimum(torch.maximum(ratio, low), high).detach()
     value = torch.where(clipped, clamped, ratio) * clamped ** per_token(packed.exponent) * advantage
-    if truncated.any():
+    if truncated.any():  # the weight is cut at `high` and held, the gradient of the log-probability stays
         weighing = high * (1.0 + unbounded - unbounded.detach())
         value = torch.where(truncated, torch.where(above, weighing, ratio) * advantage, value)
+    # `kl`: minus k3 of log(p / base), which is 1 - exp(-x) - x
     value = torch.where(nll, logp, torch.where(kl, 1.0 - (-log_ratio).exp() - log_ratio, value))
     loss = -weight * value
     pushed = (weight != 0) & (nll | kl | (advantage != 0))

@@ -54,11 +54,12 @@ class Resampling:
         width, each = _fields(self.runs, kind)
         for part, numbers in self._numbers(bits, n):
             tables = (_table(self.runs, k, kind) for k in _digits(self.runs, kind))
+            # each number looks up how often each run is among its draws; the sums are a task's whole resample
             packed, *rest = (t.take(i, axis=0, mode="clip") for t, i in zip(tables, numbers, strict=True))
             for several in rest:
                 packed += several
             lanes = packed.view(kind)
-            for run in range(self.runs):
+            for run in range(self.runs):  # a lane of a word holds the counts of `each` runs; no sum overflows its field
                 if run % each == 0:
                     plane = lanes[..., run // each].copy()
                 np.right_shift(plane, kind.type(width * (run % each)), out=found[run, part])

@@ -15,9 +15,16 @@ from harness.store.read import Snapshot
 
 MEAN = "*"
 """Stands for the mean over a group's policies."""
-Key = tuple[str, str, str, str]
-"""Group, policy, task, metric."""
 BySeed = dict[int, "Score"]
+
+
+class Key(NamedTuple):
+    """What the regimes of one family are compared on. policy: one of the group's, or MEAN."""
+
+    group: str
+    policy: str
+    task: str
+    metric: str
 
 
 class Score(NamedTuple):
@@ -121,13 +128,45 @@ WHERE kind = 'cell' AND suite = ? GROUP BY regime
 """
 
 
-class _Row(NamedTuple):
+class _Found(NamedTuple):
+    """A row of `_SCORES`, less what only the noise is computed from."""
+
+    kind: str
     group: str
     regime: str
     seed: int
+    policies: Sequence[str]
     task: str
     metric: str
     policy: str
+    accuracy: float
+    rollouts: float
+    tokens: float
+    cpu: float
+    gpu: float
+    received: float
+    used: float
+    cell_cpu: float
+    cell_gpu: float
+
+    @property
+    def key(self) -> Key:
+        return Key(self.group, self.policy, self.task, self.metric)
+
+    @property
+    def spent(self) -> Spent:
+        return Spent(self.rollouts, self.tokens, self.cpu, self.gpu, self.received, self.used)
+
+
+class _Row(NamedTuple):
+    """A cell's score of one policy, or of the mean over them. cell_cpu, cell_gpu: of all policies together."""
+
+    group: str
+    policy: str
+    task: str
+    metric: str
+    regime: str
+    seed: int
     score: Score
     spent: Spent
     cell_cpu: float
@@ -145,16 +184,13 @@ def finished(snapshot: Snapshot, suite: str) -> Finished:
     columns = data.drop_columns(["error", "questions", "answers"]).to_pydict().values()
     policies: dict[str, Sequence[str]] = {}
     rows, base = [], dict[Key, dict[int | None, float]]()
-    for (kind, group, regime, seed, members, task, metric, policy, accuracy, *costs), noise in zip(
-        zip(*columns, strict=True), _noise(numbers), strict=True
-    ):
-        if kind == "base":
-            base.setdefault((group, policy, task, metric), {})[seed] = accuracy
+    for one, noise in zip(map(_Found._make, zip(*columns, strict=True)), _noise(numbers), strict=True):
+        if one.kind == "base":
+            base.setdefault(one.key, {})[one.seed] = one.accuracy
             continue
-        policies[group] = members
-        rows.append(
-            _Row(group, regime, seed, task, metric, policy, Score(accuracy, noise), Spent(*costs[:-2]), *costs[-2:])
-        )
+        policies[one.group] = one.policies
+        score = Score(one.accuracy, noise)
+        rows.append(_Row(*one.key, one.regime, one.seed, score, one.spent, one.cell_cpu, one.cell_gpu))
     families: dict[Key, Family] = {}
     for row in rows:
         _add(families, row)
@@ -162,16 +198,15 @@ def finished(snapshot: Snapshot, suite: str) -> Finished:
         parts = list(each)
         if len(parts) >= max(2, len(policies[parts[0].group])):  # a mean over some of the policies is not comparable
             _add(families, _mean(parts))
-    for (group, policy, task, metric), family in families.items():
-        family.base = base.get((group, policy, task, metric), {})
-        if policy == MEAN:
-            family.base = _mean_base([base.get((group, name, task, metric), {}) for name in policies[group]])
+    for key, family in families.items():
+        family.base = base.get(key, {})
+        if key.policy == MEAN:
+            family.base = _mean_base([base.get(key._replace(policy=name), {}) for name in policies[key.group]])
     groups = {name: i for i, name in enumerate(about["groups"])}
 
     def place(key: Key) -> tuple[object, ...]:
-        group, policy, task, metric = key
-        first = -1 if policy == MEAN else list(policies[group]).index(policy)
-        return groups.get(group, len(groups)), group, task, metric == "greedy", metric, first
+        first = -1 if key.policy == MEAN else list(policies[key.group]).index(key.policy)
+        return groups.get(key.group, len(groups)), key.group, key.task, key.metric == "greedy", key.metric, first
 
     places = {name: i for i, name in enumerate(about["variants"] or sorted(variants))}
     return Finished({key: families[key] for key in sorted(families, key=place)}, variants, policies, places)
@@ -183,7 +218,7 @@ def _noise(numbers: Sequence[Float[np.ndarray, "rows"]]) -> list[float]:
 
 
 def _add(families: dict[Key, Family], row: _Row) -> None:
-    family = families.setdefault((row.group, row.policy, row.task, row.metric), Family())
+    family = families.setdefault(Key(row.group, row.policy, row.task, row.metric), Family())
     family.scores.setdefault(row.regime, {})[row.seed] = row.score
     family.costs.setdefault(row.regime, []).append(row.spent)
 

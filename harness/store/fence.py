@@ -8,12 +8,9 @@ is compared all the same, and a start that was stopped between that and the rena
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import secrets
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -21,12 +18,12 @@ from pathlib import Path
 import msgspec
 
 from harness.errors import FencedError, StoreError
-from harness.store.files import disk_errors
+from harness.files import disk_errors
+from harness.locks import lock
 
 FENCE = ".fence"
 PATIENCE_SECONDS = 30.0
 """The lock is held for a rename or the removal of old files; longer only by a process that was stopped just then."""
-_NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
 Guard = Callable[[], AbstractContextManager[None]]
 """Makes the context in which a change of a folder becomes visible. Raises FencedError where it must not."""
 
@@ -78,23 +75,13 @@ class Fence:
 
     @contextmanager
     def _locked(self, file: int) -> Iterator[None]:
-        end = time.monotonic() + self._patience
         try:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() >= end:
-                        holder = _owner(file)
-                        raise StoreError(
-                            f"{self.folder}: {holder} holds it and does not let go (stopped? kill it, and run again)"
-                        ) from None
-                    time.sleep(0.02)
-                except OSError as error:
-                    if error.errno in _NO_LOCKS:
-                        break
-                    raise
+            try:
+                lock(file, self._patience)
+            except TimeoutError:
+                raise StoreError(
+                    f"{self.folder}: {_owner(file)} holds it and does not let go (stopped? kill it, and run again)"
+                ) from None
             yield
         finally:
             os.close(file)

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from harness import limits
 from harness.errors import StoreError, UsageError
+from harness.files import replace_atomic
 from harness.store.columns import SCHEMAS, without_nan
-from harness.store.files import replace_atomic
 from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import Manifest, read_manifest, read_suite, suite_files, write_manifest, write_suite
 from harness.store.text import visible

@@ -6,7 +6,6 @@ The store holds nothing that the journals do not: delete it and it is built agai
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -23,8 +22,9 @@ import numpy as np
 import pyarrow as pa
 
 from harness.errors import DiskFullError, Fault, StoreError
+from harness.files import TEMPORARY, disk_errors, remove, replace_atomic, sync
+from harness.locks import lock
 from harness.store.columns import SCHEMAS
-from harness.store.files import TEMPORARY, disk_errors, remove, replace_atomic, sync
 from harness.store.journal import Contents, read_journal
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, suite_files
 from harness.store.place import STORE, store_path
@@ -75,20 +75,12 @@ def writer_lock(store: Path, deadline: float) -> Iterator[bool]:
         store.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(store.parent / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        end, there = time.monotonic() + deadline, True
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= end:
-                    raise StoreError(f"{store.parent}: another process is writing the store") from None
-                time.sleep(0.02)
-            except OSError as error:
-                if error.errno not in _NO_LOCKS:
-                    raise StoreError(f"{store.parent / _LOCK}: cannot be locked: {error.strerror}") from error
-                there = False
-                break
+        try:
+            there = lock(handle, deadline)
+        except TimeoutError:
+            raise StoreError(f"{store.parent}: another process is writing the store") from None
+        except OSError as error:
+            raise StoreError(f"{store.parent / _LOCK}: cannot be locked: {error.strerror}") from error
         yield there
     finally:
         os.close(handle)

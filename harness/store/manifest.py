@@ -18,9 +18,9 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from harness.errors import Fault, StoreError
+from harness.files import write_atomic
 from harness.reading import read_bytes
 from harness.store.fence import Guard
-from harness.store.files import write_atomic
 from harness.suite.cells import Identity
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
@@ -60,7 +60,7 @@ class Pool(msgspec.Struct, frozen=True):
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """Where a result came from. `started`, `finished`: ISO 8601 in UTC; empty where it has not happened. environment: the variables
-    that `session.provenance` lists, and no others."""
+    that `session.cell.provenance` lists, and no others."""
 
     code_version: str = ""
     commit: str = ""

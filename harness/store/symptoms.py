@@ -1,5 +1,5 @@
 """How a policy that is being trained does, in a line, and what is wrong with it, with what to do: one judgement for a run that
-goes on (`session.health`), for one that is over (`harness run`) and for what is stored (`harness doctor RUN`)."""
+goes on (`session.cell.health`), for one that is over (`harness run`) and for what is stored (`harness doctor RUN`)."""
 
 from __future__ import annotations
 

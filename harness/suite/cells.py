@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from pydantic import BaseModel
 
 from harness.suite.schema import Evaluation, Group, Keep, Sharing, Suite, Training, Variant
 
@@ -71,6 +72,25 @@ class Cell:
             "evaluation": self.evaluation.model_dump(mode="json"),
             "seed": self.seed,
         }
+
+
+def cell_of(fields: Mapping[str, Any]) -> Cell:
+    """A cell from its fields as plain data, such as `Cell.config` with the others beside it. Raises ValueError."""
+    return msgspec.convert(fields, Cell, dec_hook=read)
+
+
+def written(model: Any) -> Any:
+    """A part of a suite as plain data, for msgspec's `enc_hook`."""
+    if isinstance(model, BaseModel):
+        return model.model_dump(mode="json")
+    raise NotImplementedError(f"{type(model).__name__} is no part of a suite")
+
+
+def read(kind: type, fields: Any) -> Any:
+    """A part of a suite from plain data, for msgspec's `dec_hook`. Raises ValueError."""
+    if issubclass(kind, BaseModel):
+        return kind.model_validate(fields)
+    raise NotImplementedError(f"{kind.__name__} is no part of a suite")
 
 
 def digest(*parts: Any) -> str:

@@ -5,7 +5,7 @@ Regimes' own options are validated by the regimes (`harness.learning.registry`),
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from harness.suite.edges import Edge, Strengths, edges_of
 from harness.suite.space import Choice, Range
 
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
@@ -111,7 +112,8 @@ class Group(_Model):
 
 
 class Defences(_Model):
-    """The receiver's defences; switch one off to measure its worth."""
+    """The receiver's defences; switch one off to measure its worth. Decoding checks, unknown authors and prompts, and the bounds of
+    what arrives have no switch: without them a receiver fails."""
 
     reverify: bool = True
     """Peers' answers are verified again; off: their word is taken."""
@@ -156,6 +158,12 @@ class Sharing(_Model):
         if (self.direction == "edges") != (self.edges is not None):
             raise ValueError("`edges` and `direction: edges` go together")
         return self
+
+    def among(self, policies: Sequence[str], strengths: Strengths | None = None) -> tuple[Edge, ...]:
+        """Who sends to whom of these policies, as `edges_of`. Raises ValueError."""
+        if self.direction == "edges":
+            return edges_of(policies, [(author, receiver) for author, receiver in self.edges or ()])
+        return edges_of(policies, self.direction, strengths)
 
 
 class Replay(_Model):

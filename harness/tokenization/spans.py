@@ -47,12 +47,13 @@ def by_bytes(
     pieces = surfaces.pieces(batch)
     tokens, wanted = np.diff(batch.rows), np.diff(texts.begins)
     sizes = np.add.reduceat(pieces.lengths, batch.rows[:-1])
+    # one byte too many, a space in front that the text has not: the tokenizer's own, cut off its first token
     first = surfaces.first_of(batch, pieces.lengths > 0)
     inserted = (sizes == wanted + 1) & (first < batch.ids.size) & (texts.joined[texts.begins[:-1]] != ord(" "))
     inserted[inserted] = surfaces.bytes[pieces.starts[first[inserted]]] == ord(" ")
     pieces.starts[first[inserted]] += 1
     pieces.lengths[first[inserted]] -= 1
-    right = sizes - inserted == wanted
+    right = sizes - inserted == wanted  # the bytes themselves are compared only where their number agrees
     chosen = np.repeat(right, tokens)
     own = surfaces.join(Pieces(pieces.starts[chosen], pieces.lengths[chosen]))
     right[right] = _all_in_rows(own == texts.joined[np.repeat(right, wanted)], wanted[right])
@@ -75,6 +76,8 @@ def by_solid_bytes(
     if surfaces.spells_word_ends:
         spelled = surfaces.bytes[pieces.starts + pieces.lengths - 1] == ord(" ")
         pieces.lengths[spelled & (pieces.lengths > 0)] -= 1
+    # The last token of a row is its separator. It counts as solid in tokens and text, so that no row is empty and each row's
+    # n-th solid byte of the one is at a fixed distance from that of the other.
     total, counts = np.cumsum(pieces.lengths), surfaces.solid(pieces)
     counts[last] = 1
     behind = np.cumsum(counts)
@@ -85,6 +88,7 @@ def by_solid_bytes(
     same = own.values[np.repeat(right, sizes)] == given.values[np.repeat(right, wanted)]
     right[right] = _all_in_rows(same, wanted[right])
     place = behind + np.repeat(bounds[:-1] - own_bounds[:-1], tokens)
+    # held: white bytes that the token holds in its end; gap, own_gap: all that are there, in the text and in the tokens
     ends, held = given.ends.take(place, mode="clip"), total - own.ends[behind]
     gap, own_gap = given.gaps.take(place, mode="clip"), own.gaps.take(behind, mode="clip")
     white, whole = (held > 0) | (counts == 0), held == own_gap
@@ -134,6 +138,7 @@ def by_offsets(
     inside = batch.ids != surfaces.separator
     tokens = np.diff(batch.rows) - 1
     count = int(tokens.sum())
+    # where each character begins: every byte but UTF-8's continuations, 0b10xxxxxx
     positions = np.append(np.flatnonzero(texts.joined & 0xC0 != 0x80), texts.joined.size)
     base = np.repeat(np.cumsum(texts.characters + 1) - (texts.characters + 1), tokens)
     spans = chain.from_iterable(offsets)
@@ -161,6 +166,7 @@ def _part_shared_characters(
     ends: Int64[np.ndarray, "N"],
 ) -> None:
     """Correct `ends` in place within the runs of tokens that overlap."""
+    # a run begins at a token that starts where all before it have ended
     heads = np.flatnonzero(begins >= np.concatenate([[0], ends[:-1]]))
     sizes = np.diff(heads, append=begins.size)
     lengths = np.add.reduceat(pieces.lengths, heads)

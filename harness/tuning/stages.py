@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.errors import Fault, HarnessError, SuiteError, UsageError
-from harness.session.prepare import Prepared, prepare_suite
+from harness.session.suite.prepare import Prepared, prepare_suite
 from harness.store.ingest import ingest
 from harness.store.manifest import SuiteFile, read_manifest
 from harness.store.read import Snapshot

@@ -17,7 +17,7 @@ import pytest
 
 from harness.clusters.slurm import Wishes, job, read_template
 from harness.errors import UsageError
-from harness.session.prepare import Shard, prepare
+from harness.session.suite.prepare import Shard, prepare
 from tests.session.command import harness
 
 EVIL = 'x\'; touch hacked; echo $(touch hacked) `touch hacked` "$(touch hacked)" #'

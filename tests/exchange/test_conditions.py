@@ -12,11 +12,13 @@ from exchange_records import PROMPTS
 from harness.errors import CheckpointError
 from harness.exchange.codec import MAX_MESSAGE_BYTES
 from harness.exchange.conditions import Condition, Lying, Noisy, Sender, Silent, Spamming, Stale, condition_of
-from harness.exchange.exchange import Collected, Exchange, edges_of
-from harness.exchange.gate import Defences, Quotas
+from harness.exchange.exchange import Collected, Exchange
+from harness.exchange.gate import Quotas
 from harness.experience.answers import Answer, Group, Prompt
 from harness.experience.records import GroupValue, Record, Rollout, Success, TextRollout
 from harness.experience.refusal import Refusal
+from harness.suite.edges import edges_of
+from harness.suite.schema import Defences
 from harness.verification.verdict import Verdict
 
 ANSWERS = 40
@@ -138,7 +140,7 @@ def test_spamming_is_refused_and_its_own_records_are_in_there() -> None:
     assert got.refused[Refusal.OVERSIZED] == 3
     assert got.refused[Refusal.DUPLICATE] == 20
     assert got.refused[Refusal.MALFORMED] + got.refused[Refusal.WRONG_TYPE] == 50
-    duplicated = run(spam, quotas=Quotas(), defences=Defences(headers=False))[0]
+    duplicated = run(spam, quotas=Quotas(), defences=Defences(header_checks=False))[0]
     assert len(duplicated.records) == len(honest.records) + 20, "the damage without the defence"
 
 

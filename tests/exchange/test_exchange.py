@@ -17,13 +17,15 @@ from hypothesis import strategies as st
 
 from harness.errors import CheckpointError, ExchangeError
 from harness.exchange.codec import MAX_MESSAGE_BYTES, encode
-from harness.exchange.exchange import Collected, Exchange, edges_of
-from harness.exchange.gate import Defences, Quotas
+from harness.exchange.exchange import Collected, Exchange
+from harness.exchange.gate import Quotas
 from harness.exchange.ledger import Entry
 from harness.exchange.transport import InProcess
 from harness.experience.records import Record, Success
 from harness.experience.refusal import Refusal
 from harness.store.rows import ExchangeRow
+from harness.suite.edges import edges_of
+from harness.suite.schema import Defences
 
 POLICIES = ("b", "a", "c")
 
@@ -107,7 +109,7 @@ def test_headers_are_checked(reason: Refusal, records: list[Record]) -> None:
 
 def test_switched_off_defences_let_through() -> None:
     exchange = Exchange(
-        ("a", "b", "c"), edges_of(("a", "b", "c"), "all"), defences=Defences(headers=False, staleness=False)
+        ("a", "b", "c"), edges_of(("a", "b", "c"), "all"), defences=Defences(header_checks=False, staleness=False)
     )
     exchange.collect("b", 2, PROMPTS)
     records = [rollout("c", 3), rollout("a", 3), rollout("a", 3), OTHER_VERSION, rollout("a", 2), rollout("a", 4)]
@@ -123,7 +125,7 @@ def test_switched_off_defences_let_through() -> None:
 
 
 def test_without_header_checks_a_forger_can_only_name_those_who_may_send() -> None:
-    exchange = Exchange(POLICIES, edges_of(POLICIES, [("a", "b")]), defences=Defences(headers=False))
+    exchange = Exchange(POLICIES, edges_of(POLICIES, [("a", "b")]), defences=Defences(header_checks=False))
     exchange.post("a", 0, [encode(rollout("c"))])
     assert exchange.collect("b", 0, PROMPTS).refused == {Refusal.UNKNOWN_AUTHOR: 1}
 

@@ -22,6 +22,7 @@ from harness.engines.embedded.presets import PRESETS, Mixture
 from harness.engines.embedded.pretraining import Pretrainer, Schedule
 from harness.engines.embedded.stage0 import Accuracy, MicroSpec, base_checkpoint, read_report
 from harness.errors import CellError, UsageError
+from harness.locks import lock
 
 TINY = MicroSpec("qwen", "mul", steps=3, rounds=0, gate=0.0, probes=1)
 
@@ -107,11 +108,11 @@ def test_a_second_process_waits_and_reuses(cache: Path) -> None:
 
 
 def test_waiting_has_a_deadline(cache: Path) -> None:
-    from filelock import FileLock
-
     (cache / "stage0").mkdir()
-    with FileLock(cache / "stage0" / f"{TINY.key}.lock"), pytest.raises(CellError, match="another process"):
-        base_checkpoint(TINY, deadline=0.2)
+    with (cache / "stage0" / f"{TINY.key}.lock").open("wb") as file:
+        assert lock(file.fileno(), 0.0)
+        with pytest.raises(CellError, match="another process"):
+            base_checkpoint(TINY, deadline=0.2)
 
 
 def test_gate_adds_rounds_and_then_gives_up(cache: Path) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 import psutil
 import pytest
 
-from harness.session.prepare import prepare
+from harness.session.suite.prepare import prepare
 from harness.store.journal import read_journal
 
 pytestmark = pytest.mark.timeout(1500)

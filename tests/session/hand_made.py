@@ -6,6 +6,7 @@ Every ratio is exact: the engine scores the answers, and each denominator is set
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +14,17 @@ import numpy as np
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.protocol import Optimisation, UpdateReport
 from harness.exchange.codec import encode
-from harness.exchange.exchange import Exchange, edges_of
-from harness.exchange.gate import Defences
+from harness.exchange.exchange import Exchange
 from harness.exchange.ledger import Entry
+from harness.exchange.receiving import Received, Receiver
 from harness.experience.answers import Answer, Group, PeerAnswer, Prompt
 from harness.experience.records import GroupValue, Record, Rollout, Success
+from harness.learning.regime import Need
 from harness.learning.terms import Objective, Term, TermAnswer
-from harness.session.members import Member
-from harness.session.sharing import Received, collect, mark_used
-from harness.suite.schema import Policy, Sharing
+from harness.session.cell.members import Member, verdicts
+from harness.session.cell.metrics import mark_used
+from harness.suite.edges import edges_of
+from harness.suite.schema import Defences, Policy, Sharing
 from harness.tokenization.codec import TokenCodec
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
@@ -131,9 +134,9 @@ def hand_made(folder: Path, peer_codec: TokenCodec, updates: int = 1) -> HandMad
     exchange.post("b", STEP, [*messages, messages[0], b"garbage", b"more garbage"])
     verifier = Verifier(workers=1)
     try:
-        received = collect(
-            exchange, member, NOW, [PROMPTS["earlier"]], STEP, Sharing(max_staleness=1), verifier, longest=40
-        )
+        scored = Need.RECEIVER_OLD in member.regime.needs
+        receiver = Receiver(exchange, Sharing(max_staleness=1), partial(verdicts, verifier), longest=40, scored=scored)
+        received = receiver.collect(member, STEP, NOW, [PROMPTS["earlier"]])
     finally:
         verifier.close()
     terms = _terms(member, own, received)

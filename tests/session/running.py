@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.session.jobs import cell_job, run_job
-from harness.session.manifests import suite_file
-from harness.session.prepare import Prepared, prepare
+from harness.session.cell.manifests import suite_file
+from harness.session.driver.jobs import cell_job, run_job
+from harness.session.suite.prepare import Prepared, prepare
 from harness.store.journal import read_journal
 from harness.store.manifest import write_suite
 from harness.suite.cells import Cell

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from harness.engines.embedded.plugin import Embedded
-from harness.session import cell as cells
+from harness.session.cell import cell as cells
 from session.running import cell, rows, run
 
 

@@ -13,7 +13,7 @@ from harness.cli.app import app
 from harness.engines.protocol import Sample
 from harness.errors import UsageError
 from harness.experience.answers import Prompt
-from harness.session.calibrate import _first, _questions, _standing, calibrate, rescues
+from harness.session.single.calibrate import _first, _questions, _standing, calibrate, rescues
 from harness.tasks.ladder import evaluation_prompts
 from harness.verification.verifier import Verifier
 

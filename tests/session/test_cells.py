@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from harness.session.loop import Interrupted
-from harness.session.manifests import state_of
+from harness.session.cell.loop import Interrupted
+from harness.session.cell.manifests import state_of
 from harness.store.ingest import ingest
 from harness.store.read import Snapshot
 from harness.tasks.micro import SKILLS
@@ -173,7 +173,7 @@ def test_checkpoint_opens_with_transformers(finished):
 
 
 def test_eval_of_a_checkpoint_reproduces_the_stored_greedy_answers(finished, tmp_path):
-    from harness.session.standalone import evaluate_checkpoint
+    from harness.session.single.standalone import evaluate_checkpoint
     from harness.store.journal import read_journal
 
     c = cell(finished, "sgt")
@@ -186,7 +186,7 @@ def test_eval_of_a_checkpoint_reproduces_the_stored_greedy_answers(finished, tmp
 
 
 def test_eval_stores_the_back_end_that_ran(finished, tmp_path):
-    from harness.session.standalone import evaluate_checkpoint
+    from harness.session.single.standalone import evaluate_checkpoint
     from harness.store.manifest import read_manifest
 
     checkpoint = finished.folder / cell(finished, "sgt").key / "checkpoint" / "a"
@@ -216,7 +216,7 @@ def test_a_stored_cell_runs_again_to_its_rows(finished, tmp_path):
 
 
 def test_rescoring_changes_nothing_while_the_verifier_is_the_same(finished):
-    from harness.session.rescoring import rescore_results
+    from harness.session.single.rescoring import rescore_results
 
     report = rescore_results(finished.folder.parent, "tiny")
     assert report.samples == 9 * 2 * 6 * 3

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.session import log as logs
+from harness.session.cell import log as logs
 
 from .command import harness, said, start, wait_until
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import StoreError
-from harness.session import checkpoint
+from harness.session.cell import checkpoint
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, PolicyEntry, read_manifest, read_suite, write_manifest
 

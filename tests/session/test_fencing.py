@@ -14,7 +14,7 @@ import pytest
 
 from harness.errors import FencedError, StoreError
 from harness.exchange.replay import ReplaySource, ReplayWriter
-from harness.session.manifests import mark
+from harness.session.cell.manifests import mark
 from harness.store.fence import Fence
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import Manifest, read_manifest

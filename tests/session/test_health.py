@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import Fault, TrainingError
-from harness.session.health import Watch, check_loss, check_trained
+from harness.session.cell.health import Watch, check_loss, check_trained
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import read_manifest
 from harness.store.rows import StepRow

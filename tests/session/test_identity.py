@@ -13,9 +13,9 @@ import pytest
 
 from harness.learning import registry
 from harness.learning.regime import Regime
-from harness.session import weights
-from harness.session.manifests import cell_manifest, mark
-from harness.session.prepare import prepare
+from harness.session.cell.manifests import cell_manifest, mark
+from harness.session.policy import weights
+from harness.session.suite.prepare import prepare
 from harness.store.manifest import read_manifest
 from harness.tasks import sets
 from harness.versions import recorded

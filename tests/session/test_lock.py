@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageError
-from harness.session import lock
-from harness.session.lock import LEASE_SECONDS, RUNS, holding, locked
+from harness.session.suite import lock
+from harness.session.suite.lock import LEASE_SECONDS, RUNS, holding, locked
 
-HOLDER = "import sys, time; from pathlib import Path; from harness.session.lock import locked\n"
+HOLDER = "import sys, time; from pathlib import Path; from harness.session.suite.lock import locked\n"
 HOLDER += "with locked(Path(sys.argv[1]), sys.argv[2:]): print('held', flush=True); time.sleep(100)"
 
 
@@ -103,7 +103,7 @@ RACE = """
 import sys, time
 from pathlib import Path
 from harness.errors import UsageError
-from harness.session.lock import locked
+from harness.session.suite.lock import locked
 folder, begin = Path(sys.argv[1]), float(sys.argv[2])
 time.sleep(max(0, begin - time.time()))
 try:

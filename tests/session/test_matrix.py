@@ -13,10 +13,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from harness.engines.openrlhf.settings import settings_of
-from harness.session.matrix import _Driver
-from harness.session.planning import place_of_base, place_of_cell, plan_for
-from harness.session.prepare import prepare
-from harness.session.progress import Plain
+from harness.session.driver.matrix import _Driver
+from harness.session.driver.progress import Plain
+from harness.session.suite.planning import place_of_base, place_of_cell, plan_for
+from harness.session.suite.prepare import prepare
 
 from .command import harness, start
 
@@ -78,7 +78,7 @@ def test_a_cell_that_fails_leaves_the_others_alone(suite_file, tmp_path, folders
 
 
 def test_two_runs_on_one_folder_are_refused(suite_file, tmp_path):
-    from harness.session.lock import locked
+    from harness.session.suite.lock import locked
 
     prepared = prepare(str(suite_file), tmp_path / "results", overrides=["regimes=[independent, hacpo]"])
     with locked(prepared.folder, {prepared.cells[0].key}):
@@ -97,7 +97,7 @@ def test_results_that_cannot_be_written(suite_file, tmp_path, place):
 
 def test_no_room_for_the_predicted_results(suite_file, tmp_path, monkeypatch):
     from harness.errors import UsageError
-    from harness.session.room import check_room, disk_of
+    from harness.session.suite.room import check_room, disk_of
 
     prepared = prepare(str(suite_file), tmp_path / "results")
     usage = shutil.disk_usage(tmp_path)

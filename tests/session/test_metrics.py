@@ -10,12 +10,13 @@ import torch
 from transformers import AutoTokenizer
 
 from harness.engines.protocol import Optimisation
+from harness.exchange.exchange import Exchange
 from harness.exchange.ledger import Entry
+from harness.exchange.receiving import Received, Receiver
 from harness.experience.records import Success
 from harness.learning.terms import Objective, Term, TermAnswer
-from harness.session import sharing
-from harness.session.metrics import exchange_rows, k3, step_row, term_rows
-from harness.session.traces import trace_rows
+from harness.session.cell.metrics import exchange_rows, k3, step_row, term_rows
+from harness.session.cell.traces import trace_rows
 from harness.store.rows import ExchangeRow, StepRow, TermRow
 from harness.suite.schema import Sharing
 from harness.tokenization.codec import TokenCodec
@@ -295,16 +296,15 @@ def test_marks_that_the_receiver_reads_as_letters_are_counted(step: HandMade) ->
     """Neither micro tokenizer has a token for them."""
     entry = Entry(step=STEP, author="b", receiver="a", kind="success")
     record = Success(author="b", version=3, step=STEP, prompt_id="failed", index=0, text="<think>5</think> \\boxed{5}")
-    kept = sharing._carry([(record, entry)], step.member, {}, Sharing(), 99)
+    nobody = Exchange(("a",), ())
+    kept = Receiver(nobody, Sharing(), lambda *_: [], longest=99).carry([(record, entry)], step.member, {})
     assert len(kept) == 1
     assert exchange_rows([entry])[0].marks_spelled == 2
 
 
 def test_without_peers_nothing_is_measured_of_them(step: HandMade) -> None:
-    from harness.session.sharing import NOTHING
-
     report = step.member.engine.update(list(PROMPTS.values()), step.terms[:1], Optimisation(learning_rate=0.0))
-    row = step_row(step.member, STEP, step.own, [], NOTHING, step.terms[:1], report, NAN, NAN)
+    row = step_row(step.member, STEP, step.own, [], Received(), step.terms[:1], report, NAN, NAN)
     absent = [row.weight_second_moment, row.effective_sample_size, row.clipped_share, row.refused_share]
     assert np.isnan(absent).all()
     assert (row.peer_received, row.peer_used, row.prompts_rescued, row.peer_only_support_share) == (0, 0, 0, 0.0)

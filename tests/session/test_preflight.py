@@ -19,9 +19,9 @@ from transformers import AutoTokenizer
 from harness.engines.catalogue import MICRO_FAMILIES
 from harness.engines.embedded.families import FAMILIES, build_model, build_tokenizer
 from harness.errors import SuiteError
-from harness.session.manifests import state_of
-from harness.session.preflight import preflight
-from harness.session.prepare import prepare
+from harness.session.cell.manifests import state_of
+from harness.session.suite.preflight import preflight
+from harness.session.suite.prepare import prepare
 
 from .running import run
 
@@ -298,8 +298,8 @@ def test_the_data_folder_reaches_the_workers(suite, model, tmp_path):
 
 def test_planning_micro_models_stays_light(tmp_path):
     code = (
-        "import sys\nfrom pathlib import Path\nfrom harness.session.preflight import preflight\n"
-        "from harness.session.prepare import prepare\npreflight(prepare('quickstart', Path('nowhere')), run=False)\n"
+        "import sys\nfrom pathlib import Path\nfrom harness.session.suite.preflight import preflight\n"
+        "from harness.session.suite.prepare import prepare\npreflight(prepare('quickstart', Path('nowhere')), run=False)\n"
         "print(sorted({'torch', 'transformers', 'huggingface_hub', 'ray'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

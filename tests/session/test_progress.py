@@ -11,8 +11,8 @@ import pytest
 from harness import phases
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.protocol import Sampling
-from harness.session.clock import Clock
-from harness.session.progress import Meter, Plain, watched
+from harness.session.cell.clock import Clock
+from harness.session.driver.progress import Meter, Plain, watched
 from harness.tasks.micro import evaluation_prompts
 
 from .running import run
@@ -86,7 +86,7 @@ def test_plain_lines_name_the_phase(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_command_that_takes_long_says_what_it_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("harness.session.progress.LINE_SECONDS", 0.05)
+    monkeypatch.setattr("harness.session.driver.progress.LINE_SECONDS", 0.05)
     with watched("importing"):
         time.sleep(0.15)
         with phases.phase("generating micro", 3) as generating:

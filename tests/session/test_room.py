@@ -12,11 +12,12 @@ import pytest
 from harness.engines import checkpoint as sealed
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.errors import CheckpointError, SuiteError, UsageError
-from harness.session import checkpoint, room
-from harness.session.demands import asked, loads
-from harness.session.manifests import state_of
-from harness.session.planning import plan_for
-from harness.session.prepare import prepare
+from harness.session.cell import checkpoint
+from harness.session.cell.manifests import state_of
+from harness.session.suite import room
+from harness.session.suite.demands import asked, loads
+from harness.session.suite.planning import plan_for
+from harness.session.suite.prepare import prepare
 from harness.suite.schema import Evaluation
 
 from .running import cell, rows, run
@@ -56,7 +57,7 @@ def test_a_finished_cell_keeps_what_was_predicted(kept, keep):
 
 
 def test_no_optimiser_is_kept_and_nothing_else_is_lost(kept, tmp_path):
-    from harness.session.standalone import evaluate_checkpoint
+    from harness.session.single.standalone import evaluate_checkpoint
 
     prepared = kept["last"]
     one = cell(prepared, "hacpo")
@@ -110,7 +111,7 @@ def test_of_equal_points_the_first_is_kept_and_what_was_not_measured_is_none(tmp
 
 
 def test_best_survives_being_cut_off(kept, folders, tmp_path):
-    from harness.session.loop import Interrupted
+    from harness.session.cell.loop import Interrupted
 
     from .conftest import SUITE
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import pytest
 
 from harness.engines.embedded.families import build_model, build_tokenizer
 from harness.errors import SuiteError
 from harness.experience.answers import Prompt
-from harness.session.exchanges import edges
-from harness.session.manifests import base_manifest
-from harness.session.models import micro_spec
-from harness.session.prepare import prepare
+from harness.session.cell.manifests import base_manifest
+from harness.session.policy.models import micro_spec
+from harness.session.suite.prepare import prepare
+from harness.suite.schema import Sharing
 from harness.tasks.registry import get_task
 
 from .running import rows, run
@@ -33,8 +32,7 @@ DOWN = {
     [("strong_to_weak", DOWN), ("weak_to_strong", {(receiver, author) for author, receiver in DOWN})],
 )
 def test_direction_by_strength(direction, expected):
-    cell = SimpleNamespace(sharing=SimpleNamespace(direction=direction))
-    found = edges(cell, list(STRENGTH), lambda: STRENGTH)  # type: ignore[arg-type]
+    found = Sharing(direction=direction).among(list(STRENGTH), lambda: STRENGTH)
     assert set(found) == expected
     assert len(found) == len(expected)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageError
-from harness.session.prepare import Shard, prepare
+from harness.session.suite.prepare import Shard, prepare
 from harness.store.place import kind_of_mount, on_network, store_path
 
 from .command import harness, start, wait_until

@@ -19,10 +19,11 @@ pytest.importorskip("optuna", reason="the tune extra is not installed")
 
 from harness.cli.reading import show_suite
 from harness.errors import Fault, SuiteError
-from harness.session.jobs import cell_job, cell_of, run_job
-from harness.session.manifests import cell_manifest, mark
-from harness.session.prepare import prepare, prepare_stored
-from harness.session.prompts import training_prompts
+from harness.session.cell.manifests import cell_manifest, mark
+from harness.session.cell.prompts import training_prompts
+from harness.session.driver.jobs import cell_job, run_job
+from harness.session.driver.messages import encoder, to_worker
+from harness.session.suite.prepare import prepare, prepare_stored
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest, read_suite
@@ -199,7 +200,7 @@ def _prompts(results: Path, suite: str) -> dict[str, set[str]]:
     """Every question that a suite's stored cells asked: in training as the loop draws them, in evaluation as the journals say."""
     found: dict[str, set[str]] = {"trained": set(), "evaluated": set()}
     for cell in prepare_stored(suite, results).every:
-        again = cell_of(cell_job(cell, results))
+        again = to_worker.decode(encoder.encode(cell_job(cell, results))).cell
         for step in range(1, STEPS + 1):
             found["trained"] |= {p.text for p in training_prompts(again, step)}
         samples = read_journal(results / suite / cell.key).tables["samples"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import SuiteError
-from harness.session.prepare import prepare
+from harness.session.suite.prepare import prepare
 from harness.suite.cells import keyed
 from harness.suite.load import load, shipped
 from harness.suite.schema import Evaluation, Policy

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from harness import published
-from harness.learning import registry
 from harness.published import Trained
+from harness.session.suite import rules
 from harness.suite.load import find, load
 from harness.tasks.registry import EVALUATION_SETS
 
@@ -21,7 +21,7 @@ COVERED = {"cross_family": 10, "hetero_size": 22, "hetero_state": 10, "ablation_
 @pytest.mark.parametrize("name", SUITES)
 def test_loads_with_valid_options_and_a_header(name: str) -> None:
     suite = load(name)
-    registry.validate(suite, str(find(name)))
+    rules.validate(suite, str(find(name)))
     header = find(name).read_text("utf-8").split("title:")[0]
     assert "arXiv" in header
     assert "report" in header

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("optuna", reason="the tune extra is not installed")
 
 from harness.errors import SuiteError
-from harness.learning import registry
+from harness.session.suite import rules
 from harness.suite.load import load
 from harness.suite.space import Choice, Range
 from harness.tuning.proposals import Told, propose
@@ -80,7 +80,7 @@ def test_tpe_finds_the_better_half():
 @pytest.fixture
 def suite():
     found = load("tuned_small")
-    return registry.validate(found, "tuned_small")
+    return rules.validate(found, "tuned_small")
 
 
 def test_every_trial_has_the_step_s_number_of_answers(suite):
@@ -100,7 +100,7 @@ def test_every_trial_has_the_step_s_number_of_answers(suite):
 
 def test_a_value_outside_its_range_widens_it():
     raw = load("tuned_small", ["regimes[2]={regime: sgt, lambda: 9.0}", "training.kl=0.5"])
-    suite = registry.validate(raw, "tuned_small")
+    suite = rules.validate(raw, "tuned_small")
     space = search_space(suite, suite.regimes[2])
     assert space["lambda"].holds(9.0)
     assert space["training.kl"].values == (0.5, 0.0, 1e-3, 1e-2)

@@ -10,13 +10,11 @@ weights: the spec, the schedule, the results versions of task and stage 0, and t
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,7 +26,6 @@ import numpy as np
 import tokenizers
 import torch
 import transformers
-from filelock import FileLock, Timeout
 
 from harness.cache import cache_folder
 from harness.engines import checkpoint
@@ -40,6 +37,8 @@ from harness.engines.embedded.pretraining import Pretrainer, Schedule, one_threa
 from harness.engines.protocol import Sample, Sampling
 from harness.errors import CellError, CheckpointError, DiskFullError, UsageError
 from harness.experience.answers import Prompt
+from harness.files import is_full
+from harness.locks import lock
 from harness.tasks.micro import GROUPS, evaluation_prompts
 from harness.versions import versions
 
@@ -49,6 +48,7 @@ Progress = Callable[[float, str], None]
 STEPS: Mapping[str, int] = MappingProxyType({"llama": 2000, "qwen": 2000, "neox": 2000, "gpt2": 2000})
 """Optimiser steps that bring a family through the gate (measured, docs/micro.md)."""
 REPORT = "stage0.json"
+_LOOK_SECONDS = 0.5
 _BOXED = re.compile(r"\\boxed\{(-?\d+)\}")
 
 
@@ -147,38 +147,23 @@ def kept(
     folder = cache_folder() / "stage0" / key
     if _whole(folder, key):
         return folder
+    say = progress or _silent
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(FileLock(folder.parent / f"{key}.lock"), deadline, progress or _silent):
+        with (folder.parent / f"{key}.lock").open("ab") as file:
+            try:
+                alone = lock(file.fileno(), deadline, _LOOK_SECONDS, lambda: say(0.0, "another process is training it"))
+            except TimeoutError:
+                raise CellError(f"stage 0 of {key}: another process has been at it for over {deadline:.0f} s") from None
             if not _whole(folder, key):
-                for leftover in folder.parent.glob(f".{key}.*"):
+                for leftover in folder.parent.glob(f".{key}.*") if alone else ():
                     shutil.rmtree(leftover, ignore_errors=True)
                 checkpoint.write(folder, key, 0, build)
-    except Timeout:
-        raise CellError(f"stage 0 of {key}: another process has been at it for over {deadline:.0f} s") from None
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if is_full(error):
             raise DiskFullError(f"no room for the base checkpoint {folder}") from error
         raise CellError(f"cannot write the base checkpoint {folder}: {error.strerror}") from error
     return folder
-
-
-@contextmanager
-def _alone(lock: FileLock, deadline: float, progress: Progress) -> Iterator[None]:
-    """The lock, for which at most `deadline` seconds are waited; raises Timeout."""
-    end = time.monotonic() + deadline
-    while True:
-        try:
-            lock.acquire(timeout=max(0.0, min(2.0, end - time.monotonic())))
-            break
-        except Timeout:
-            if time.monotonic() >= end:
-                raise
-            progress(0.0, "another process is training it")
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _silent(share: float, words: str) -> None:

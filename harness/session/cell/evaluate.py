@@ -1,0 +1,135 @@
+"""A policy's checkpoint through lm-eval into the cell's journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from harness.engines.catalogue import open_engines
+from harness.engines.protocol import PolicyEngine
+from harness.evaluation.engine_lm import EngineLM
+from harness.evaluation.metrics import votes
+from harness.evaluation.run import evaluate, metric_names
+from harness.evaluation.samples import EvaluationSample
+from harness.phases import halt, phase
+from harness.session.cell.clock import Clock
+from harness.session.cell.manifests import Base, base_manifest, mark, with_commits
+from harness.session.cell.members import Member
+from harness.session.policy.models import base_folder, has_start, raw_folder, start_options
+from harness.store.fence import Fence
+from harness.store.journal import Journal
+from harness.store.rows import PUBLISHED, CostRow, SampleRow
+from harness.suite.cells import Cell
+from harness.suite.schema import Evaluation, Policy
+from harness.tasks.registry import get_task
+from harness.verification.verifier import Verifier
+
+
+def evaluate_member(member: Member, cell: Cell, verifier: Verifier, attempt: int) -> list[SampleRow | CostRow]:
+    """Every sample and the cost. Samples of the same seed are paired across regimes."""
+    with member.clock.phase("evaluate"):
+        rows = sample_rows(member.engine, cell.evaluation, member.policy, cell.training.steps, cell.seed, verifier)
+    return [*rows, *cost_rows(attempt, member.name, member.clock, rows)]
+
+
+def evaluate_base(
+    base: Base,
+    folder: Path,
+    verifier: Verifier,
+    progress: Callable[[float, float, str], None],
+    layout: Mapping[str, Any] = MappingProxyType({}),
+    fence: Fence | None = None,
+) -> float:
+    """Make the base checkpoint if need be, and measure it as every trained one is measured; returns the CPU-seconds it took.
+
+    layout, fence: as in `run_cell`.
+    """
+    fence = fence or Fence(folder)
+    clock = Clock()
+    with clock.phase("stage0"), phase(f"base weights of {base.policy.name}", 1.0) as weights:
+
+        def trained(share: float, words: str) -> None:
+            halt()
+            weights.count(share)
+            progress(share, 1.0, words)
+
+        options = {**layout, **base.suite.engine_options}
+        checkpoint = base_folder(base.policy, base.seed or 0, trained, start_options(base.suite.engine, options))
+    manifest = with_commits(base_manifest(base), {base.policy.name: checkpoint})
+    journal = Journal(folder, fence)
+    journal.rewind(-1)
+    with open_engines(base.suite.engine, {base.policy.name: options}, 1.0) as engines:
+        with phase(f"opening {base.policy.name}"):
+            engine = engines.reference(base.policy, checkpoint)
+        computed = {base.policy.name: getattr(engine, "precision", "")}
+        manifest = with_commits(manifest, {base.policy.name: checkpoint}, computed)
+        clock.meter, clock.gpus = partial(engines.cpu_seconds, base.policy.name), engine.gpus
+        with clock.phase("evaluate"):
+            rows = sample_rows(engine, base.suite.evaluation, base.policy, 0, base.seed or 0, verifier)
+    if has_start(base.policy):
+        rows = [*_before(base, options, clock, verifier), *rows]
+    journal.append(rows)
+    journal.append(cost_rows(fence.owner.attempt, base.policy.name, clock, rows))
+    journal.commit(0)
+    journal.compact()
+    mark(folder, manifest, "done", attempts=fence.owner.attempt, guard=fence)
+    return clock.ever
+
+
+def _before(base: Base, options: Mapping[str, Any], clock: Clock, verifier: Verifier) -> list[SampleRow]:
+    """The same of the model as it was published, as step -1: what the start itself has changed."""
+    name = base.policy.name
+    with open_engines(base.suite.engine, {name: options}, 1.0) as engines:
+        with phase(f"opening {name} as published"):
+            engine = engines.reference(base.policy, raw_folder(base.policy))
+        clock.meter, clock.gpus = partial(engines.cpu_seconds, name), engine.gpus
+        with clock.phase("evaluate"):
+            return sample_rows(engine, base.suite.evaluation, base.policy, PUBLISHED, base.seed or 0, verifier)
+
+
+def sample_rows(
+    engine: PolicyEngine, evaluation: Evaluation, policy: Policy, step: int, seed: int, verifier: Verifier
+) -> list[SampleRow]:
+    """Greedy and avg@k samples of all tasks, asked in the policy's style. step: 0 for a base."""
+    with phase(f"{'final' if step else 'baseline'} evaluation of {policy.name}"):
+        found = evaluate(
+            EngineLM(engine, seed),
+            [get_task(name) for name in evaluation.tasks],
+            verifier=verifier,
+            metrics=None if evaluation.k is None else metric_names(evaluation.greedy, evaluation.k),
+            limit=evaluation.limit,
+            max_new_tokens=evaluation.max_new_tokens,
+            style=policy.style,
+        )
+    return journal_rows(found.samples, policy.name, step)
+
+
+def journal_rows(samples: Iterable[EvaluationSample], policy: str, step: int) -> list[SampleRow]:
+    """lm-eval's samples, question by question, as the journal keeps them."""
+    questions = [list(found) for _, found in groupby(samples, key=lambda s: (s.task, s.mode, s.document))]
+    return [_row(s, vote, policy, step) for found in questions for s, vote in zip(found, votes(found), strict=True)]
+
+
+def _row(sample: EvaluationSample, vote: int, policy: str, step: int) -> SampleRow:
+    return SampleRow(
+        policy=policy, checkpoint_step=step, task=sample.task, metric=sample.mode, doc_id=sample.document,
+        repeat=sample.repeat, labels=sample.labels, prompt=sample.prompt, text=sample.text,
+        extracted=sample.verdict.extracted, vote=vote, gold=sample.gold, verdict=sample.verdict.value, reason=sample.verdict.reason,
+        tokens=sample.tokens, finished=bool(sample.finished),
+    )  # fmt: skip
+
+
+def cost_rows(attempt: int, policy: str, clock: Clock, rows: Sequence[SampleRow] = ()) -> list[CostRow]:
+    """The clock's phases since it was last asked, as ledger entries; rows: the answers that belong to `evaluate`."""
+    return [
+        CostRow(
+            attempt=attempt, policy=policy, phase=phase, cpu_seconds=spent.cpu, gpu_seconds=spent.gpu,
+            wall_seconds=spent.wall, rollouts=len(rows) if phase == "evaluate" else 0,
+            tokens=sum(r.tokens for r in rows) if phase == "evaluate" else 0,
+        )
+        for phase, spent in clock.take().items()
+    ]  # fmt: skip

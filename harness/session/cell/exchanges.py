@@ -1,0 +1,154 @@
+"""A cell's exchange, from its sharing settings: who sends to whom, limits and defences, bad peers, recording and replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from harness.errors import CellError, StoreError
+from harness.exchange.conditions import Sender, condition_of
+from harness.exchange.exchange import Exchange
+from harness.exchange.gate import Quotas
+from harness.exchange.ledger import Entry
+from harness.exchange.replay import ReplaySource, ReplayWriter
+from harness.exchange.transport import Transport
+from harness.experience.answers import Group
+from harness.experience.records import Record, Rollout
+from harness.session.cell.members import Member
+from harness.store.manifest import read_manifest, read_suite, suite_files
+from harness.suite.cells import Cell
+from harness.suite.schema import Replay
+from harness.suite.seeds import derive
+from harness.tokenization.residuals import noncanonical_shares
+
+RECORDING = "exchange.replay"
+
+
+class ExchangeState(msgspec.Struct, frozen=True):
+    """What a checkpoint keeps: the receivers' memory, and messages that bad peers hold back."""
+
+    exchange: bytes
+    senders: dict[str, bytes]
+
+
+class CellExchange:
+    """The exchange of one running cell and everything at its sending side."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        folder: Path,
+        members: Sequence[Member],
+        transport: Callable[[Sequence[str]], Transport],
+        strengths: Callable[[], Mapping[str, float]],
+        done: int,
+        lockstep: bool = True,
+    ) -> None:
+        """`strengths` is asked only where the direction depends on it; `done` steps are already in the recording.
+
+        lockstep: all have published a step before the first collects, so there is nothing to wait for.
+        """
+        s = cell.sharing
+        self._source = _replay_source(cell.variant.replay, cell, folder) if cell.variant.replay else None
+        names = [m.name for m in members]
+        self._replayed = [a for a in self._source.authors if a not in names] if self._source else []
+        shares = frozenset(kind for m in members for kind in m.regime.shares)
+        answers = max(m.rollouts for m in members)
+        self._writer = ReplayWriter(folder / RECORDING, done if done else -1) if s.record and shares else None
+        self._senders = {
+            m.name: Sender(condition_of(m.policy.condition), derive(cell.seed, "condition", cell.group.name, m.name))
+            for m in members
+            if m.policy.condition is not None
+        }
+        joined = [*s.among(names, strengths), *((a, r) for a in self._replayed for r in names)]
+        self.exchange = Exchange(
+            [*names, *self._replayed],
+            joined if shares else (),
+            kinds=shares,
+            max_staleness=s.max_staleness,
+            quotas=Quotas.fitting(cell.training.prompts, answers, cell.training.max_new_tokens, s.max_staleness + 1),
+            defences=s.defences.model_copy(update={"deadline": s.defences.deadline or lockstep}),
+            deadline=0.0 if lockstep else s.deadline_seconds,
+            transport=transport([*names, *self._replayed]),
+            recorder=self._writer,
+        )
+        self._rank = {name: rank for rank, name in enumerate(names)}
+        self.memory = s.max_staleness if s.defences.staleness else max(s.max_staleness, _MEMORY)
+        """Steps back from which answers may still arrive."""
+
+    def begin(self, step: int) -> None:
+        """Start a step: replayed peers speak."""
+        if self._source is not None:
+            self._source.serve(self.exchange, step, self._replayed)
+
+    def publish(self, member: Member, groups: Sequence[Group], step: int, measure: bool = False) -> None:
+        """Send what the member's regime shares; a bad peer sends what its condition makes of it.
+
+        measure: rollouts also say which share of their tokens their own tokenizer would not have made (THL's `canonical`).
+        """
+        if not self.exchange.receivers(member.name):
+            return
+        sender = self._senders.get(member.name)
+        with member.clock.phase("exchange"):
+            claimed = groups if sender is None else sender.claimed(step, groups)
+            records = member.regime.publish(claimed, member.pieces(claimed))
+            self.exchange.publish(member.name, step, _with_canonical(records, member) if measure else records, sender)
+
+    def ledger(self) -> list[Entry]:
+        """The step's entries, by receiver in suite order whoever was first; the ledger forgets them."""
+        return sorted(self.exchange.ledger.take(), key=lambda entry: self._rank[entry.receiver])
+
+    def state(self) -> ExchangeState:
+        """To checkpoint between steps; the recording is brought to the disk first."""
+        if self._writer is not None:
+            self._writer.flush()
+        return ExchangeState(self.exchange.state(), {name: s.state() for name, s in self._senders.items()})
+
+    def restore(self, state: ExchangeState) -> None:
+        """Take up `state` again. Raises CheckpointError."""
+        self.exchange.restore(state.exchange)
+        for name, sender in self._senders.items():
+            if name in state.senders:
+                sender.restore(state.senders[name])
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+_MEMORY = 8
+"""What takes the staleness limit's place where it is switched off."""
+
+
+def _with_canonical(records: Sequence[Record], member: Member) -> list[Record]:
+    rollouts = [r for r in records if isinstance(r, Rollout)]
+    answers = [np.array(r.tokens, dtype=np.int32) for r in rollouts]
+    shares = iter(noncanonical_shares(member.codec, answers))
+    return [msgspec.structs.replace(r, noncanonical=next(shares)) if isinstance(r, Rollout) else r for r in records]
+
+
+def _replay_source(replay: Replay, cell: Cell, folder: Path) -> ReplaySource:
+    """The recording of the finished cell with the same group name and seed, of the suite as written or of an altered run.
+
+    Raises CellError.
+    """
+    recorded = folder.parent.parent / replay.suite
+    current = [key for file in suite_files(recorded) for key in read_suite(recorded, file).cells]
+    for key in current:
+        manifest_file = recorded / key / "manifest.json"
+        if not manifest_file.exists():
+            continue
+        manifest = read_manifest(manifest_file.parent)
+        same = (manifest.group, manifest.regime, manifest.seed) == (cell.group.name, replay.regime, cell.seed)
+        if same and manifest.state == "done" and (manifest_file.parent / RECORDING).exists():
+            try:
+                return ReplaySource(manifest_file.parent / RECORDING)
+            except StoreError as error:
+                raise CellError(str(error)) from None
+    wanted = f"{cell.group.name}/{replay.regime}/{cell.seed}"
+    raise CellError(
+        f"no finished recording of {wanted} in suite {replay.suite!r} (run it with `sharing: {{record: true}}`)"
+    )

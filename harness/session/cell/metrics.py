@@ -1,0 +1,160 @@
+"""From one step of one member to the rows that the journal keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.engines.protocol import TermReport, UpdateReport
+from harness.exchange.ledger import Entry
+from harness.exchange.receiving import Received
+from harness.experience.answers import Group
+from harness.learning.terms import Term, TermAnswer
+from harness.session.cell.members import Member
+from harness.store.rows import ExchangeRow, StepRow, TermRow
+from harness.store.symptoms import is_empty, is_unboxed
+
+NAN = float("nan")
+
+
+def step_row(
+    member: Member,
+    step: int,
+    own: Sequence[Group],
+    others: Sequence[Sequence[Group]],
+    received: Received,
+    terms: Sequence[Term],
+    report: UpdateReport,
+    kl_step: float,
+    kl_base: float,
+) -> StepRow:
+    """Everything that one row says, as `StepRow` defines it; `received` has its used answers marked."""
+    answers = [a for g in own for a in g.answers]
+    tokens = sum(a.tokens.size for a in answers)
+    rewards = np.concatenate([g.rewards for g in own]) if own else np.empty(0)
+    failed = _failed(own)
+    peer = [t for t in report.terms if t.source == "peer"]
+    mean, second = _moments(peer)
+    return StepRow(
+        policy=member.name,
+        step=step,
+        version=member.engine.version,
+        reward_mean=float(rewards.mean()) if rewards.size else NAN,
+        right=sum(a.verdict.value == "right" for a in answers),
+        wrong=sum(a.verdict.value == "wrong" for a in answers),
+        invalid=sum(not a.verdict.valid for a in answers),
+        truncated=sum(not a.finished for a in answers),
+        empty=sum(is_empty(a.text) for a in answers),
+        unboxed=sum(is_unboxed(a.text) for a in answers),
+        answers=len(answers),
+        answer_tokens_mean=tokens / len(answers) if answers else NAN,
+        entropy=-float(sum(a.logprobs.sum(dtype=np.float64) for a in answers)) / tokens if tokens else NAN,
+        loss=report.loss,
+        gradient_norm=report.gradient_norm,
+        updates=report.updates,
+        own_gradient_norm=report.own_gradient_norm,
+        peer_gradient_norm=report.peer_gradient_norm,
+        own_peer_cosine=report.own_peer_cosine,
+        kl_step=kl_step,
+        kl_base=kl_base,
+        sampler_drift=report.drift.mean,
+        sampler_drift_p99=report.drift.p99,
+        sampler_drift_outside=report.drift.outside,
+        weight_second_moment=second,
+        effective_sample_size=mean**2 / second if second > 0 else NAN,
+        clipped_share=_clipped(peer),
+        refused_share=received.refused / received.records if received.records else NAN,
+        peer_received=received.answers,
+        peer_used=sum(entry.used for entry in received.entries.values()),
+        prompts=len(own),
+        prompts_all_wrong=len(failed),
+        prompts_rescued=rescued(own, others),
+        peer_only_support_share=_peer_only(terms, report.terms, failed),
+        rollouts=len(answers),
+        generated_tokens=tokens,
+        trained_tokens=report.trained_tokens,
+        exchanged_tokens=received.tokens,
+        exchanged_bytes=received.bytes,
+        generate_seconds=member.clock.cpu("generate"),
+        verify_seconds=member.clock.cpu("verify"),
+        exchange_seconds=member.clock.cpu("exchange"),
+        score_seconds=member.clock.cpu("score"),
+        train_seconds=member.clock.cpu("train"),
+    )
+
+
+def rescued(own: Sequence[Group], others: Sequence[Sequence[Group]]) -> int:
+    """Prompts without a success of one's own that somebody else solved at the same step."""
+    return len(_failed(own) & {g.prompt.id for groups in others for g in groups if (g.rewards > 0).any()})
+
+
+def _failed(own: Sequence[Group]) -> set[str]:
+    return {g.prompt.id for g in own if g.valid and not (g.rewards > 0).any()}
+
+
+def mark_used(received: Received, terms: Sequence[Term], reports: Sequence[TermReport]) -> None:
+    """Note in the ledger which peer answers gave a nonzero gradient, as the update's reports of these terms say."""
+    for term, report in zip(terms, reports, strict=True):
+        for answer, tokens in zip(term.answers, report.moved, strict=True):
+            if term.source == "peer" and answer.origin is not None and tokens:
+                author, index = answer.origin
+                entry = received.entries.get((author, answer.prompt_id, index))
+                if entry is not None:
+                    entry.used = True
+
+
+def term_rows(policy: str, step: int, report: UpdateReport) -> list[TermRow]:
+    return [
+        TermRow(
+            policy=policy, step=step, name=t.name, source=t.source, answers=t.answers, active=t.active, tokens=t.tokens,
+            active_tokens=t.active_tokens, clipped_tokens=t.clipped_tokens, loss=t.loss, ratios=t.ratios,
+            ratio_mean=t.ratio_mean, ratio_second=t.ratio_second, gradient_norm=t.gradient_norm,
+        )
+        for t in report.terms
+    ]  # fmt: skip
+
+
+def exchange_rows(entries: Sequence[Entry]) -> list[ExchangeRow]:
+    """The ledger's entries as rows; the two structs agree by name."""
+    names = [n for n in ExchangeRow.__struct_fields__ if n in Entry.__struct_fields__]
+    return [ExchangeRow(**{n: getattr(e, n) for n in names}) for e in entries]
+
+
+def k3(old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> float:
+    """Mean over tokens of exp(new - old) - 1 - (new - old): an estimate of KL(old || new) from samples of old, in nats."""
+    difference = np.concatenate(new).astype(np.float64) - np.concatenate(old).astype(np.float64)
+    return float((np.expm1(difference) - difference).mean()) if difference.size else NAN
+
+
+def _moments(terms: Sequence[TermReport]) -> tuple[float, float]:
+    """Mean and mean square of all their importance weights together; NaN where there are none."""
+    known = [t for t in terms if t.ratios]
+    count = sum(t.ratios for t in known)
+    if not count:
+        return NAN, NAN
+    return sum(t.ratios * t.ratio_mean for t in known) / count, sum(t.ratios * t.ratio_second for t in known) / count
+
+
+def _clipped(terms: Sequence[TermReport]) -> float:
+    clipped = sum(t.clipped_tokens for t in terms)
+    pushed = clipped + sum(t.active_tokens for t in terms)
+    return clipped / pushed if pushed else NAN
+
+
+def _peer_only(terms: Sequence[Term], reports: Sequence[TermReport], failed: set[str]) -> float:
+    total = only = 0
+    for term, report in zip(terms, reports, strict=True):
+        if term.objective.form == "kl":
+            continue
+        total += report.active_tokens
+        if term.source == "peer":
+            moved = zip(term.answers, report.moved, strict=True)
+            only += sum(tokens for a, tokens in moved if a.prompt_id in failed and _reinforced(term, a))
+    return only / total if total else NAN
+
+
+def _reinforced(term: Term, answer: TermAnswer) -> bool:
+    """Whether the term makes the answer likelier."""
+    push = 1.0 if term.objective.form == "nll" else answer.advantage
+    return term.weight * answer.weight * push > 0

@@ -1,0 +1,98 @@
+"""The driver's end of one worker process."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from harness.session.cell.log import log_of, tail
+from harness.session.driver.messages import FromWorker, Job, ToWorker, encoder, from_worker
+from harness.threads import LARGE_BLOCKS, ONE_THREAD
+
+LAST_WORDS_SECONDS = 1.0
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+Inbox = queue.Queue[tuple["WorkerProcess", FromWorker | None]]
+"""What workers say, and None from one that has ended."""
+
+
+class WorkerProcess:
+    """One worker process and the job it has."""
+
+    def __init__(self, inbox: Inbox, environment: Mapping[str, str], silence: float) -> None:
+        self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the worker
+        environment = {**os.environ, **ONE_THREAD, **LARGE_BLOCKS, "PYTHONUNBUFFERED": "1", **environment}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "harness.session.driver.worker", str(silence)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr, env=environment,
+        )  # fmt: skip
+        self.gpu = environment.get(VISIBLE, "")
+        self.job: Job | None = None
+        self.ready = False
+        self.heard = time.monotonic()
+        self.phase = ""
+        self.verdict = ""
+        """Why it was killed."""
+        threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
+
+    def send(self, message: ToWorker) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(encoder.encode(message) + b"\n")
+            self.process.stdin.flush()
+        except OSError:
+            pass  # it died; the listener reports that
+
+    def _listen(self, inbox: Inbox) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            inbox.put((self, from_worker.decode(line)))
+        self.process.wait()
+        inbox.put((self, None))
+
+    def give_up(self, reason: str) -> None:
+        """Kill it, after it was asked where its threads are."""
+        self.verdict = reason
+        with suppress(OSError):
+            self.process.send_signal(signal.SIGUSR1)
+        killing = threading.Timer(LAST_WORDS_SECONDS, self.process.kill)
+        killing.daemon = True
+        killing.start()
+
+    def last_words(self) -> str:
+        """Why or how it ended, with the last line that it wrote to stderr."""
+        if self.verdict:
+            return self.verdict
+        code = self.process.returncode
+        if self.job is not None:
+            lines = tail(log_of(Path(self.job.folder)), 20)
+        else:
+            self.stderr.seek(0)
+            lines = self.stderr.read().decode(errors="replace").splitlines()[-20:]
+        how = f"killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
+        said = [line for line in lines if line.strip()]
+        return f"the worker process was {how}" + (f" ({said[-1][:200]})" if said else "")
+
+    def close(self, deadline: float) -> None:
+        """It leaves when its stdin closes; at `deadline` (monotonic) it is killed."""
+        self.dismiss()
+        try:
+            self.process.wait(timeout=max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.stderr.close()
+
+    def dismiss(self) -> None:
+        if self.process.stdin is not None:
+            with suppress(OSError):
+                self.process.stdin.close()

@@ -1,0 +1,181 @@
+"""A worker process: takes cells and base checkpoints one after another, so that torch is imported once.
+
+    python -m harness.session.driver.worker SECONDS     jobs as JSON lines on stdin, progress as JSON lines on stdout
+
+It leaves when its stdin closes, so no worker outlives its driver. While it has a job, whatever libraries print goes to the
+job's log. SECONDS is the driver's limit on silence.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from harness import phases
+from harness.errors import DiskFullError
+from harness.files import is_full
+from harness.session.cell.log import log_of, logged, trim
+from harness.session.driver.jobs import fault_of, reason_of, run_job
+from harness.session.driver.messages import (
+    Alive,
+    Finished,
+    FromWorker,
+    Job,
+    Leave,
+    Progress,
+    Ready,
+    Said,
+    encoder,
+    to_worker,
+)
+
+if TYPE_CHECKING:
+    from harness.verification.verifier import Verifier
+
+GRACE_SECONDS = 30.0
+_REPORT_SECONDS = 0.2
+PULSE_SECONDS = 5.0
+"""Between two looks at whether the work gets on; a tenth of the limit on silence where that is shorter."""
+LEAST_CPU_SHARE = 0.01
+"""A main thread that uses so much of the time works, even where no count moves: inside a long call of native code."""
+FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+
+log = logging.getLogger("harness")
+
+
+class Worker:
+    """Runs jobs and reports on them."""
+
+    def __init__(self, source: BinaryIO, sink: BinaryIO, silence: float) -> None:
+        self._sink, self._source = sink, source
+        self._lock = threading.Lock()
+        self._jobs: queue.Queue[Job | None] = queue.Queue()
+        self._stopped = threading.Event()
+        self._reported = 0.0
+        self._job: Job | None = None
+        phases.obey(self._stopped.is_set)
+        log.addHandler(_ToDriver(self._say))
+        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._pulse, args=(min(PULSE_SECONDS, silence / 10),), daemon=True).start()
+
+    def serve(self) -> None:
+        """Until told to stop."""
+        from harness.verification.verifier import Verifier
+
+        verifier = Verifier(workers=1)
+        self._say(Ready())
+        while not self._stopped.is_set() and (job := self._jobs.get()) is not None:
+            self._job = job
+            try:
+                with logged(Path(job.folder)):
+                    finished = self._finished(job, verifier)
+                    log.info("end: %s %s", finished.outcome, finished.reason)
+            except OSError as error:  # of the log itself
+                finished = _failed(error, job)
+            self._job = None
+            self._say(finished)
+        verifier.close()
+
+    def _finished(self, job: Job, verifier: Verifier) -> Finished:
+        try:
+            spent = run_job(job, verifier, lambda *a: self._progress(job.id, *a), self._stopped.is_set)
+        except phases.Interrupted:
+            return Finished(job.id, "interrupted", "")
+        except DiskFullError as error:
+            return Finished(job.id, "disk", str(error))
+        except Exception as error:  # a fault of ours or of a plugin ends this cell, not the others
+            return _failed(error, job)
+        return Finished(job.id, "done", cpu_seconds=spent)
+
+    def _progress(self, job: str, done: float, total: float, words: str) -> None:
+        if time.monotonic() - self._reported >= _REPORT_SECONDS or done >= total:
+            self._reported = time.monotonic()
+            self._say(Progress(job, done, total, words))
+
+    def _say(self, message: FromWorker) -> None:
+        try:
+            with self._lock:
+                self._sink.write(encoder.encode(message) + b"\n")
+                self._sink.flush()
+        except BrokenPipeError:  # the driver is gone: the step ends and is kept, as if it had said so
+            self._stopped.set()
+
+    def _pulse(self, interval: float) -> None:
+        """Tell the driver that the work gets on, as long as it does: a phase counted, or the main thread computed.
+
+        This thread's own life says nothing: a main thread that waits for ever leaves the worker silent.
+        """
+        said, used, beats = time.monotonic(), 0.0, -1
+        while True:
+            time.sleep(interval)
+            now, cpu = time.monotonic(), _main_cpu_seconds()
+            if phases.beats() != beats or cpu - used >= LEAST_CPU_SHARE * (now - said):
+                said, used, beats = now, cpu, phases.beats()
+                self._say(Alive(phases.words()))
+            if (job := self._job) is not None:
+                trim(log_of(Path(job.folder)))
+
+    def _read(self) -> None:
+        for line in self._source:
+            message = to_worker.decode(line)
+            if isinstance(message, Leave):
+                self._stopped.set()
+                self._jobs.put(None)
+            else:
+                self._jobs.put(message)
+        self._stopped.set()  # the driver is gone
+        self._jobs.put(None)
+        time.sleep(GRACE_SECONDS)
+        os._exit(1)
+
+
+def _failed(error: Exception, job: Job) -> Finished:
+    if isinstance(error, OSError) and is_full(error):
+        return Finished(job.id, "disk", str(error))
+    return Finished(job.id, "failed", reason_of(error, job), fault_of(error))
+
+
+class _ToDriver(logging.Handler):
+    """The harness's own records, for who watches the run."""
+
+    def __init__(self, say: Callable[[FromWorker], None]) -> None:
+        super().__init__(logging.INFO)
+        self._tell = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(Said(record.getMessage(), getattr(record, "topic", "")))
+
+
+def _main_cpu_seconds() -> float:
+    """CPU time of the main thread, in which jobs run; of the process where the system does not tell threads apart."""
+    thread = threading.main_thread().ident
+    if thread is None or not hasattr(time, "pthread_getcpuclockid"):
+        return time.process_time()
+    return time.clock_gettime(time.pthread_getcpuclockid(thread))
+
+
+def main() -> None:
+    """Entry point of the process."""
+    for ignored in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ignored, signal.SIG_IGN)  # the driver decides what they mean
+    sink = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    logging.basicConfig(stream=sys.stderr, format=FORMAT, datefmt="%Y-%m-%d %H:%M:%S")
+    logging.captureWarnings(True)
+    log.setLevel(logging.INFO)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # the driver asks a silent worker where it is before it kills it
+    Worker(sys.stdin.buffer, sink, float(sys.argv[1])).serve()
+
+
+if __name__ == "__main__":
+    main()

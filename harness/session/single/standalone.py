@@ -1,0 +1,134 @@
+"""`harness eval`: any checkpoint folder through lm-eval, stored like a cell's own evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from harness.engines.folder import check_small_files, has_template
+from harness.errors import EngineError, UsageError
+from harness.evaluation.backends import open_lm
+from harness.evaluation.run import evaluate, metric_names
+from harness.evaluation.samples import EvaluationSample, Metric
+from harness.phases import phase
+from harness.session.cell.clock import Clock
+from harness.session.cell.evaluate import cost_rows, journal_rows
+from harness.session.cell.manifests import mark
+from harness.session.policy.weights import content_digest
+from harness.store.ingest import ingest
+from harness.store.journal import Journal
+from harness.store.manifest import Manifest, PolicyEntry
+from harness.store.symptoms import Sums, figures, is_empty, is_unboxed
+from harness.suite.cells import Identity, digest
+from harness.tasks.registry import get_task
+from harness.tasks.task import Style
+from harness.verification.verifier import Verifier
+from harness.versions import BASE, versions
+
+SUITE = "evaluations"
+"""Stand-alone evaluations lie together under this name in the results folder."""
+
+
+class Standalone(msgspec.Struct, frozen=True):
+    """What was measured, the folder that holds every sample, and the answers in a line: right, cut off, empty, without a box."""
+
+    checkpoint: str
+    metrics: tuple[Metric, ...]
+    folder: str
+    answers: str
+
+
+def evaluate_checkpoint(
+    checkpoint: Path,
+    tasks: Sequence[str],
+    *,
+    limit: int | None = None,
+    k: int = 4,
+    seed: int = 0,
+    backend: str = "embedded",
+    max_new_tokens: int | None = None,
+    chat: bool | None = None,
+    few_shot: bool = False,
+    data_dir: Path | None = None,
+    results: Path = Path("results"),
+) -> Standalone:
+    """Greedy and avg@k on `tasks`.
+
+    max_new_tokens: None for each task's own. chat: through the chat template; None where there is one. few_shot: after worked
+    examples; otherwise as the task does, and in a chat with what is wanted where the task can say it.
+
+    Raises UsageError, PluginError, DataError, EngineError, VerificationError.
+    """
+    if not checkpoint.is_dir():
+        raise UsageError(f"{checkpoint}: no such folder")
+    chosen = [get_task(name) for name in tasks]
+    for task in chosen:
+        task.documents(data_dir)  # what is missing is said before a model is opened
+    templated = has_template(checkpoint)
+    if chat and not templated:
+        raise UsageError(f"--chat: the tokenizer of {checkpoint} has no chat template")
+    chat = templated if chat is None else chat
+    style: Style | None = "few-shot" if few_shot else "zero-shot" if chat else None
+    for task in chosen:
+        if few_shot and "few-shot" not in task.styles:
+            raise UsageError(f"--few-shot: {task.name} has no worked examples")
+    try:
+        check_small_files(checkpoint)
+        with phase(f"opening {checkpoint.name}"):
+            model = open_lm(backend, checkpoint, seed=seed, chat=chat)
+    except EngineError as error:
+        raise UsageError(str(error)) from error
+    clock = Clock()
+    with Verifier() as verifier, clock.phase("evaluate"):
+        parts = [
+            evaluate(
+                model, [task], verifier=verifier, metrics=metric_names(True, k), limit=limit, max_new_tokens=max_new_tokens,
+                style=style if style in task.styles else None, chat=chat, data_dir=data_dir,
+            )
+            for task in chosen
+        ]  # fmt: skip
+    samples = [sample for part in parts for sample in part.samples]
+    name = checkpoint.name
+    identity = Identity(
+        models={name: f"content {content_digest(checkpoint)}"},
+        evaluation={task.name: task.checksum or "" for task in chosen},
+        versions=versions([*BASE, "engines/embedded"] if backend == "embedded" else BASE),
+    )
+    where = str(checkpoint.resolve())
+    asked = {"max_new_tokens": max_new_tokens, "chat": chat, "few_shot": few_shot}
+    key = "eval-" + digest(where, sorted(tasks), limit, k, seed, backend, asked, msgspec.to_builtins(identity))
+    folder = results / SUITE / key
+    manifest = Manifest(
+        suite=SUITE,
+        key=key,
+        group=str(checkpoint),
+        kind="base",
+        seed=seed,
+        engine=backend,
+        policies=(PolicyEntry(name, str(checkpoint)),),
+        config={"tasks": list(tasks), "limit": limit, "k": k, "backend": backend, **asked},
+        identity=identity,
+    )
+    journal = Journal(folder)
+    journal.rewind(-1)
+    rows = journal_rows(samples, name, 0)
+    journal.append(rows)
+    journal.append(cost_rows(1, name, clock, rows))
+    journal.commit(0)
+    journal.compact()
+    mark(folder, manifest, "done", attempts=1)
+    ingest(results)
+    return Standalone(
+        str(checkpoint), tuple(m for part in parts for m in part.metrics), str(folder), figures(_sums(name, samples))
+    )
+
+
+def _sums(name: str, samples: Sequence[EvaluationSample]) -> Sums:
+    verdicts = [s.verdict.value for s in samples]
+    return Sums(
+        policy=name, first=0, last=0, answers=len(samples), right=verdicts.count("right"), wrong=verdicts.count("wrong"),
+        invalid=verdicts.count("invalid"), truncated=sum(s.finished is False for s in samples),
+        empty=sum(is_empty(s.text) for s in samples), unboxed=sum(is_unboxed(s.text) for s in samples),
+    )  # fmt: skip

@@ -1,0 +1,166 @@
+"""A suite's identities: what its cells' keys hold besides the configuration, and why a stored cell is another one. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from harness.engines.catalogue import DOOR, engines_of
+from harness.errors import PluginError, StoreError, SuiteError
+from harness.learning import registry
+from harness.session.policy.weights import COMMIT, identity_of, is_micro, local_folder, on_hub, unpinned
+from harness.store.manifest import Manifest, read_manifest
+from harness.suite.cells import Cell, Identity
+from harness.suite.schema import Group, Policy, Suite, Variant
+from harness.tasks.registry import get_task
+from harness.tasks.training import pool_digest
+from harness.versions import BASE, CELL, versions
+
+_SHOWN = 4
+"""Differences that one line names."""
+
+
+class Identities:
+    """What each cell and base of a suite is. Each model folder is looked at once.
+
+    Raises SuiteError for an unknown task, DataError for a model folder that cannot be read.
+    """
+
+    def __init__(self, suite: Suite, source: str) -> None:
+        self._suite = suite
+        self._evaluation: dict[str, str] = {}
+        for i, name in enumerate(suite.evaluation.tasks):
+            with _at(source, f"evaluation.tasks[{i}]"):
+                self._evaluation[name] = get_task(name).checksum or ""
+        with _at(source, "training.task"):
+            self._pool = pool_digest(suite.training.task)
+        models = {(p.model, p.revision): p for group in suite.groups for p in group.policies}
+        self._models = {name: identity_of(policy) for name, policy in models.items()}
+        with _at(source, "engine"):
+            engine, version = DOOR.results_version(suite.engine)
+        self._engine = {engine: version}
+        self._decided_here = engines_of(suite.engine).decided_here(suite.engine_options)
+
+    def of_cell(self, group: Group, variant: Variant) -> Identity:
+        """Of a variant's cells on a group."""
+        regime, version = registry.DOOR.results_version(variant.regime)
+        return self._identity(group.policies, CELL, self._pool, {regime: version})
+
+    def of_base(self, policy: Policy) -> Identity:
+        """Of a base checkpoint's measurement: neither regimes nor the training pool are in it."""
+        return self._identity([policy], BASE, "", {})
+
+    def _identity(
+        self, policies: Sequence[Policy], packages: Sequence[str], pool: str, also: Mapping[str, str]
+    ) -> Identity:
+        stage0 = ["stage0"] if any(is_micro(p) or p.stage0 is not None for p in policies) else []
+        if not all(map(is_micro, policies)):
+            also = {**also, **self._decided_here}
+        return Identity(
+            models={p.name: self._models[p.model, p.revision] for p in policies},
+            pool=pool,
+            evaluation=self._evaluation,
+            versions={**versions([*packages, *stage0]), **self._engine, **also},
+        )
+
+
+@contextmanager
+def _at(source: str, place: str) -> Iterator[None]:
+    """An unknown name as the suite's fault, with its place."""
+    try:
+        yield
+    except PluginError as error:
+        raise SuiteError(source, place, str(error)) from None
+
+
+def notes(suite: Suite, stored: Iterable[Manifest]) -> list[str]:
+    """A line for each model that has a digest or a commit, and one for the training pool once a cell has run on it."""
+    policies = {p.name: p for group in suite.groups for p in group.policies if not is_micro(p)}
+    lines = {name: f"model {name}: {policy.model}, {_which(policy)}" for name, policy in policies.items()}
+    pools: dict[str, None] = {}
+    for manifest in stored:
+        for entry in manifest.policies:
+            if entry.name in policies and unpinned(policies[entry.name]) and COMMIT.fullmatch(entry.revision):
+                lines[entry.name] = f"model {entry.name}: {entry.model}, commit {entry.revision} was loaded"
+        if manifest.pool is not None:
+            pools[f"training pool {manifest.pool.describe()} (digest {manifest.pool.digest})"] = None
+    return [*lines.values(), *pools]
+
+
+def _which(policy: Policy) -> str:
+    if unpinned(policy):
+        return "its commit is not known here; `harness run` asks the hub, and notes the one it loads"
+    if local_folder(policy.model):
+        return identity_of(policy)
+    return f"commit {policy.revision}" if on_hub(policy) else "there is no such folder"
+
+
+def unknown_commits(suite: Suite) -> list[str]:
+    """A line for each hub model whose commit nobody could tell."""
+    models = {p.model: p for group in suite.groups for p in group.policies if unpinned(p)}
+    return [f"{m}: neither a download nor the hub tells its commit; the one that is loaded is noted" for m in models]
+
+
+def forerunners(folder: Path, keys: set[str]) -> dict[tuple[str, str, int | None], Manifest]:
+    """The newest stored cell of each label under results/<suite> among those that are not in `keys`."""
+    found: dict[tuple[str, str, int | None], Manifest] = {}
+    for file in folder.glob("*/manifest.json"):
+        if file.parent.name in keys:
+            continue
+        try:
+            manifest = read_manifest(file.parent)
+        except StoreError:
+            continue
+        if manifest.kind == "cell":
+            label = manifest.group, manifest.regime, manifest.seed
+            if label not in found or found[label].provenance.started < manifest.provenance.started:
+                found[label] = manifest
+    return found
+
+
+def why_anew(cell: Cell, before: Manifest) -> str:
+    """Why `cell` is another one than the stored cell of its label."""
+    return f"to be run anew: {_named(list(_differences(cell, before)))} (was {before.key})"
+
+
+def _differences(cell: Cell, before: Manifest) -> Iterator[str]:
+    old, new = before.identity, cell.identity
+    if not old.versions:
+        yield "its result is older than results versions"
+    else:
+        for package in sorted({*old.versions, *new.versions}):
+            was, now = (each.versions.get(package, "none") for each in (old, new))
+            if was != now:
+                yield f"results version of {package} {was} -> {now}"
+        for policy, model in new.models.items():
+            if (was := old.models.get(policy, "none")) != model:
+                both = was.startswith("content ") and model.startswith("content ")
+                yield f"model {policy}: {'its folder changed' if both else f'{was} -> {model}'}"
+        if old.pool != new.pool:
+            yield "the training pool changed"
+        for task in sorted(old.evaluation.keys() & new.evaluation.keys()):
+            if old.evaluation[task] != new.evaluation[task]:
+                yield f"the evaluation set {task} changed"
+    was_set, now_set = dict(_flat(before.config)), dict(_flat(cell.config()))
+    for option in sorted({*was_set, *now_set}):
+        if was_set.get(option) != now_set.get(option) and not option.endswith((".model", ".revision")):
+            yield f"option {option} {was_set.get(option)} -> {now_set.get(option)}"
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf with its path, as a suite writes it."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        for i, inner in enumerate(value):
+            yield from _flat(inner, f"{path}[{i}]")
+    elif value not in (None, {}, []):
+        yield path, value
+
+
+def _named(differences: list[str]) -> str:
+    more = len(differences) - _SHOWN
+    return ", ".join(differences[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,175 @@
+"""Before anything else: what a suite names is there and fits its engine, said in seconds and with its place in the file.
+
+Torch is imported only for models that are no micro ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from harness.allocation.models import load_shape
+from harness.cache import PRETRAINED, model_folder
+from harness.engines.catalogue import engines_of
+from harness.errors import DataError, EngineError, SuiteError, TokenizationError, UsageError
+from harness.experience.records import Rollout, Success, TextRollout
+from harness.learning import registry
+from harness.session.policy.models import hub_folder, local_folder
+from harness.session.suite.prepare import Prepared
+from harness.suite.cells import Cell
+from harness.suite.schema import Policy
+from harness.tasks.data import folder_in_use, load
+from harness.tasks.registry import get_task
+from harness.tasks.sets import SETS
+from harness.tasks.training import SOURCES, part_of, training_pool
+
+TEXTS = {Rollout, TextRollout, Success}
+"""What a receiver has to put into its own tokens."""
+LEARNING_RATE = 1e-6
+"""That of the shipped suites of full-size models."""
+SMALL = 5_000_000
+"""Parameters; the micro families have 0.4 M."""
+TOKENS = 512
+"""For a full-size model on micro arithmetic, which it explains at length."""
+
+
+def preflight(prepared: Prepared, run: bool) -> list[str]:
+    """Check models, tokenizers and data of what is still to be done; nothing is written but fetched files into their caches.
+
+    run: what is not at hand is fetched, and refused where it cannot be; otherwise it is a remark, for a plan may be made on
+    another machine than the one that runs it.
+
+    Returns
+    -------
+    Remarks, each with its place in the suite.
+
+    Raises
+    ------
+    SuiteError
+        The first fault.
+    """
+    cells = prepared.pending()
+    remarks = list(_data(prepared, run)) if cells else []
+    unseen, full_size = [], None
+    names = [prepared.suite.training.task, *prepared.suite.evaluation.tasks]
+    for g, group in enumerate(prepared.suite.groups):
+        own = [cell for cell in cells if cell.group.name == group.name]
+        for p, policy in enumerate(group.policies if own else ()):
+            at = f"groups[{g}].policies[{p}]"
+            if policy.model.startswith("micro/"):
+                continue
+            full_size = full_size or policy
+            if not run and policy.model.startswith(PRETRAINED) and not model_folder(policy.model).is_dir():
+                remarks.append(
+                    f"{at}.model: {policy.model} is not in the cache: `make pretrained` fetches and converts it"
+                )
+                continue
+            if "micro" in names and policy.style in (None, "raw") and not (policy.stage0 or _small(policy)):
+                remarks.append(
+                    f"{at}.style: {policy.name} is asked micro questions without a word on the box that is scored; `zero-shot` "
+                    "asks for it, `few-shot` shows it"
+                )
+            if not _model(policy, own, prepared, at, run):
+                unseen.append(policy.model)
+    if unseen:
+        absent = ", ".join(dict.fromkeys(unseen))
+        remarks.append(f"not in this machine's cache: {absent}; `harness run` fetches and checks them")
+    return [*remarks, *(_unfit_defaults(prepared, full_size) if full_size else ())]
+
+
+def _data(prepared: Prepared, run: bool) -> Iterator[str]:
+    """The evaluation sets and the training pool. Yields what is still to be fetched."""
+    suite, training = prepared.suite, prepared.suite.training
+    sets = {f"evaluation.tasks[{i}]": name for i, name in enumerate(suite.evaluation.tasks) if name in SETS}
+    if training.task in SOURCES:
+        sets["training.task"] = SOURCES[training.task]
+    absent = []
+    for at, name in sets.items():
+        try:
+            load(name, fetch=run)
+        except DataError as error:
+            if run or folder_in_use(None) is not None:
+                raise SuiteError(prepared.source, at, str(error)) from None
+            absent.append(name)
+    if absent:
+        yield f"not on this machine: {', '.join(absent)}; `harness run` fetches them, or takes them from --data-dir"
+    if training.task not in SOURCES or SOURCES[training.task] in absent:
+        return
+    try:
+        pool = part_of(training_pool(training.task, min_level=training.min_level), training.part)
+    except DataError as error:
+        raise SuiteError(prepared.source, "training.min_level", str(error)) from None
+    if training.prompts > len(pool.prompts):
+        problem = f"{training.prompts} prompts a step asked for; the pool of {training.task} holds {len(pool.prompts)}"
+        raise SuiteError(prepared.source, "training.prompts", problem)
+
+
+def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, at: str, run: bool) -> bool:
+    """Whether the policy's folder, local or in the hub's cache, could be checked. cells: those to be run with it."""
+    from huggingface_hub import is_offline_mode
+
+    from harness.tokenization.codec import TokenCodec
+
+    suite, source = prepared.suite, prepared.source
+    try:
+        folder = local_folder(policy)
+        if folder is None:
+            try:
+                folder = hub_folder(policy, fetch=run)
+            except DataError:
+                if run:
+                    raise
+                return False
+            if not run and not (folder / "tokenizer_config.json").is_file():
+                return False
+            complete = is_offline_mode()
+        else:
+            complete = True
+        config, tokenizer = engines_of(suite.engine).check(folder, suite.engine_options)
+        if complete:
+            from harness.engines.folder import check_weights
+
+            check_weights(folder)
+    except (DataError, EngineError) as error:
+        raise SuiteError(source, f"{at}.model", str(error)) from None
+    if policy.chat and not tokenizer.chat_template:
+        raise SuiteError(source, f"{at}.chat", f"the tokenizer of {policy.model} has no chat template")
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions and suite.training.max_new_tokens >= positions:
+        problem = (
+            f"{suite.training.max_new_tokens} leave no room for a prompt: {policy.model} has {positions} positions"
+        )
+        raise SuiteError(source, "training.max_new_tokens", problem)
+    carrying = next((cell.variant.name for cell in cells if _carries(cell)), None)
+    if carrying is not None:
+        try:
+            TokenCodec(tokenizer)
+        except TokenizationError as error:
+            problem = f"{carrying!r} shares text, which cannot be carried to the tokenizer of {policy.model}: {error}"
+            raise SuiteError(source, f"{at}.model", problem) from None
+    return True
+
+
+def _small(policy: Policy) -> bool:
+    """Of a micro family's size: it was probably taught the micro task, and with it the box; or of a size that nobody knows here."""
+    try:
+        return load_shape(policy.model, policy.revision).parameters < SMALL
+    except UsageError:
+        return True
+
+
+def _carries(cell: Cell) -> bool:
+    """Whether texts travel between its policies."""
+    peers = len(cell.group.policies) > 1 or cell.variant.replay is not None
+    shares = registry.build(cell.variant.regime, cell.variant.options).shares
+    return peers and cell.sharing.direction != "none" and bool(TEXTS & shares)
+
+
+def _unfit_defaults(prepared: Prepared, policy: Policy) -> Iterator[str]:
+    """Micro models' defaults that a full-size model is trained with because nobody said otherwise."""
+    training = prepared.suite.training
+    short = training.task == "micro" and not policy.stage0
+    tokens = TOKENS if short else get_task(training.task).max_new_tokens
+    fitting = {"max_new_tokens": tokens, "learning_rate": LEARNING_RATE}
+    for name, value in fitting.items():
+        if name not in training.model_fields_set:
+            yield f"training.{name}: {getattr(training, name)} is for micro models; {value} fits {policy.model}"
