@@ -92,14 +92,20 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 SLUGS = [p.slug for p in PAGES]
 
 
+def test_pages_without_figures_are_few() -> None:
+    assert {p.slug for p in PAGES if not p.figures} == {"about", "sensitivity"}
+    assert {p.slug for p in PAGES if not p.needs_results} == {"published", "about"}
+
+
 @pytest.mark.parametrize("slug", SLUGS)
 @pytest.mark.parametrize("name", ["empty", "one", "large", "evil"])
 def test_every_page_draws_with_any_store(stores: dict[str, Path], name: str, slug: str) -> None:
     app = page(stores[name], slug, "" if name == "empty" else "synthetic-small")
-    assert app.title[0].value == next(p.title for p in PAGES if p.slug == slug)
-    if name == "empty" and slug not in ("published", "about"):
+    declared = next(p for p in PAGES if p.slug == slug)
+    assert app.title[0].value == declared.title
+    if name == "empty" and declared.needs_results:
         assert "harness run" in app.code[0].value
-    if name == "large" and slug not in ("about", "sensitivity"):
+    if name == "large" and declared.figures:
         assert app.get("arrow_vega_lite_chart") or app.get("vega_lite_chart"), "a figure"
         assert app.get("popover"), "a download menu"
 

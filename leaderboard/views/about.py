@@ -65,4 +65,4 @@ def draw(store: Store | None, suite: str, view: View) -> None:
     )
 
 
-PAGE = Page("about", "About", ":material/info:", "", draw, needs_results=False)
+PAGE = Page("about", "About", ":material/info:", "", draw, order=90, needs_results=False, figures=False)

@@ -223,4 +223,5 @@ PAGE = Page(
     ":material/grid_view:",
     "One regime on one group with one seed: everything that is known of it.",
     draw,
+    order=70,
 )

@@ -145,4 +145,5 @@ PAGE = Page(
     ":material/show_chart:",
     "How fast each regime learns, and what it has spent by then.",
     draw,
+    order=50,
 )

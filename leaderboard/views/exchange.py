@@ -146,4 +146,5 @@ PAGE = Page(
     ":material/swap_horiz:",
     "Who sent what to whom, what was refused, and what it was good for.",
     draw,
+    order=60,
 )

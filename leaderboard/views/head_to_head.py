@@ -175,5 +175,10 @@ def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:
 
 
 PAGE = Page(
-    "head-to-head", "Head to head", ":material/balance:", "Two regimes on the same groups, seeds and questions.", draw
+    "head-to-head",
+    "Head to head",
+    ":material/balance:",
+    "Two regimes on the same groups, seeds and questions.",
+    draw,
+    order=20,
 )

@@ -79,5 +79,6 @@ PAGE = Page(
     ":material/menu_book:",
     "What the papers report, beside what was measured here.",
     draw,
+    order=80,
     needs_results=False,
 )

@@ -110,4 +110,6 @@ PAGE = Page(
     ":material/tune:",
     "How much of a gain is its settings: every trial of a tuned suite, under the same budget for every regime.",
     draw,
+    order=40,
+    figures=False,
 )

@@ -197,4 +197,5 @@ PAGE = Page(
     ":material/scatter_plot:",
     "Peer data lets a policy learn what it never sampled itself (support) and makes its updates noisier (stability).",
     draw,
+    order=30,
 )
