@@ -111,7 +111,7 @@ def test_every_statistic_says_what_it_is() -> None:
     assert Line.__doc__
 
 
-PAGE = '''
+PAGE = """
 import streamlit as st
 from leaderboard.view import Page
 
@@ -119,7 +119,7 @@ def draw(store, suite, view):
     st.write(f"{len(store.show(suite))} lines of {suite}")
 
 PAGE = Page("lines", "How many lines", ":material/tag:", "Counted.", draw, order=15, figures=False)
-'''
+"""
 DRAW = """
 from pathlib import Path
 from leaderboard.data import open_store
