@@ -28,7 +28,7 @@ _STYLE = """
 body {font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page);
 margin: 0 auto; max-width: 72rem; padding: 1rem}
 h1 {font-size: 1.9rem} .note {background: var(--note); border-radius: .5rem; padding: .8rem 1rem}
-figure {margin: 0; background: #ffffff; border-radius: .4rem; padding: .4rem; overflow-x: auto}
+figure {margin: 0; color: var(--ink); border-radius: .4rem; padding: .4rem; overflow-x: auto}
 figure svg {max-width: 100%; height: auto}
 .panels {display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem; margin: 1rem 0}
 .scroll {overflow-x: auto} table {border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem}
@@ -69,7 +69,7 @@ def _suite(snapshot: Snapshot, suite: str) -> str:
     title = _text(about[0]["title"]) if about and about[0]["title"] else ""
     head = f"<section>\n<h2>{_text(suite)}</h2>\n" + (f'<p class="soft">{title}</p>\n' if title else "")
     if table.empty:
-        return head + "<p>No finished cell yet.</p>\n</section>"
+        return head + f"<p>No cell has finished.{_states(snapshot, suite)}</p>\n</section>"
     parts = [head]
     policy = MEAN if (table["policy"] == MEAN).any() else table["policy"].iloc[0]
     pairs = in_pairs(snapshot, suite)
@@ -91,14 +91,23 @@ def _suite(snapshot: Snapshot, suite: str) -> str:
     return "".join(parts) + _provenance(snapshot, suite) + "</section>"
 
 
+def _states(snapshot: Snapshot, suite: str) -> str:
+    rows = snapshot.query(
+        "SELECT state, count(*) AS n FROM current_cells WHERE suite = ? AND kind = 'cell' GROUP BY state ORDER BY state",
+        [suite],
+    ).to_pylist()
+    told = ", ".join(f"{row['n']:,} {row['state']}" for row in rows)
+    return f" Its cells: {told}." if told else ""
+
+
 def _figures(figures: Sequence[Figure]) -> str:
     try:
-        from leaderboard.figures import to_svg
+        from leaderboard.figures import to_page_svg
     except ImportError as error:
         raise PluginError(
             f"harness export needs the leaderboard extra (pip install 'experience-sharing-harness[leaderboard]'): {error}"
         ) from error
-    return "".join(f"<figure>{to_svg(figure, width=400)}</figure>\n" for figure in figures)
+    return "".join(f"<figure>{to_page_svg(figure, width=400)}</figure>\n" for figure in figures)
 
 
 def _table(rows: pd.DataFrame) -> str:

@@ -16,7 +16,17 @@ from harness.store.words import explained, sentence
 from leaderboard.charts import LEGEND, Figure
 from leaderboard.data import Store
 from leaderboard.frames import panel, ranking_frame, readable
-from leaderboard.parts import choose, choose_margin, choose_some, downloads, empty, escaped, percent_interval
+from leaderboard.parts import (
+    choose,
+    choose_margin,
+    choose_some,
+    downloads,
+    draw_figure,
+    empty,
+    escaped,
+    percent_interval,
+    unfinished,
+)
 from leaderboard.view import Page, View
 
 SORTS = ("best first", "suite order", "name", "cheapest first")
@@ -28,7 +38,7 @@ def draw(store: Store, suite: str, view: View) -> None:
     """Sentence, overall ranking, one panel per group and benchmark, table."""
     table = store.show(suite)
     if table.empty:
-        empty("No cell of this suite has finished yet.", f"harness status {suite}")
+        unfinished(store, suite, "No cell of this suite has finished.")
         return
     top = st.container()
     with st.container(horizontal=True, gap="small"):
@@ -160,11 +170,11 @@ def draw_panels(figures: list[Figure]) -> None:
     ):
         shown = figures[: SHOWN + 1]
     if len(shown) == 1:
-        st.vega_lite_chart(spec=shown[0], key="panel-0")
+        draw_figure(shown[0], "panel-0")
         return
     for i in range(0, len(shown), 2):
         for j, column in enumerate(st.columns(2)[: len(shown) - i]):
-            column.vega_lite_chart(spec=shown[i + j], key=f"panel-{i + j}")
+            draw_figure(shown[i + j], f"panel-{i + j}", column)
 
 
 def _column(s: Statistic) -> Any:
