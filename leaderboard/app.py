@@ -23,8 +23,8 @@ _STYLE = """<style>[data-testid=stCaptionContainer], [data-testid=stCaptionConta
     color: inherit !important; opacity: .95 !important}</style>"""
 
 HOME = "home"
+# Keys of the session: the suite chosen, and one that the address asked for in vain. (A bare string would stand on every page.)
 SUITE, UNKNOWN = "suite", "unknown suite"
-"""Keys of the session: the suite chosen, and one that the address asked for in vain."""
 
 
 def results_folder() -> Path:
