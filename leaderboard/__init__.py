@@ -18,7 +18,7 @@ _OPTIONS = {
     "client.toolbarMode": "viewer",
     "theme.paddingTop": "3rem",
     "theme.light.primaryColor": "#0b6e69",
-    "theme.dark.primaryColor": "#5ec8bf",
+    "theme.dark.primaryColor": "#0f8078",
 }
 
 

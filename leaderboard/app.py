@@ -22,6 +22,10 @@ from leaderboard.views import PAGES
 _STYLE = """<style>[data-testid=stCaptionContainer], [data-testid=stCaptionContainer] * {
     color: inherit !important; opacity: .95 !important}</style>"""
 
+HOME = "home"
+# Keys of the session: the suite chosen, and one that the address asked for in vain. (A bare string would stand on every page.)
+SUITE, UNKNOWN = "suite", "unknown suite"
+
 
 def results_folder() -> Path:
     """From `--results`, else the environment, else `results`."""
@@ -31,21 +35,31 @@ def results_folder() -> Path:
 
 
 def choose_suite(store: Store) -> str | None:
-    """The sidebar's engine and suite selectors, kept in the address."""
-    suites = store.suites()
-    engines = sorted({s.engine for s in suites if s.engine})
+    """The sidebar's engine and suite selectors. The address always names the suite, so that a link to a page stays that page when
+    a newer suite has become the first."""
+    everything = store.suites()
+    engines = sorted({s.engine for s in everything if s.engine})
+    asked, state = st.query_params.get("suite"), st.session_state
+    if SUITE not in state and asked:
+        state[SUITE if asked in {s.name for s in everything} else UNKNOWN] = asked
     with st.sidebar:
+        suites = everything
         if len(engines) > 1:
             engine = st.selectbox("Engine", ["all", *engines], key="engine", bind="query-params")
             suites = [s for s in suites if engine in ("all", s.engine)]
         names = [s.name for s in suites]
         if not names:
             return None
-        chosen = st.selectbox("Suite", names, key="suite", bind="query-params")
+        if state.get(SUITE) not in names:
+            state[SUITE] = names[0]
+        chosen = st.selectbox("Suite", names, key=SUITE, on_change=lambda: state.pop(UNKNOWN, None))
+        st.query_params["suite"] = chosen
         title = next((s.title for s in suites if s.name == chosen), "")
         if title:
             st.caption(escaped(title))
-        return chosen
+    if state.get(UNKNOWN):
+        st.warning(f"There is no suite “{escaped(state[UNKNOWN], 200)}” here. Shown is {escaped(chosen)}.")
+    return chosen
 
 
 def main() -> None:
@@ -59,15 +73,21 @@ def main() -> None:
     def body(page: Page) -> None:
         draw_page(page, View(store, suite, links))
 
-    for i, page in enumerate(PAGES):
+    for page in PAGES:
         links[page.slug] = st.Page(
-            partial(body, page), title=page.title, icon=page.icon, url_path=page.slug, default=i == 0
+            partial(body, page),
+            title=page.title,
+            icon=page.icon,
+            url_path=page.slug if links else HOME,
+            default=not links,
         )
-    chosen = st.navigation(list(links.values()))
+    # Streamlit knows its default page by no address but the root; a link to the page's own leads there too.
+    own = st.Page(partial(body, PAGES[0]), title=PAGES[0].title, url_path=PAGES[0].slug, visibility="hidden")
+    chosen = st.navigation([*links.values(), own])
     suite = choose_suite(store) if store else None
     if store:
         with st.sidebar:
-            live_status(results, store)
+            live_status(results, store, suite)
     chosen.run()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+from zlib import crc32
 
 import altair as alt
 import numpy as np
@@ -32,7 +33,9 @@ SHAPES = {
 }
 LEGEND = "▲ gains, ▼ loses, ● no effect larger than the margin, ◆ cannot tell, ■ the baseline, or without one."
 PALETTE = ["#0f8a83", "#c2502d", "#3b6fd4", "#b08900", "#8e4fb8", "#4f8f2f", "#d1477f", "#6b7280", "#1f9bcf", "#96592d"]
-"""Readable on white and on near-black; regimes also differ by order and label, never by colour alone."""
+"""Readable on white and on near-black (3:1 at least); regimes also differ by dash, order and label, never by colour alone."""
+KNOWN = ("sgt", "naive", "hacpo", "prp", "xgrpo", "graft", "sapo", "independent", "ftis")
+"""Regimes of the published methods, each with a colour of its own."""
 
 _BAR = 26
 
@@ -111,7 +114,7 @@ def forest(marks: Sequence[Mark], title: str, unit: str, order: Sequence[str], z
         return {"mark": mark, "encoding": {"y": y, "color": colour, "tooltip": tooltip, **encoding}}
 
     layers = [
-        layer({"type": "rule", "strokeWidth": 3, "opacity": 0.55}, x=x("low"), x2={"field": "high"}),
+        layer({"type": "rule", "strokeWidth": 3}, x=x("low"), x2={"field": "high"}),
         layer({"type": "tick", "thickness": 2, "size": 12}, x=x("low")),
         layer({"type": "tick", "thickness": 2, "size": 12}, x=x("high")),
         layer({"type": "point", "filled": True, "size": 90, "opacity": 1}, x=x("value"), shape=shape),
@@ -141,8 +144,10 @@ def lines(
     order: Sequence[str],
     height: int = 340,
     shown: Sequence[str] | None = None,
+    named: bool = True,
 ) -> Figure:
-    """Means with bands. Columns: regime, x, y, low, high. Colours go by `order`, the legend names `shown` only.
+    """Means with bands. Columns: regime, x, y, low, high. The legend names `shown` only. named: colours and dashes go by the
+    names, as those of regimes do everywhere, and not by their order.
 
     Positive values that span four powers of ten are drawn on a logarithmic axis, bands down to the smallest of them.
     """
@@ -153,7 +158,7 @@ def lines(
     domain = list(order)
     colour = alt.Color(
         "regime:N",
-        scale=alt.Scale(domain=domain, range=_colours(len(domain))),
+        scale=alt.Scale(domain=domain, range=[colour_of(n) for n in domain] if named else _colours(len(domain))),
         legend=alt.Legend(
             title=None,
             orient="bottom",
@@ -165,7 +170,8 @@ def lines(
             symbolStrokeWidth=3,
         ),
     )
-    dash = alt.StrokeDash("regime:N", scale=alt.Scale(domain=domain, range=_dashes(len(domain))), legend=None)
+    dashes = [_dash_of(n) for n in domain] if named else [_DASHES[i % len(_DASHES)] for i in range(len(domain))]
+    dash = alt.StrokeDash("regime:N", scale=alt.Scale(domain=domain, range=dashes), legend=None)
     base = alt.Chart(rows).encode(x=alt.X("x:Q", title=x_title, axis=alt.Axis(tickCount=6)), color=colour)
     scale, axis = _y_axis(logarithmic, rows[["low", "high"]].to_numpy().ravel(), y_title)
     tooltip = [
@@ -266,7 +272,7 @@ def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Seq
     """Cells as small marks, their mean per regime as a large labelled one. Columns: regime, x, y, kind (`cell` or `mean`)."""
     colour = alt.Color(
         "regime:N",
-        scale=alt.Scale(domain=list(order), range=_colours(len(order))),
+        scale=alt.Scale(domain=list(order), range=[colour_of(name) for name in order]),
         legend=None,
     )
     scale, axis = _y_axis(log_y, rows["y"], y_title)
@@ -286,11 +292,7 @@ def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Seq
     cells = base.transform_filter("datum.kind == 'cell'").mark_point(size=35, opacity=0.55)
     means = base.transform_filter("datum.kind == 'mean'").mark_point(size=170, filled=True, opacity=1)
     labels = _merged(rows[rows["kind"] == "mean"], rows)
-    names = (
-        alt.Chart(labels)
-        .mark_text(dy=-15, fontSize=12, fontWeight="bold", color="#8b949e")
-        .encode(x=x, y=y, text="label:N")
-    )
+    names = alt.Chart(labels).mark_text(dy=-15, fontSize=12, fontWeight="bold").encode(x=x, y=y, text="label:N")
     said = "; ".join(f"{r.regime} at {r.x:.3g}, {r.y:.3g}" for r in rows[rows["kind"] == "mean"].itertuples())
     figure = alt.layer(
         cells,
@@ -366,13 +368,33 @@ def _colours(count: int) -> list[str]:
     return [PALETTE[i % len(PALETTE)] for i in range(count)]
 
 
-def _dashes(count: int) -> list[list[int]]:
-    patterns = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [4, 1]]
-    return [patterns[i % len(patterns)] for i in range(count)]
+def colour_of(regime: str) -> str:
+    """A regime's colour: the same in every figure, whatever stands beside it."""
+    return PALETTE[KNOWN.index(regime) if regime in KNOWN else crc32(regime.encode()) % len(PALETTE)]
+
+
+_DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [4, 1]]
+
+
+def _dash_of(regime: str) -> list[int]:
+    return _DASHES[0 if regime in KNOWN else crc32(regime.encode()) // len(PALETTE) % len(_DASHES)]
 
 
 def _spec(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> Figure:
     return dict(chart.to_dict(validate=False))
+
+
+def inked(figure: Figure, ink: str, grid: str) -> Figure:
+    """The figure with its words in `ink`, for a page whose background is known; `grid`: of lines that only guide the eye."""
+    words = {"labelColor": ink, "titleColor": ink}
+    config = {
+        "axis": {**words, "gridColor": grid, "domainColor": grid, "tickColor": grid},
+        "legend": words,
+        "title": {"color": ink, "subtitleColor": ink},
+        "text": {"color": ink},
+        "view": {"stroke": grid},
+    }
+    return {**figure, "config": {**figure.get("config", {}), **config}}
 
 
 def printable(figures: Sequence[Figure]) -> Figure:

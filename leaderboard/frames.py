@@ -9,8 +9,9 @@ import pandas as pd
 
 from harness.statistics.judgement import BASELINE
 from harness.store.ranking import Rank, Ranking
+from harness.store.statistic import STATISTICS, Statistic, shown
 from harness.store.table import SeedRow, ShowRow
-from harness.store.words import verdict_mark, verdict_words
+from harness.store.words import verdict_words
 from leaderboard import charts
 from leaderboard.charts import Figure
 
@@ -22,13 +23,20 @@ def show_frame(rows: Sequence[ShowRow]) -> pd.DataFrame:
 
 def _frame(rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct]) -> pd.DataFrame:
     frame = pd.DataFrame.from_records([msgspec.structs.astuple(r) for r in rows], columns=list(kind.__struct_fields__))
-    for column, prefix in (("interval", ""), ("gain_interval", "gain_")):
-        frame[f"{prefix}low"] = [pair[0] if pair else float("nan") for pair in frame[column]]
-        frame[f"{prefix}high"] = [pair[1] if pair else float("nan") for pair in frame[column]]
-    names = ("base", "gain", "peer_used", "gain_p", "detectable", "gain_per_1000_rollouts", "gain_per_gpu_second")
-    numbers = [name for name in names if name in frame]
-    frame[numbers] = frame[numbers].astype(float)
-    return frame.drop(columns=["interval", "gain_interval"])
+    for s in (STATISTICS[name] for name in kind.__struct_fields__ if name in STATISTICS):
+        if s.interval_of:
+            for i, end in enumerate(ends(s)):
+                frame[end] = [pair[i] if pair else float("nan") for pair in frame[s.name]]
+            frame = frame.drop(columns=s.name)
+        elif s.kind == float | None:
+            frame[s.name] = frame[s.name].astype(float)
+    return frame
+
+
+def ends(interval: Statistic) -> tuple[str, str]:
+    """The columns of an interval's two ends."""
+    prefix = interval.name.removesuffix("interval")
+    return f"{prefix}low", f"{prefix}high"
 
 
 def seeds_frame(rows: Sequence[SeedRow]) -> pd.DataFrame:
@@ -77,34 +85,19 @@ def panel(rows: pd.DataFrame, title: str, measure: str, order: Sequence[str], ma
 
 
 def readable(table: pd.DataFrame, order: Sequence[str], margin: float) -> pd.DataFrame:
-    """The ranking as people read it: percent and points, intervals as text."""
+    """The ranking as people read it, a column per statistic of the page by its head: percent and points, intervals as text."""
     rank = {regime: i for i, regime in enumerate(order)}
     rows = table.assign(place=table["regime"].map(rank)).sort_values(["group", "task", "place"], kind="stable")
-    return pd.DataFrame(
-        {
-            "regime": rows["regime"],
-            "group": rows["group"],
-            "task": rows["task"],
-            "verdict": [verdict_mark(verdict, margin) for verdict in rows["verdict"]],
-            "tie": rows["tie_group"],
-            "best": rows["best"],
-            "gain": 100 * rows["gain"],
-            "gain interval": [
-                _interval(low, high) for low, high in zip(rows["gain_low"], rows["gain_high"], strict=True)
-            ],
-            "accuracy": 100 * rows["accuracy"],
-            "interval": [_interval(low, high) for low, high in zip(rows["low"], rows["high"], strict=True)],
-            "base": 100 * rows["base"],
-            "seeds": rows["seeds"],
-            "used": 100 * rows["peer_used"],
-            "rollouts": rows["rollouts"],
-            "cpu": rows["cpu_seconds"],
-            "gpu": rows["gpu_seconds"],
-            "per 1000": 100 * rows["gain_per_1000_rollouts"],
-            "baseline": rows["baseline"],
-        }
-    )
+    columns = {"regime": rows["regime"], "group": rows["group"], "task": rows["task"], "best": rows["best"]}
+    return pd.DataFrame({**columns, **{s.head: _readable(s, rows, margin) for s in shown("page")}})
 
 
-def _interval(low: float, high: float) -> str:
-    return "" if pd.isna(low) else f"{100 * low:.1f} to {100 * high:.1f}"
+def _readable(column: Statistic, rows: pd.DataFrame, margin: float) -> Sequence[object] | pd.Series[float]:
+    if column.interval_of:
+        pairs = zip(*(rows[end] for end in ends(column)), strict=True)
+        unit = STATISTICS[column.interval_of].unit
+        return ["" if pd.isna(low) else unit.interval((low, high), "{} to {}") for low, high in pairs]
+    if column.numeric:
+        factor = column.unit.factor
+        return rows[column.name] if factor == 1 else factor * rows[column.name]
+    return [None if pd.isna(value) else column.text(value, margin) for value in rows[column.name]]

@@ -70,12 +70,16 @@ def refresher(results: str) -> _Refresher:
 
 
 @st.fragment(run_every=_LOOK_EVERY)
-def live_status(results: Path, store: Store) -> None:
-    """How many cells are done and running; draws the page anew when the store has changed."""
+def live_status(results: Path, store: Store, suite: str | None) -> None:
+    """How many cells of the suite are done and running; draws the page anew when the store has changed."""
     refresher(str(results)).poke()
     if open_store(results).stamp != store.stamp:
         st.rerun()
-    counts = store.frame("SELECT state, count(*) AS n FROM current_cells WHERE kind = 'cell' GROUP BY state")
+    if suite is None:
+        return
+    counts = store.frame(
+        "SELECT state, count(*) AS n FROM current_cells WHERE kind = 'cell' AND suite = ? GROUP BY state", suite
+    )
     by_state = dict(zip(counts["state"], counts["n"], strict=True))
     known = ("done", "running", "cut off", "failed", "pending")
     words = [f"{by_state[state]:,} {state}" for state in known if state in by_state]

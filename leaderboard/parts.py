@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 
 from harness.statistics import MARGIN
 from harness.store.text import visible
-from leaderboard.charts import Figure, printable
+from leaderboard.charts import Figure, inked, printable
+from leaderboard.data import Store
 from leaderboard.figures import to_png, to_svg
 from leaderboard.view import Page, View
 
@@ -35,11 +38,33 @@ def draw_page(page: Page, view: View) -> None:
         page.draw(None, "", view)  # type: ignore[arg-type]
 
 
+INK, GRID = {"light": "#31333f", "dark": "#d5d7dc"}, {"light": "#dfe1e6", "dark": "#3a3d45"}
+
+
+def draw_figure(figure: Figure, key: str, place: Any = st) -> None:
+    """A figure in the page's theme; its words with the contrast that the accessibility guidelines ask for."""
+    theme = st.context.theme.type or "light"
+    place.vega_lite_chart(spec=inked(figure, INK[theme], GRID[theme]), key=key)
+
+
 def empty(message: str, command: str = "") -> None:
     """Why there is nothing to see, and what to run."""
     st.info(message, icon=":material/info:")
     if command:
         st.code(command, language="bash")
+
+
+def unfinished(store: Store, suite: str, message: str) -> None:
+    """An empty state that says what has become of the suite's cells, and why those that failed did."""
+    states = store.frame(
+        "SELECT state, count(*) AS n, first(reason ORDER BY cell) AS reason FROM current_cells "
+        "WHERE suite = ? AND kind = 'cell' GROUP BY state ORDER BY state",
+        suite,
+    )
+    told = ", ".join(f"{row.n:,} {row.state}" for row in states.itertuples())
+    empty(f"{message} Its cells: {told}." if told else message, f"harness status {shlex.quote(suite)}")
+    for row in states[states["state"] == "failed"].itertuples():
+        st.warning(f"Failed, the first of {row.n:,}: {escaped(row.reason, 2000)}", icon=":material/error:")
 
 
 def percent_interval(low: object, high: object) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -13,24 +15,20 @@ from harness.files import write_atomic
 from harness.statistics import MARGIN
 from harness.store.ranking import in_pairs, rank
 from harness.store.read import Snapshot
+from harness.store.statistic import Statistic, shown
 from harness.store.table import MEAN, seed_rows, show_rows, suites
 from harness.store.text import visible
 from harness.store.words import explained, sentence
 from leaderboard.charts import LEGEND, Figure
 from leaderboard.frames import panel, ranking_frame, readable, show_frame
 
-_HEADS = {
-    "regime": "Regime", "group": "Group", "task": "Benchmark", "verdict": "Verdict", "tie": "Tie group", "gain": "Gain, points",
-    "gain interval": "95 % interval", "accuracy": "Accuracy, %", "interval": "95 % interval", "base": "Before, %", "seeds": "Seeds",
-    "used": "Peer data used, %", "rollouts": "Rollouts", "cpu": "CPU-s", "gpu": "GPU-s", "baseline": "Compared with",
-}  # fmt: skip
 _STYLE = """
 :root {color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --page: #ffffff; --line: #d1d9e0; --note: #eef6ff}
 @media (prefers-color-scheme: dark) {:root {--ink: #e6e4e0; --soft: #a9a5a0; --page: #171614; --line: #3d3a36; --note: #1e2a3d}}
 body {font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page);
 margin: 0 auto; max-width: 72rem; padding: 1rem}
 h1 {font-size: 1.9rem} .note {background: var(--note); border-radius: .5rem; padding: .8rem 1rem}
-figure {margin: 0; background: #ffffff; border-radius: .4rem; padding: .4rem; overflow-x: auto}
+figure {margin: 0; color: var(--ink); border-radius: .4rem; padding: .4rem; overflow-x: auto}
 figure svg {max-width: 100%; height: auto}
 .panels {display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem; margin: 1rem 0}
 .scroll {overflow-x: auto} table {border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem}
@@ -71,7 +69,7 @@ def _suite(snapshot: Snapshot, suite: str) -> str:
     title = _text(about[0]["title"]) if about and about[0]["title"] else ""
     head = f"<section>\n<h2>{_text(suite)}</h2>\n" + (f'<p class="soft">{title}</p>\n' if title else "")
     if table.empty:
-        return head + "<p>No finished cell yet.</p>\n</section>"
+        return head + f"<p>No cell has finished.{_states(snapshot, suite)}</p>\n</section>"
     parts = [head]
     policy = MEAN if (table["policy"] == MEAN).any() else table["policy"].iloc[0]
     pairs = in_pairs(snapshot, suite)
@@ -93,44 +91,51 @@ def _suite(snapshot: Snapshot, suite: str) -> str:
     return "".join(parts) + _provenance(snapshot, suite) + "</section>"
 
 
+def _states(snapshot: Snapshot, suite: str) -> str:
+    rows = snapshot.query(
+        "SELECT state, count(*) AS n FROM current_cells WHERE suite = ? AND kind = 'cell' GROUP BY state ORDER BY state",
+        [suite],
+    ).to_pylist()
+    told = ", ".join(f"{row['n']:,} {row['state']}" for row in rows)
+    return f" Its cells: {told}." if told else ""
+
+
 def _figures(figures: Sequence[Figure]) -> str:
     try:
-        from leaderboard.figures import to_svg
+        from leaderboard.figures import to_page_svg
     except ImportError as error:
         raise PluginError(
             f"harness export needs the leaderboard extra (pip install 'experience-sharing-harness[leaderboard]'): {error}"
         ) from error
-    return "".join(f"<figure>{to_svg(figure, width=400)}</figure>\n" for figure in figures)
+    return "".join(f"<figure>{to_page_svg(figure, width=400)}</figure>\n" for figure in figures)
 
 
 def _table(rows: pd.DataFrame) -> str:
-    shown = [column for column in _HEADS if column in rows and rows[column].notna().any()]
-    texts = {"regime", "group", "task", "verdict", "tie", "gain interval", "interval", "baseline"}
-    head = "".join(f'<th{" class=t" if c in texts else ""} scope="col">{_HEADS[c]}</th>' for c in shown)
+    places = {"regime": "Regime", "group": "Group", "task": "Benchmark"}
+    columns = [s for s in shown("page") if rows[s.head].notna().any()]
+    heads = [f'<th class=t scope="col">{title}</th>' for title in places.values()]
+    heads += [
+        f'<th{"" if s.numeric else " class=t"} scope="col" title="{_text(s.help)}">{_text(s.full_title)}</th>'
+        for s in columns
+    ]
     lines = []
     for row in rows.to_dict("records"):
-        cells = []
-        for column in shown:
-            kind = [k for k, on in (("t", column in texts), ("best", column == "regime" and row["best"])) if on]
-            cells.append(f'<td class="{" ".join(kind)}">{_cell(column, row[column])}</td>')
+        best = ' class="t best"' if row["best"] else ' class="t"'
+        cells = [f"<td{best if key == 'regime' else ' class=t'}>{_text(row[key])}</td>" for key in places]
+        cells += [f"<td{'' if s.numeric else ' class=t'}>{_cell(s, row[s.head])}</td>" for s in columns]
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return (
-        f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n'
+        f'<div class="scroll"><table>\n<thead><tr>{"".join(heads)}</tr></thead>\n<tbody>\n'
         + "\n".join(lines)
         + "\n</tbody></table></div>\n"
     )
 
 
-def _cell(column: str, value: object) -> str:
-    if isinstance(value, str):
-        return _text(value)
-    if not isinstance(value, int | float) or value != value:
-        return "–"
-    if column == "seeds":
-        return str(int(value))
-    if column == "gain":
-        return f"{value:+.1f}"
-    return f"{value:,.0f}" if column in ("rollouts", "cpu", "gpu", "used") else f"{value:.1f}"
+def _cell(column: Statistic, value: Any) -> str:
+    """A value of `readable`, which is in its unit already."""
+    if column.numeric:
+        return replace(column.unit, factor=1.0).text(value, mark=False)
+    return _text(value) if isinstance(value, str) else "–"
 
 
 def _provenance(snapshot: Snapshot, suite: str) -> str:

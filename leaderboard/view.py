@@ -20,11 +20,17 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page: `slug` is its address, `needs_results` asks for an empty state instead of `draw` where there are none."""
+    """One page, declared as `PAGE` in a module of `leaderboard.views`: that file is all there is to it.
+
+    slug: its address. order: its place in the navigation, by which equals follow their slugs. needs_results: asks for an empty
+    state instead of `draw` where there are none. figures: whether it draws one of every suite with results.
+    """
 
     slug: str
     title: str
     icon: str
     lead: str
     draw: Callable[[Store, str, View], None]
+    order: int
     needs_results: bool = True
+    figures: bool = True

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import msgspec
 import numpy as np
@@ -17,7 +19,7 @@ import pytest
 from synthetic_results import REGIMES, write_results
 
 from harness.store.ingest import ingest
-from harness.store.manifest import read_suite
+from harness.store.manifest import read_manifest, read_suite, write_manifest
 from harness.store.ranking import heading, rank
 from harness.store.read import Snapshot
 from harness.store.table import SeedRow, show_rows
@@ -26,10 +28,11 @@ from harness.store.words import sentence, verdict_mark
 
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 
+import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from leaderboard import RESULTS_VARIABLE, charts
-from leaderboard.parts import csv_text, escaped
+from leaderboard import RESULTS_VARIABLE, charts, command
+from leaderboard.parts import INK, csv_text, escaped
 from leaderboard.report import export_report
 from leaderboard.tokens import token_view
 from leaderboard.views import PAGES
@@ -92,14 +95,20 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 SLUGS = [p.slug for p in PAGES]
 
 
+def test_pages_without_figures_are_few() -> None:
+    assert {p.slug for p in PAGES if not p.figures} == {"about", "sensitivity"}
+    assert {p.slug for p in PAGES if not p.needs_results} == {"published", "about"}
+
+
 @pytest.mark.parametrize("slug", SLUGS)
 @pytest.mark.parametrize("name", ["empty", "one", "large", "evil"])
 def test_every_page_draws_with_any_store(stores: dict[str, Path], name: str, slug: str) -> None:
     app = page(stores[name], slug, "" if name == "empty" else "synthetic-small")
-    assert app.title[0].value == next(p.title for p in PAGES if p.slug == slug)
-    if name == "empty" and slug not in ("published", "about"):
+    declared = next(p for p in PAGES if p.slug == slug)
+    assert app.title[0].value == declared.title
+    if name == "empty" and declared.needs_results:
         assert "harness run" in app.code[0].value
-    if name == "large" and slug not in ("about", "sensitivity"):
+    if name == "large" and declared.figures:
         assert app.get("arrow_vega_lite_chart") or app.get("vega_lite_chart"), "a figure"
         assert app.get("popover"), "a download menu"
 
@@ -379,3 +388,158 @@ def test_nothing_but_pages_is_written(stores: dict[str, Path], monkeypatch: pyte
     monkeypatch.setenv(RESULTS_VARIABLE, str(stores["one"]))
     app = AppTest.from_file(APP, default_timeout=60).run()
     assert app.main.markdown[0].value == PAGES[0].lead
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three suites; all cells of one have failed."""
+    folder = tmp_path_factory.mktemp("several")
+    for name in ("first", "second", "third"):
+        write_results(
+            folder, name, groups={"duo": ("llama", "qwen")}, regimes=REGIMES[:2], seeds=(1,), steps=2, questions=4
+        )
+    for place in sorted((folder / "third").glob("*/manifest.json")):
+        manifest = read_manifest(place.parent)
+        if manifest.kind == "cell":
+            write_manifest(
+                place.parent, msgspec.structs.replace(manifest, state="failed", reason="the disk is full <b>")
+            )
+    ingest(folder)
+    return folder
+
+
+def app_on(results: Path, monkeypatch: pytest.MonkeyPatch, **query: str) -> AppTest:
+    monkeypatch.setenv(RESULTS_VARIABLE, str(results))
+    app = AppTest.from_file(APP, default_timeout=60)
+    for name, value in query.items():
+        app.query_params[name] = value
+    app.run()
+    assert not app.exception, app.exception[0].stack_trace
+    return app
+
+
+def asked(app: AppTest) -> str:
+    found = app.query_params["suite"]
+    return found if isinstance(found, str) else found[-1]
+
+
+def test_the_address_names_the_suite_even_where_nobody_chose_one(
+    several: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = app_on(several, monkeypatch)
+    shown = app.selectbox(key="suite").value
+    assert asked(app) == shown
+    other = next(name for name in ("first", "second") if name != shown)
+    app.selectbox(key="suite").set_value(other).run()
+    assert asked(app) == other
+    linked = app_on(several, monkeypatch, suite=other)
+    assert linked.selectbox(key="suite").value == other
+    assert "There is no suite" not in said(linked)
+
+
+def test_the_first_page_has_its_own_address_too(several: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[object]] = []
+    navigation = st.navigation
+    monkeypatch.setattr(st, "navigation", lambda pages: (given.append(pages), navigation(pages))[1])
+    app_on(several, monkeypatch)
+    addresses = [page.url_path for page in given[0]]  # type: ignore[attr-defined]
+    assert addresses == ["", *(p.slug for p in PAGES[1:]), PAGES[0].slug]
+
+
+def test_an_unknown_suite_in_the_address_is_said(several: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = app_on(several, monkeypatch, suite="ninth <b>")
+    assert "There is no suite “ninth \\<b\\>” here. Shown is" in said(app)
+    app.selectbox(key="suite").set_value("second").run()
+    assert "There is no suite" not in said(app)
+
+
+def test_the_sidebar_counts_the_suite_that_is_shown(several: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for suite, words in (("first", "Cells: 2 done"), ("third", "Cells: 2 failed")):
+        app = app_on(several, monkeypatch, suite=suite)
+        assert [c.value for c in app.sidebar.caption if c.value.startswith("Cells")] == [words]
+
+
+def test_a_failed_suite_says_so_and_why(several: Path, tmp_path: Path) -> None:
+    for slug in ("ranking", "head-to-head"):
+        text = said(page(several, slug, "third"))
+        assert "Its cells: 2 failed." in text
+        assert "Failed, the first of 2: the disk is full \\<b\\>" in text
+    export_report(several, tmp_path / "r.html", "third")
+    assert "<p>No cell has finished. Its cells: 2 failed.</p>" in (tmp_path / "r.html").read_text()
+
+
+def test_a_regime_has_one_colour_whatever_stands_beside_it() -> None:
+    table = pd.DataFrame({"regime": ["a", "sgt", "b"], "x": [0.0, 1.0, 1.0], "y": [0.1, 0.2, 0.3]})
+    table = table.assign(low=table["y"], high=table["y"], kind="mean", group="g")
+
+    def colours(figure: dict, order: list[str]) -> dict[str, str]:  # type: ignore[type-arg]
+        (found,) = set(re.findall(r'"color": \{"field": "regime".*?"range": (\[.*?\])', json.dumps(figure)))
+        return dict(zip(order, json.loads(found), strict=True))
+
+    seen = []
+    for order in (["a", "sgt", "b"], ["b", "a", "sgt", "c"], ["sgt", "b", "a"]):
+        seen.append(colours(charts.lines(table, "t", "step", "value", order), order))
+        seen.append(colours(charts.plane(table, "t", "x", "y", order, False), order))
+    for name in ("a", "b", "sgt"):
+        assert len({found[name] for found in seen}) == 1
+    assert len({charts.colour_of(name) for name in charts.KNOWN}) == len(charts.KNOWN)
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG 2.2."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_words_marks_and_chips_stand_out() -> None:
+    light, dark = "#ffffff", "#0e1117"  # Streamlit's own
+    assert contrast(INK["light"], light) >= 4.5
+    assert contrast(INK["dark"], dark) >= 4.5
+    for colour in {*charts.PALETTE, *charts.COLOURS.values()}:
+        for page_colour in (light, dark, "#171614"):
+            assert contrast(colour, page_colour) >= 3, f"{colour} on {page_colour}"
+    options = dict(word.removeprefix("--").split("=", 1) for word in command(Path("r")) if word.startswith("--theme"))
+    for theme, page_colour in (("light", light), ("dark", dark)):
+        chip = options[f"theme.{theme}.primaryColor"]
+        assert contrast(chip, "#ffffff") >= 4.5, "its words"
+        assert contrast(chip, page_colour) >= 3
+    mark = charts.Mark("a", 50.0, 40.0, 60.0, "gains", "", "", "")
+    figure = charts.forest([mark], "t", "gain, points", ["a"])
+    assert [layer["mark"].get("opacity", 1) for layer in figure["layer"]] == [1] * 5
+    said_in = charts.inked(figure, "#123456", "#654321")["config"]
+    assert said_in["axis"]["labelColor"] == said_in["legend"]["titleColor"] == said_in["title"]["color"] == "#123456"
+
+
+def test_the_report_follows_light_and_dark(stores: dict[str, Path], tmp_path: Path) -> None:
+    export_report(stores["large"], tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert "background: #ffffff" not in text
+    for drawing in re.findall(r"<svg.*?</svg>", text, re.S):
+        ElementTree.fromstring(drawing)
+        fills = set(re.findall(r'(?:fill|stroke)="(.*?)"', drawing))
+        own = {*charts.COLOURS.values(), "#8b949e", "currentColor", "none", "transparent"}
+        assert fills <= own, fills - own
+    assert "figure {margin: 0; color: var(--ink)" in text
+
+
+def test_commands_on_the_about_page_run_as_printed(stores: dict[str, Path], tmp_path: Path) -> None:
+    """All but `pip install`, which asks the package index; `their_results/` is another lab's folder."""
+    lines = [line for code in page(stores["one"], "about").code for line in code.value.splitlines()]
+    shutil.copytree(stores["one"], tmp_path / "results")
+    shutil.copytree(stores["evil"], tmp_path / "their_results")
+    ran = 0
+    for line in lines:
+        if line.startswith("pip "):
+            continue
+        words = [sys.executable, "-m", *shlex.split(line)]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        ran += 1
+    assert ran == 5
+    assert (tmp_path / "report.html").is_file()

@@ -118,7 +118,7 @@ LEFT JOIN (SELECT suite, cell, policy, sum(cpu_seconds) AS cpu, sum(gpu_seconds)
     USING (suite, cell, policy)
 LEFT JOIN (SELECT suite, cell, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu FROM spent GROUP BY ALL) w USING (suite, cell)
 WHERE c.suite = ? AND c.state = 'done' AND s.accuracy IS NOT NULL
-ORDER BY c.kind, c.group_name, c.regime, c.seed, c.cell, s.task, s.metric
+ORDER BY c.kind, c.group_name, c.regime, c.seed, c.cell, s.task, s.metric, s.policy
 """
 _VARIANTS = """
 SELECT regime, any_value(regime_type), any_value(options), any_value(budget),

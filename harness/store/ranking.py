@@ -14,7 +14,8 @@ from harness.statistics.bootstrap import BootstrapInterval
 from harness.store.families import BySeed, Score, judged, mean_score
 from harness.store.read import Snapshot
 from harness.store.starts import Moment, moments
-from harness.store.table import MEAN, Pair, SeedRow, bounds, number, seed_rows
+from harness.store.statistic import STATISTICS, Line, Pair, bounds, number
+from harness.store.table import MEAN, SeedRow, seed_rows
 from harness.store.words import sentence
 
 MIN_RUNS = 5
@@ -129,21 +130,13 @@ def rank(rows: Sequence[SeedRow], pairs: bool, margin: float = MARGIN) -> Rankin
             scores[regime] = complete
     references = {r.regime: r.baseline for r in rows}
     names, found = judged(scores, references, margin)
+    lines = [(name, Line(found=found, place=i, reference=references[name])) for i, name in enumerate(names)]
     ranks = [
         Rank(
             regime=name,
-            seeds=int(found.own.n[i]),
-            accuracy=float(found.own.mean[i]),
-            interval=bounds(found.own[i], within=(0.0, 1.0)),
-            gain=number(found.gains.mean[i]),
-            gain_interval=bounds(found.gains[i]),
-            baseline=references[name] if found.gains.n[i] else None,
-            gain_p=number(found.gain_p[i]),
-            tie_group=found.groups[i],
-            detectable=number(found.detectable[i]),
-            verdict=found.verdicts[i],
+            **{field: STATISTICS[field].of(line) for field in Rank.__struct_fields__ if field in STATISTICS},
         )
-        for i, name in enumerate(names)
+        for name, line in lines
     ]
     named = Counter(r.baseline for r in rows if r.baseline is not None).most_common(1)
     return Ranking(

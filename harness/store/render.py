@@ -15,9 +15,10 @@ from harness.errors import UsageError
 from harness.statistics.judgement import GAINS, LOSES
 from harness.store.ranking import MIN_RUNS, Aggregate, Head, Missing
 from harness.store.starts import AS_PUBLISHED, STARTED, STRICT, Moment
-from harness.store.table import MEAN, Pair, ShowRow
+from harness.store.statistic import PERCENT, SHARE, Pair, Statistic, Unit, shown
+from harness.store.table import MEAN, ShowRow
 from harness.store.text import visible
-from harness.store.words import explained, verdict_mark
+from harness.store.words import explained
 
 Rows = Sequence[ShowRow]
 
@@ -38,28 +39,18 @@ def render(
         raise UsageError(f"unknown format {form!r} (table, json, {', '.join(_FORMS)})") from None
 
 
-def percent(value: float | None, signed: bool = False) -> str:
-    """A fraction as percent with one decimal, e.g. `57.5`; `–` where there is none."""
-    return "–" if value is None else f"{100 * value:{'+' if signed else ''}.1f}".replace("-", "−")
+def _with(unit: Unit, value: float | None, interval: Pair | None) -> str:
+    return f"{unit.text(value)} {unit.interval(interval)}".rstrip()
 
 
-def bounds(interval: Pair | None) -> str:
-    """An interval of fractions as percent, e.g. `[55.0, 60.0]`; empty where there is none."""
-    return "" if interval is None else f"[{percent(interval[0])}, {percent(interval[1])}]"
-
-
-def _with(value: str, interval: Pair | None) -> str:
-    return f"{value} {bounds(interval)}".rstrip()
-
-
-_HEADS = ("accuracy", "gain", "tie", "verdict", "base", "used", "seeds", "rollouts", "CPU-s")
-"""In order of weight: a narrow terminal gets the first ones."""
+_NARROW = 4
+"""Columns of a terminal of less than 120: the first, as they stand in order of weight."""
 
 
 def _table(suite: str, rows: Rows, width: int, colour: bool, head: Head) -> str:
     if not rows:
         return "\n".join(["no finished cells yet", *_not_there(head.missing, width)]) + "\n"
-    shown = len(_HEADS) if width >= 120 else 4
+    columns = shown("terminal")[: None if width >= 120 else _NARROW]
     parts = []
     opening = [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)]
     if opening:
@@ -69,8 +60,8 @@ def _table(suite: str, rows: Rows, width: int, colour: bool, head: Head) -> str:
         parts.append("")
     for (group, task, metric), members in groupby(rows, key=lambda r: (r.group, r.task, r.metric)):
         title = visible(f"{group}: {task}, {metric}; accuracy in %, gain in points, 95 % intervals")
-        lines = [[(name, "dim") for name in ("regime", "policy", *_HEADS[:shown])]]
-        lines += [_cells(row, head.margin)[: shown + 2] for row in members]
+        lines = [[(name, "dim") for name in ("regime", "policy", *(s.head for s in columns))]]
+        lines += [_cells(row, columns, head.margin) for row in members]
         parts += [*_folded(title, width, "bold", colour), *_aligned(lines, width, colour), ""]
     for metric, found in head.across.items():
         parts += [*_across(metric, found, width, colour), ""]
@@ -103,9 +94,9 @@ def _across(metric: str, found: Sequence[Aggregate], width: int, colour: bool) -
     title = f"all {found[0].tasks} panels, {metric}: interquartile mean in %, how often a run beats one of the baseline"
     lines = [[("regime", "dim"), ("seeds", "dim"), ("IQM", "dim"), ("better than baseline", "dim")]]
     for a in found:
-        better = "–" if a.better is None else _with(f"{a.better:.0%}", a.better_interval)
+        better = f"{SHARE.text(a.better)} {PERCENT.interval(a.better_interval)}".rstrip()
         lines.append(
-            [(visible(a.regime), ""), (str(a.seeds), ""), (_with(percent(a.iqm), a.iqm_interval), ""), (better, "")]
+            [(visible(a.regime), ""), (str(a.seeds), ""), (_with(PERCENT, a.iqm, a.iqm_interval), ""), (better, "")]
         )
     note = "95 % stratified bootstrap intervals over seeds" + (
         "" if any(a.iqm_interval for a in found) else f" from {MIN_RUNS} seeds on"
@@ -130,7 +121,7 @@ def _starts(moments: Sequence[Moment], width: int, colour: bool) -> list[str]:
         for m in members:
             when = m.moment if m.moment in (AS_PUBLISHED, STARTED) else f"RL: {m.moment}"
             name = visible(m.policy) if m.moment == AS_PUBLISHED else ""
-            numbers = (percent(m.strict), percent(m.lenient), f"{m.answers:,}", str(m.seeds))
+            numbers = (PERCENT.text(m.strict), PERCENT.text(m.lenient), f"{m.answers:,}", str(m.seeds))
             lines.append([(name, ""), (visible(when), ""), *((number, "") for number in numbers)])
         parts += [*_folded(title, width, "bold", colour), *_aligned(lines, width, colour)]
         parts += [*_folded(STRICT, width, "dim", colour), ""]
@@ -143,21 +134,18 @@ _STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32}
 _COLOURS = {GAINS: "green", LOSES: "red"}
 
 
-def _cells(row: ShowRow, margin: float) -> list[Cell]:
+def _cells(row: ShowRow, columns: Sequence[Statistic], margin: float) -> list[Cell]:
     style = _COLOURS.get(row.verdict, "")
     return [
         (visible(row.regime) if row.policy == MEAN else "", "bold" if row.best else ""),
         ("mean" if row.policy == MEAN else visible(row.policy), ""),
-        (_with(percent(row.accuracy), row.interval), ""),
-        (_with(percent(row.gain, signed=True), row.gain_interval), style),
-        (row.tie_group, ""),
-        (verdict_mark(row.verdict, margin), style),
-        (percent(row.base), ""),
-        ("–" if row.peer_used is None else f"{row.peer_used:.0%}", ""),
-        (str(row.seeds), ""),
-        (f"{row.rollouts:,.0f}", ""),
-        (f"{row.cpu_seconds:,.0f}", ""),
+        *((_text(row, s, margin), style if s.tinted else "") for s in columns),
     ]
+
+
+def _text(row: ShowRow, column: Statistic, margin: float) -> str:
+    value, beside = getattr(row, column.name), column.interval
+    return _with(column.unit, value, getattr(row, beside.name)) if beside else column.text(value, margin)
 
 
 def _aligned(lines: Sequence[Sequence[Cell]], width: int, colour: bool) -> list[str]:
@@ -226,20 +214,16 @@ def _harmless(text: str) -> str:
 
 
 def _markdown(suite: str, rows: Rows, margin: float) -> str:
-    lines = [
-        "| group | task | metric | regime | policy | seeds | base | accuracy | gain | tie | verdict | used | rollouts | CPU-s |",
-        "| --- | --- | --- | --- | --- | ---: | ---: | ---: | ---: | --- | --- | ---: | ---: | ---: |",
-    ]
+    columns = shown("markdown")
+    heads = ["group", "task", "metric", "regime", "policy", *(s.head for s in columns)]
+    rules = ["---"] * 5 + ["---:" if s.numeric else "---" for s in columns]
+    lines = [f"| {' | '.join(heads)} |", f"| {' | '.join(rules)} |"]
     for row in rows:
         regime = _cell(row.regime)
-        cells = (
-            _cell(row.group), _cell(row.task), row.metric, f"**{regime}**" if row.best else regime,
-            "mean" if row.policy == MEAN else _cell(row.policy), str(row.seeds), percent(row.base),
-            _with(percent(row.accuracy), row.interval), _with(percent(row.gain, signed=True), row.gain_interval),
-            row.tie_group, _cell(verdict_mark(row.verdict, margin)), "–" if row.peer_used is None else f"{row.peer_used:.0%}",
-            f"{row.rollouts:,.0f}", f"{row.cpu_seconds:,.0f}",
-        )  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
+        where = [_cell(row.group), _cell(row.task), row.metric, f"**{regime}**" if row.best else regime]
+        where.append("mean" if row.policy == MEAN else _cell(row.policy))
+        texts = [(s, _text(row, s, margin)) for s in columns]
+        lines.append(f"| {' | '.join([*where, *(text if s.numeric else _cell(text) for s, text in texts)])} |")
     return "\n".join(lines) + "\n"
 
 
@@ -253,7 +237,7 @@ def _markdown_starts(moments: Sequence[Moment]) -> str:
     for m in moments:
         names = (_cell(m.group), _cell(m.task), m.metric, _cell(m.policy), _cell(m.moment))
         lines.append(
-            f"| {' | '.join((*names, percent(m.strict), percent(m.lenient), f'{m.answers:,}', str(m.seeds)))} |"
+            f"| {' | '.join((*names, PERCENT.text(m.strict), PERCENT.text(m.lenient), f'{m.answers:,}', str(m.seeds)))} |"
         )
     return "\n".join(["", "Before the supervised start, after it, and after RL:", "", *lines]) + "\n"
 

@@ -3,59 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from harness.errors import StoreError
-from harness.statistics import MARGIN, Estimate, per_unit
-from harness.store.families import MEAN, Family, Finished, Key, finished, judged
+from harness.statistics import MARGIN
+from harness.store.families import MEAN, Family, Finished, Key, Spent, finished, judged
 from harness.store.read import Snapshot
+from harness.store.statistic import STATISTICS, Line
 
 __all__ = ["MEAN", "SeedRow", "ShowRow", "StatusRow", "seed_rows", "show_rows", "status_rows", "suites"]
 
-Pair = tuple[float, float]
 
-
-class ShowRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One line: a regime on one group, policy, task and metric. Accuracies and gains are fractions in [0, 1].
-
-    seeds: how many finished. base: accuracy before training. interval: Student t over seeds, None for a single one.
-    gain: paired by seed with `baseline`, the baseline variant at the same budget; None for itself and without pairs.
-    peer_used: share of the received peer answers that gave a nonzero gradient. rollouts, tokens (generated), cpu_seconds,
-    gpu_seconds: mean per seed; of the whole cell where policy is `*`.
-    The rest is one family of paired t tests over the regimes of one group, policy, task, metric (`statistics.judge`).
-    tie_group: letters; two regimes are told apart exactly where they share none. best: cannot be told from the best mean.
-    gain_p: of the gain, corrected within the family. detectable: the smallest gain that these seeds would have shown so with
-    80 % power. verdict: `statistics.verdict`.
-    gain_per_1000_rollouts, gain_per_gpu_second: None where nothing was spent.
-    """
+class _Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a row stands. policy: `*` for the mean over the group's."""
 
     group: str
     policy: str
     regime: str
     task: str
     metric: str
-    seeds: int
-    base: float | None
-    accuracy: float
-    interval: Pair | None
-    gain: float | None
-    gain_interval: Pair | None
-    baseline: str | None
-    peer_used: float | None
-    rollouts: float
-    tokens: float
-    cpu_seconds: float
-    gpu_seconds: float
-    budget: str
-    tie_group: str
-    best: bool
-    gain_p: float | None
-    detectable: float | None
-    verdict: str
-    gain_per_1000_rollouts: float | None
-    gain_per_gpu_second: float | None
+
+
+if TYPE_CHECKING:
+
+    class ShowRow(_Place, frozen=True, kw_only=True):
+        """One line: a regime on one group, policy, task and metric, and a field per declared statistic (`store.statistic`).
+
+        Accuracies, gains and shares are fractions in [0, 1]; costs are means per seed, of the whole cell where policy is `*`.
+        Verdict, tie group, best, p and what was detectable come from one family of paired t tests over the regimes of one
+        group, policy, task and metric (`statistics.judge`).
+        """
+
+        def __getattr__(self, name: str) -> Any: ...
+else:
+    ShowRow = msgspec.defstruct(
+        "ShowRow",
+        [(s.name, s.kind) for s in STATISTICS.values()],
+        bases=(_Place,),
+        module=__name__,
+        frozen=True,
+        kw_only=True,
+    )
 
 
 class StatusRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,45 +147,14 @@ def _family_rows(key: Key, family: Family, cells: Finished, margin: float) -> It
     ordered = {name: family.scores[name] for name in cells.regimes(family.scores)}
     names, found = judged(ordered, {name: cells.reference(name) for name in ordered}, margin)
     for i, name in enumerate(names):
-        rollouts, tokens, cpu, gpu, received, used = np.sum(family.costs[name], axis=0)
-        count = len(family.costs[name])
-        with_seed = [family.base.get(seed, family.base.get(None, np.nan)) for seed in family.scores[name]]
-        gain = found.gains.mean[i]
-        yield ShowRow(
-            group=group,
-            policy=policy,
-            regime=name,
-            task=task,
-            metric=metric,
-            seeds=int(found.own.n[i]),
-            base=number(np.mean(with_seed)),
-            accuracy=float(found.own.mean[i]),
-            interval=bounds(found.own[i], within=(0.0, 1.0)),
-            gain=number(gain),
-            gain_interval=bounds(found.gains[i]),
-            baseline=cells.reference(name) if found.gains.n[i] else None,
-            peer_used=float(used / received) if received else None,
-            rollouts=float(rollouts / count),
-            tokens=float(tokens / count),
-            cpu_seconds=float(cpu / count),
-            gpu_seconds=float(gpu / count),
+        line = Line(
+            found=found,
+            place=i,
+            reference=cells.reference(name),
+            base=[family.base.get(seed, family.base.get(None, np.nan)) for seed in family.scores[name]],
+            spent=Spent(*np.sum(family.costs[name], axis=0)),
+            seeds=len(family.costs[name]),
             budget=cells.variants[name].budget,
-            tie_group=found.groups[i],
-            best=found.best[i],
-            gain_p=number(found.gain_p[i]),
-            detectable=number(found.detectable[i]),
-            verdict=found.verdicts[i],
-            gain_per_1000_rollouts=number(per_unit(gain, rollouts / count, 1000)),
-            gain_per_gpu_second=number(per_unit(gain, gpu / count)),
         )
-
-
-def number(value: float | np.floating | np.ndarray) -> float | None:
-    """NaN is None."""
-    return None if np.isnan(value) else float(value)
-
-
-def bounds(estimate: Estimate, within: Pair = (-np.inf, np.inf)) -> Pair | None:
-    """The interval of one mean, as far as it lies in what is possible; None where there is none."""
-    low, high = (number(np.clip(end, *within)) for end in (estimate.low, estimate.high))
-    return None if low is None or high is None else (low, high)
+        values = {s.name: s.of(line) for s in STATISTICS.values()}
+        yield ShowRow(group=group, policy=policy, regime=name, task=task, metric=metric, **values)

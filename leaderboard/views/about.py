@@ -50,11 +50,11 @@ def draw(store: Store | None, suite: str, view: View) -> None:
     st.markdown(_NUMBERS)
     st.subheader("Add a regime")
     st.markdown(_REGIME)
-    st.code("harness new-regime my_regime\npip install -e my_regime\nharness regimes", language="bash")
+    st.code("harness new-regime my-regime\npip install -e my-regime\nharness regimes", language="bash")
     st.subheader("Submit or merge results")
     st.markdown(_SUBMIT)
     st.code(
-        "harness import their_results/ --results results/\nharness export --results results/ report.html",
+        "harness import their_results/\nharness export --out report.html",
         language="bash",
     )
     st.subheader("Ask the store yourself")
@@ -65,4 +65,4 @@ def draw(store: Store | None, suite: str, view: View) -> None:
     )
 
 
-PAGE = Page("about", "About", ":material/info:", "", draw, needs_results=False)
+PAGE = Page("about", "About", ":material/info:", "", draw, order=90, needs_results=False, figures=False)

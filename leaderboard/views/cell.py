@@ -12,7 +12,7 @@ import streamlit as st
 from harness.store.text import visible
 from leaderboard import charts
 from leaderboard.data import Store
-from leaderboard.parts import choose, downloads, empty, escaped
+from leaderboard.parts import choose, downloads, draw_figure, empty, escaped
 from leaderboard.tokens import TOKEN_STYLE, token_view
 from leaderboard.view import Page, View
 
@@ -102,7 +102,7 @@ def _training(store: Store, suite: str, key: str, about: pd.Series[Any]) -> None
         rows = pd.DataFrame({"regime": steps["policy"], "x": steps["step"], "y": values}).dropna()
         if len(rows):
             rows = rows.assign(low=rows["y"], high=rows["y"])
-            figures.append(charts.lines(rows, title, "step", unit, policies, height=290))
+            figures.append(charts.lines(rows, title, "step", unit, policies, height=290, named=False))
     costs = store.frame(
         "SELECT CASE policy WHEN '' THEN 'shared' ELSE policy END AS policy, phase, sum(cpu_seconds) AS value FROM spent "
         "WHERE suite = ? AND cell = ? GROUP BY ALL HAVING sum(cpu_seconds) > 0 ORDER BY 1, 3 DESC",
@@ -113,7 +113,7 @@ def _training(store: Store, suite: str, key: str, about: pd.Series[Any]) -> None
         figures.append(charts.bars(costs, "Cost by phase", "CPU-seconds, repeated work included", "policy", "phase"))
     for i in range(0, len(figures), 2):
         for j, column in enumerate(st.columns(2)[: len(figures) - i]):
-            column.vega_lite_chart(spec=figures[i + j], key=f"training-{i + j}")
+            draw_figure(figures[i + j], f"training-{i + j}", column)
     downloads(f"cell-{key}", steps, figures)
 
 
@@ -223,4 +223,5 @@ PAGE = Page(
     ":material/grid_view:",
     "One regime on one group with one seed: everything that is known of it.",
     draw,
+    order=70,
 )

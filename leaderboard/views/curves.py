@@ -8,7 +8,7 @@ import streamlit as st
 from harness.statistics import area_under_curve, mean_interval
 from leaderboard import charts
 from leaderboard.data import Store
-from leaderboard.parts import choose, choose_some, downloads, empty
+from leaderboard.parts import choose, choose_some, downloads, draw_figure, empty
 from leaderboard.view import Page, View
 
 AXES = {
@@ -88,7 +88,7 @@ def draw(store: Store, suite: str, view: View) -> None:
                 shown=regimes,
             )
         )
-        columns[i % len(columns)].vega_lite_chart(spec=figures[-1], key=f"curve-{i}")
+        draw_figure(figures[-1], f"curve-{i}", columns[i % len(columns)])
     st.caption(
         "Lines: mean over seeds (and over the chosen policies). Bands: 95 % intervals over seeds; none with a single seed."
     )
@@ -145,4 +145,5 @@ PAGE = Page(
     ":material/show_chart:",
     "How fast each regime learns, and what it has spent by then.",
     draw,
+    order=50,
 )

@@ -7,7 +7,7 @@ import streamlit as st
 
 from leaderboard import charts
 from leaderboard.data import Store
-from leaderboard.parts import choose, downloads, empty
+from leaderboard.parts import choose, downloads, draw_figure, empty
 from leaderboard.view import Page, View
 
 _FLOWS = """
@@ -75,7 +75,7 @@ def draw(store: Store, suite: str, view: View) -> None:
         charts.bars(fates, f"{group}: accepted, or refused and why", "messages, all seeds", "regime", "fate", order),
     ]
     for column, figure, key in zip(st.columns(2), figures, ("edges", "fates"), strict=True):
-        column.vega_lite_chart(spec=figure, key=key)
+        draw_figure(figure, key, column)
     st.subheader("Residuals of carrying text between tokenizers")
     _residuals(chosen)
     st.subheader("Rescues")
@@ -146,4 +146,5 @@ PAGE = Page(
     ":material/swap_horiz:",
     "Who sent what to whom, what was refused, and what it was good for.",
     draw,
+    order=60,
 )

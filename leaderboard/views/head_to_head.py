@@ -15,7 +15,16 @@ from harness.store.words import explained, points
 from leaderboard import charts
 from leaderboard.data import Store
 from leaderboard.frames import baseline_of, seeds_frame
-from leaderboard.parts import choose, choose_margin, downloads, empty, escaped, percent_interval
+from leaderboard.parts import (
+    choose,
+    choose_margin,
+    downloads,
+    draw_figure,
+    empty,
+    escaped,
+    percent_interval,
+    unfinished,
+)
 from leaderboard.view import Page, View
 
 _QUESTIONS = """
@@ -32,7 +41,7 @@ def draw(store: Store, suite: str, view: View) -> None:
     seeds = seeds_frame(rows)
     regimes = list(dict.fromkeys(seeds["regime"]))
     if len(regimes) < 2:
-        empty("Two regimes must have finished before they can be compared.", f"harness status {suite}")
+        unfinished(store, suite, "Two regimes must have finished before they can be compared.")
         return
     means = seeds[seeds["policy"] == MEAN].groupby("regime")["accuracy"].mean()
     best = str(means.idxmax()) if len(means) else regimes[-1]
@@ -69,8 +78,8 @@ def draw(store: Store, suite: str, view: View) -> None:
         "difference, points",
     )
     left, right = st.columns(2)
-    left.vega_lite_chart(spec=by_group, key="by-group")
-    right.vega_lite_chart(spec=by_seed, key="by-seed")
+    draw_figure(by_group, "by-group", left)
+    draw_figure(by_seed, "by-seed", right)
     st.caption(f"The verdict on a pair is that of its panel on the ranking page. {escaped(explained(margin), 2000)}")
     st.subheader("Question by question")
     if questions is None:
@@ -175,5 +184,10 @@ def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:
 
 
 PAGE = Page(
-    "head-to-head", "Head to head", ":material/balance:", "Two regimes on the same groups, seeds and questions.", draw
+    "head-to-head",
+    "Head to head",
+    ":material/balance:",
+    "Two regimes on the same groups, seeds and questions.",
+    draw,
+    order=20,
 )

@@ -9,7 +9,7 @@ from harness.store.table import MEAN
 from leaderboard import charts
 from leaderboard.data import Store
 from leaderboard.papers import published
-from leaderboard.parts import downloads
+from leaderboard.parts import downloads, draw_figure
 from leaderboard.view import Page, View
 
 HERE = "measured here"
@@ -36,7 +36,7 @@ def draw(store: Store | None, suite: str, view: View) -> None:
         ["row", "source"], kind="stable"
     )
     figure = charts.dots(rows, "Gains, published and measured here", "gain, points")
-    st.vega_lite_chart(spec=figure, key="published")
+    draw_figure(figure, "published")
     st.caption(
         "Each paper has its own models, data, budgets and baselines, and prints no intervals; so compare signs and order, "
         "not heights. "
@@ -79,5 +79,6 @@ PAGE = Page(
     ":material/menu_book:",
     "What the papers report, beside what was measured here.",
     draw,
+    order=80,
     needs_results=False,
 )

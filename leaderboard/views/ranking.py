@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pandas as pd
 import streamlit as st
 
 from harness.store.ranking import MIN_RUNS, Aggregate, Ranking, aggregates, rank
 from harness.store.starts import STRICT, Moment
+from harness.store.statistic import Statistic, shown
 from harness.store.table import MEAN
 from harness.store.words import explained, sentence
 from leaderboard.charts import LEGEND, Figure
 from leaderboard.data import Store
 from leaderboard.frames import panel, ranking_frame, readable
-from leaderboard.parts import choose, choose_margin, choose_some, downloads, empty, escaped, percent_interval
+from leaderboard.parts import (
+    choose,
+    choose_margin,
+    choose_some,
+    downloads,
+    draw_figure,
+    empty,
+    escaped,
+    percent_interval,
+    unfinished,
+)
 from leaderboard.view import Page, View
 
 SORTS = ("best first", "suite order", "name", "cheapest first")
@@ -25,7 +38,7 @@ def draw(store: Store, suite: str, view: View) -> None:
     """Sentence, overall ranking, one panel per group and benchmark, table."""
     table = store.show(suite)
     if table.empty:
-        empty("No cell of this suite has finished yet.", f"harness status {suite}")
+        unfinished(store, suite, "No cell of this suite has finished.")
         return
     top = st.container()
     with st.container(horizontal=True, gap="small"):
@@ -157,35 +170,29 @@ def draw_panels(figures: list[Figure]) -> None:
     ):
         shown = figures[: SHOWN + 1]
     if len(shown) == 1:
-        st.vega_lite_chart(spec=shown[0], key="panel-0")
+        draw_figure(shown[0], "panel-0")
         return
     for i in range(0, len(shown), 2):
         for j, column in enumerate(st.columns(2)[: len(shown) - i]):
-            column.vega_lite_chart(spec=shown[i + j], key=f"panel-{i + j}")
+            draw_figure(shown[i + j], f"panel-{i + j}", column)
+
+
+def _column(s: Statistic) -> Any:
+    help = f"{s.help} {s.better.capitalize()} is better." if s.better else s.help
+    if not s.numeric:
+        return st.column_config.TextColumn(s.full_title, help=help)
+    grouped = s.unit.factor == 1 and not s.unit.digits
+    sign = "+" if s.unit.signed else ""
+    return st.column_config.NumberColumn(
+        s.full_title, help=help, format="localized" if grouped else f"%{sign}.{s.unit.digits}f"
+    )
 
 
 COLUMNS = {
-    "verdict": st.column_config.TextColumn("Verdict"),
-    "tie": st.column_config.TextColumn(
-        "Tie group", help="regimes that share a letter cannot be told apart", width="small"
-    ),
     "regime": st.column_config.TextColumn("Regime"),
     "group": st.column_config.TextColumn("Group"),
     "task": st.column_config.TextColumn("Benchmark"),
-    "accuracy": st.column_config.NumberColumn("Accuracy, %", format="%.1f"),
-    "interval": st.column_config.TextColumn("95 % interval"),
-    "gain": st.column_config.NumberColumn("Gain, points", format="%+.1f"),
-    "gain interval": st.column_config.TextColumn("95 % interval of the gain"),
-    "base": st.column_config.NumberColumn("Before, %", format="%.1f", help="accuracy of the base checkpoint"),
-    "seeds": st.column_config.NumberColumn("Seeds", width="small"),
-    "used": st.column_config.NumberColumn(
-        "Peer data used, %", format="%.0f", help="share of received peer answers that gave a nonzero gradient"
-    ),
-    "rollouts": st.column_config.NumberColumn("Rollouts", format="localized"),
-    "cpu": st.column_config.NumberColumn("CPU-s", format="%.0f"),
-    "gpu": st.column_config.NumberColumn("GPU-s", format="%.0f"),
-    "per 1000": st.column_config.NumberColumn("Gain per 1,000 rollouts", format="%.2f"),
-    "baseline": st.column_config.TextColumn("Compared with"),
+    **{s.head: _column(s) for s in shown("page")},
 }
 
 MOMENTS = {
@@ -210,4 +217,5 @@ PAGE = Page(
     ":material/leaderboard:",
     "Does sharing experience help, whom, and is the difference real?",
     draw,
+    order=10,
 )

@@ -10,7 +10,7 @@ import streamlit as st
 from harness.store.tuning import Trial, Tuned, Tuning
 from leaderboard import charts
 from leaderboard.data import Store
-from leaderboard.parts import choose, downloads, empty
+from leaderboard.parts import choose, downloads, draw_figure, empty
 from leaderboard.view import Page, View
 
 PUBLISHED, TRIED, CHOSEN = "as published", "tried", "chosen"
@@ -38,7 +38,7 @@ def draw(store: Store, suite: str, view: View) -> None:
     figures = [charts.trials(frame, o, f"{name}: {o}", "gain, points", (PUBLISHED, TRIED, CHOSEN)) for o in options]
     columns = st.columns(2)
     for i, figure in enumerate(figures):
-        columns[i % 2].vega_lite_chart(spec=figure, key=f"sensitivity-{i}")
+        draw_figure(figure, f"sensitivity-{i}", columns[i % 2])
     others = len(variant.trials) - len(ended)
     st.caption(
         f"Each point is a trial that ran to its end ({len(ended)}; {others} were stopped at a rung or failed). Gain: score on the "
@@ -110,4 +110,6 @@ PAGE = Page(
     ":material/tune:",
     "How much of a gain is its settings: every trial of a tuned suite, under the same budget for every regime.",
     draw,
+    order=40,
+    figures=False,
 )

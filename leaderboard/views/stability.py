@@ -9,7 +9,7 @@ import streamlit as st
 
 from leaderboard import charts
 from leaderboard.data import Store
-from leaderboard.parts import choose, choose_some, downloads, empty, escaped
+from leaderboard.parts import choose, choose_some, downloads, draw_figure, empty, escaped
 from leaderboard.view import Page, View
 
 
@@ -127,7 +127,7 @@ def draw(store: Store, suite: str, view: View) -> None:
         order,
         log_y=bool((known["y"] > 0).all() and known["y"].max() > 20 * known["y"].min()),
     )
-    st.vega_lite_chart(spec=figure, key="plane")
+    draw_figure(figure, "plane")
     absent = [r for r in order if r not in set(known["regime"])]
     st.caption(
         f"Across: {_meaning(across)}. Up: {_meaning(up)}. Small marks: one policy of one cell, mean over its steps. "
@@ -151,7 +151,7 @@ def draw(store: Store, suite: str, view: View) -> None:
                 continue
             present = [r for r in order if r in set(rows["regime"])]
             figures.append(charts.lines(rows, name, "step", _unit(name), order, height=330, shown=present))
-            column.vega_lite_chart(spec=figures[-1], key=f"component-{name}")
+            draw_figure(figures[-1], f"component-{name}", column)
             column.caption(f"{MEASURES[name].meaning[0].upper()}{MEASURES[name].meaning[1:]}.")
     downloads(f"stability-{suite}", cells, [figure, *figures])
 
@@ -197,4 +197,5 @@ PAGE = Page(
     ":material/scatter_plot:",
     "Peer data lets a policy learn what it never sampled itself (support) and makes its updates noisier (stability).",
     draw,
+    order=30,
 )

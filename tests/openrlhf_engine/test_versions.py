@@ -110,7 +110,15 @@ SIGNATURES = {
     "openrlhf.utils.deepspeed:DeepspeedStrategy._get_model_parameters": ["self", "model", "optim", "weight_decay"],
     "openrlhf.utils.deepspeed:DeepspeedStrategy._unwrap_model": ["self", "model"],
     "openrlhf.utils.deepspeed:DeepspeedStrategy.save_model": ["self", "model", "tokenizer", "output_dir", "kwargs"],
-    "openrlhf.utils.utils:convert_to_torch_dtype": None,
+    "openrlhf.utils.utils:convert_to_torch_dtype": ["param_dtype"],
+    "openrlhf.trainer.ray.vllm_engine:RolloutRayActor.__init__": [
+        "self", "args", "bundle_indices", "agent_func_path", "remote_rm_url", "mm_pad_token_ids", "kwargs",
+    ],
+    "openrlhf.trainer.ray.launcher:BaseDistributedActor.get_master_addr_port": ["self"],
+    "vllm.v1.worker.cpu_worker:CPUWorker.wake_up": ["self", "tags"],
+    "vllm.v1.worker.cpu_worker:CPUWorker.sleep": ["self", "level"],
+    "ray._private.state:available_resources_per_node": [],
+    "ray._private.state:total_resources_per_node": [],
     "openrlhf.utils.deepspeed.deepspeed:init_device_mesh": None,
     "deepspeed:DeepSpeedEngine.buffered_allreduce_fallback": ["self", "grads", "elements_per_buffer"],
     "deepspeed:DeepSpeedEngine.managed_gradient_accumulation": ["self"],
@@ -131,6 +139,51 @@ def test_what_is_used_has_not_moved(name):
     if expected is not None:
         given = [p for p in inspect.signature(thing).parameters if p != "_ray_trace_ctx"]
         assert given == expected, f"{name} takes other arguments than it did"
+
+
+INSIDE = {
+    "deepspeed:DeepSpeedEngine.gradient_clipping": "return self._config.gradient_clipping",
+    "deepspeed:DeepSpeedEngine.__init__": "self.enable_backward_allreduce = True",
+    "deepspeed.runtime.bf16_optimizer:BF16_Optimizer.__init__": "self.clip_grad = clip_grad",
+    "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.__init__": "self.clip_grad = clip_grad",
+    "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.__init__": "self.clip_grad = clip_grad",
+    "openrlhf.models.actor:Actor.__init__": "from openrlhf.utils.utils import convert_to_torch_dtype",
+    "openrlhf.utils.deepspeed.deepspeed:DeepspeedStrategy.setup_distributed": 'init_device_mesh(\n            "cuda"',
+    "openrlhf.trainer.ray.ppo_actor:ActorPPOTrainer._init_vllm_sync_group": "stateless_init_process_group(",
+}
+"""What the seams change or set must still be read where it was."""
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_is_changed_is_still_read(name):
+    assert INSIDE[name] in inspect.getsource(found(name)), f"{name} no longer has {INSIDE[name]!r}"
+
+
+def test_every_seam_is_there_and_says_why():
+    from harness.engines.openrlhf.seams import SEAMS
+
+    for name, reason in SEAMS.items():
+        assert len(reason) > 5, name
+        found(name)
+
+
+def test_importing_changes_nothing():
+    """In a process of its own: the engine's modules, and then what they would change, is as its own package made it."""
+    import subprocess
+    import sys
+
+    code = (
+        "import torch; before = torch.cuda.current_device, torch.cuda.synchronize\n"
+        "from harness.engines.openrlhf import trainer, rollout, engine, reference, transport, seams\n"
+        "import openrlhf.utils.utils as utils, openrlhf.utils.deepspeed.deepspeed as strategy\n"
+        "import vllm.model_executor.layers.utils as layers\n"
+        "from openrlhf.trainer.ray import ppo_actor, vllm_engine\n"
+        "assert (torch.cuda.current_device, torch.cuda.synchronize) == before\n"
+        "for module, name in ((utils, 'convert_to_torch_dtype'), (ppo_actor, 'stateless_init_process_group'),\n"
+        "    (strategy, 'init_device_mesh'), (layers, 'dispatch_cpu_unquantized_gemm')):\n"
+        "    assert not getattr(module, name).__module__.startswith('harness'), name\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_experience_has_the_fields_in_use():

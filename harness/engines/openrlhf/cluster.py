@@ -20,12 +20,11 @@ from types import TracebackType
 from typing import Any
 
 import ray
-from ray._private import state as ray_state
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
 from harness import phases
 from harness.allocation.inventory import Inventory, from_ray
-from harness.engines.openrlhf import cpu
+from harness.engines.openrlhf import cpu, seams
 from harness.engines.openrlhf.settings import Settings
 from harness.engines.openrlhf.turns import Turns
 from harness.errors import EngineError, InfeasibleError
@@ -199,10 +198,10 @@ def _grouped(blocks: Sequence[int], deadline: float) -> PlacementGroup | None:
 
 def _nodes_of(blocks: Sequence[int]) -> list[str]:
     """The node of each device: where there is room now, else where there would be on an idle cluster. Empty where any will do."""
-    total = ray_state.total_resources_per_node()
+    free, total = seams.node_resources()
     if max(blocks) == 1 or len(total) == 1:
         return []
-    for resources in (ray_state.available_resources_per_node(), total):
+    for resources in (free, total):
         rooms = {node: int(min(has.get("GPU", 0), has.get("CPU", 0))) for node, has in sorted(resources.items())}
         if found := fit(blocks, rooms):
             return found

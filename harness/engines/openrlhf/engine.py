@@ -303,8 +303,8 @@ class OpenRLHFEngine:
         environment = cpu.environment(settings.sync_seconds)
         worker = worker_type(PolicyWorker, environment)
         share = slot.part(TRAINER_SHARE)
-        self._group = WorkerGroup(worker, slot.group, slot.trainers, share, settings.start_seconds)
-        self._trainers = self._members("trainer rank", self._group.handles)
+        group = WorkerGroup(worker, slot.group, slot.trainers, share, settings.start_seconds)
+        self._trainers = self._members("trainer rank", group.handles)
         self._open_rollouts()
         self._place.opened()
         self._load(self._folder)
@@ -326,8 +326,7 @@ class OpenRLHFEngine:
         self._gather(calls, "falling asleep or waking up", watch=self._trainers)
 
     def _load(self, folder: str) -> None:
-        refs = self._group.async_init_model_from_pretrained(self._strategy, folder, STEPS, None)
-        calls = [Call(member, ref) for member, ref in zip(self._trainers, refs, strict=True)]
+        calls = self._on_trainers("init_model_from_pretrained", self._strategy, folder, STEPS, None)
         self._gather(calls, "loading weights", self._settings.start_seconds)
         engines = [member.handle for member in self._rollouts]
         joining = self._on_trainers("join", engines, self._vocabulary.forbidden)
@@ -379,8 +378,7 @@ class OpenRLHFEngine:
         return [Member(f"policy {self.name!r}: {kind} {index}", handle) for index, handle in enumerate(handles)]
 
     def _on_trainers(self, method: str, *arguments: Any) -> list[Call]:
-        refs = self._group.async_run_method(method, *arguments)
-        return [Call(member, ref) for member, ref in zip(self._trainers, refs, strict=True)]
+        return [Call(member, getattr(member.handle, method).remote(*arguments)) for member in self._trainers]
 
     def _rollout_cores(self) -> list[Member]:
         """The rollout engines, watched down to vLLM's own process. Only while it is not taking weights: it hears nothing then."""

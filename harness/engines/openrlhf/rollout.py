@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import ray
 from jaxtyping import Float32, Int32
-from openrlhf.trainer.ray import vllm_engine
+from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from vllm import SamplingParams
 
-from harness.engines.openrlhf import cpu
+from harness.engines.openrlhf import cpu, seams
 from harness.engines.openrlhf.cluster import Slot
 from harness.engines.openrlhf.remote import Process, cpu_seconds, processes
 from harness.engines.openrlhf.settings import Settings
 from harness.engines.openrlhf.turns import Held
 
-_creating = threading.Lock()
 ROLLOUT_SHARE = 0.2
 """Of a bundle's device, in Ray's books."""
 
@@ -37,7 +34,7 @@ class Generated:
     finished: bool
 
 
-class RolloutWorker(vllm_engine.RolloutRayActor.__ray_metadata__.modified_class):  # type: ignore[misc]
+class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
     """One vLLM engine."""
 
     _stored: Mapping[str, str] = {}
@@ -125,60 +122,37 @@ def _generated(output: Any) -> Generated:
 def open_rollouts(folder: str, settings: Settings, slot: Slot, environment: dict[str, str]) -> list[Any]:
     """Handles of the policy's rollout engines, still starting.
 
-    OpenRLHF's `create_vllm_engines` makes them; the actor class it uses is exchanged for the time of the call, as it
-    takes none, chooses bundles from the group's first on, and always runs in bf16.
+    Made as OpenRLHF's `create_vllm_engines` makes its own, which takes no actor class, chooses bundles from the group's first
+    on, and always runs in bf16.
     """
-    placed = _Placed(settings, slot, environment)
-    with _creating, patch.object(vllm_engine, "RolloutRayActor", placed):
-        handles: list[Any] = vllm_engine.create_vllm_engines(
-            num_engines=settings.rollout_engines,
-            tensor_parallel_size=settings.tensor_parallel,
-            pretrain=folder,
-            seed=0,
-            full_determinism=False,
-            enable_prefix_caching=True,
-            enforce_eager=cpu.needed() if settings.enforce_eager is None else settings.enforce_eager,
+    actor = ray.remote(runtime_env={"env_vars": environment})(RolloutWorker)
+    alone, share = settings.tensor_parallel == 1, slot.part(ROLLOUT_SHARE)
+    booked = share if alone else 0  # several devices are booked by vLLM's own workers
+    sleeps = settings.sleep or bool(settings.share_devices)
+    handles = []
+    for index, first in enumerate(slot.rollouts):
+        place = PlacementGroupSchedulingStrategy(
+            slot.group, placement_group_bundle_index=first, placement_group_capture_child_tasks=True
+        )
+        handle = actor.options(num_cpus=booked, num_gpus=booked, scheduling_strategy=place).remote(
+            model=folder,
+            dtype="float32" if settings.dtype == "fp32" else "bfloat16",
+            seed=index,
             max_model_len=settings.max_length,
-            shared_pg=slot.group,
+            max_num_seqs=settings.rollout_sequences,
+            tensor_parallel_size=settings.tensor_parallel,
+            distributed_executor_backend="uni" if alone else "ray",
+            bundle_indices=None if alone else list(range(first, first + settings.tensor_parallel)),
+            num_gpus=share,
             gpu_memory_utilization=settings.rollout_memory,
+            enforce_eager=cpu.needed() if settings.enforce_eager is None else settings.enforce_eager,
+            enable_prefix_caching=True,
+            enable_sleep_mode=sleeps and not cpu.needed(),  # vLLM refuses it there; `seams` makes it sleep all the same
             logprobs_mode="processed_logprobs",
-        )
-    return handles
-
-
-class _Placed:
-    """Stands for the actor class inside `create_vllm_engines`."""
-
-    def __init__(self, settings: Settings, slot: Slot, environment: dict[str, str]) -> None:
-        self._settings, self._slot = settings, slot
-        self._type = ray.remote(runtime_env={"env_vars": environment})(RolloutWorker)
-        self._made = 0
-
-    def options(self, **kwargs: Any) -> _Placed:
-        """Called before each `remote`; the bundle is the slot's, not the one asked for."""
-        first = self._slot.rollouts[self._made]
-        if self._settings.tensor_parallel == 1:
-            kwargs["num_cpus"] = kwargs["num_gpus"] = self._slot.part(ROLLOUT_SHARE)
-        self._made += 1
-        self._bundles = list(range(first, first + self._settings.tensor_parallel))
-        strategy = PlacementGroupSchedulingStrategy(
-            self._slot.group, placement_group_bundle_index=first, placement_group_capture_child_tasks=True
-        )
-        self._options = {**kwargs, "scheduling_strategy": strategy}
-        return self
-
-    def remote(self, **kwargs: Any) -> Any:
-        """Start the actor."""
-        sleeps = self._settings.sleep or bool(self._settings.share_devices)
-        kwargs.update(
-            dtype="float32" if self._settings.dtype == "fp32" else "bfloat16",
-            max_num_seqs=self._settings.rollout_sequences,
+            max_logprobs=1,
             trust_remote_code=False,
-            num_gpus=self._slot.part(ROLLOUT_SHARE),
-            enable_sleep_mode=sleeps
-            and not cpu.needed(),  # vLLM refuses it on CPUs; `cpu` makes them sleep all the same
-            worker_extension_cls=cpu.worker_extension() or kwargs["worker_extension_cls"],
+            full_determinism=False,
+            worker_extension_cls=seams.worker_extension() or "openrlhf.trainer.ray.vllm_worker_wrap.WorkerWrap",
         )
-        if kwargs["bundle_indices"] is not None:
-            kwargs["bundle_indices"] = self._bundles
-        return self._type.options(**self._options).remote(**kwargs)
+        handles.append(handle)
+    return handles

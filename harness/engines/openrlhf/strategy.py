@@ -6,29 +6,17 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-
 from harness.allocation.size import REDUCE_BUCKET
 from harness.engines.openrlhf import cpu, flash
 
 flash.stand_in()
 
-import openrlhf.utils.utils as openrlhf_utils  # noqa: E402
 from openrlhf.utils.deepspeed import DeepspeedStrategy  # noqa: E402
 
 from harness.engines.openrlhf.settings import Settings  # noqa: E402
 
 SEED = 0
 """Of the trainers' processes; nothing in them is drawn."""
-_half_precision = openrlhf_utils.convert_to_torch_dtype
-
-
-def _any_precision(name: str) -> torch.dtype:
-    return torch.float32 if name == "fp32" else _half_precision(name)
-
-
-openrlhf_utils.convert_to_torch_dtype = _any_precision
-"""OpenRLHF knows bf16 and fp16 only; its DeepSpeed configuration for any other name is plain fp32, which is what is wanted."""
 
 
 class Strategy(DeepspeedStrategy):  # type: ignore[misc]

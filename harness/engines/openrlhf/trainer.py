@@ -19,14 +19,13 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
-from harness.engines.openrlhf import cpu, flash
+from harness.engines.openrlhf import flash
 
 flash.stand_in()
 
-from openrlhf.trainer.ray.launcher import RayActorGroup  # noqa: E402
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer, PolicyModelActor  # noqa: E402
 
-from harness.engines.openrlhf import moments  # noqa: E402
+from harness.engines.openrlhf import moments, seams  # noqa: E402
 from harness.engines.openrlhf.away import Away, all_tensors  # noqa: E402
 from harness.engines.openrlhf.base import base_weights, forget_gathered, stored_names, weights  # noqa: E402
 from harness.engines.openrlhf.batches import MicroBatch  # noqa: E402
@@ -85,10 +84,7 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
             group["lr"], group["betas"] = optimisation.learning_rate, optimisation.betas
             group["weight_decay"] = optimisation.weight_decay
         self.actor_scheduler.base_lrs = [optimisation.learning_rate] * len(self.actor_scheduler.base_lrs)
-        # Each kind of ZeRO optimiser keeps a copy of its own.
-        engine._config.gradient_clipping = optimisation.clip_norm
-        if hasattr(engine.optimizer, "clip_grad"):
-            engine.optimizer.clip_grad = optimisation.clip_norm
+        seams.clip_at(engine, optimisation.clip_norm)
         norm = self._plain_norm() if self.strategy.stage == 0 and self.strategy.param_dtype == "fp32" else None
         self.strategy.optimizer_step(self.actor_optim, self.actor, self.actor_scheduler)
         norm = self.strategy.get_grad_norm(self.actor) if norm is None else norm
@@ -97,15 +93,13 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
         return norm
 
     def _plain_norm(self) -> float:
-        """Without ZeRO and in fp32 DeepSpeed reports no norm, so the gradients are reduced here, once and for all."""
-        engine = self.actor.model
-        engine.enable_backward_allreduce = False
-        engine.buffered_allreduce_fallback()
-        gradients = [p.grad for p in engine.module.parameters() if p.grad is not None]
+        """Without ZeRO and in fp32 DeepSpeed reports no norm."""
+        seams.reduce_gradients(self.actor.model)
+        gradients = [p.grad for p in self.actor.model.module.parameters() if p.grad is not None]
         return float(torch.nn.utils.get_total_norm(gradients))
 
 
-class PolicyWorker(PolicyModelActor.__ray_metadata__.modified_class):  # type: ignore[misc]
+class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
     """One rank of a policy's trainer."""
 
     forbidden: Tensor
@@ -119,7 +113,7 @@ class PolicyWorker(PolicyModelActor.__ray_metadata__.modified_class):  # type: i
         self, strategy: Strategy, pretrain: str, max_steps: int, vllm_engines: None = None
     ) -> None:
         """Load the weights, or load them again: everything of an earlier call is dropped."""
-        cpu.adapt_trainer(strategy.deadline)
+        seams.adapt_trainer(strategy.deadline)
         if getattr(self, "actor", None) is not None:
             self.actor.model.destroy()  # DeepSpeed's hooks would keep everything
         self.trainer = self.actor = self.actor_optim = self.actor_scheduler = None
@@ -180,7 +174,7 @@ class PolicyWorker(PolicyModelActor.__ray_metadata__.modified_class):  # type: i
 
     def save(self, folder: str, moments_file: str) -> None:
         """Weights as a Hugging Face folder and the optimiser's state; rank 0 writes, all take part."""
-        config = self.strategy._unwrap_model(self.actor).config
+        config = self.actor.model.module.config
         config.use_cache = True
         self.strategy.save_model(self.actor, self.tokenizer, folder)
         config.use_cache = False
@@ -211,40 +205,32 @@ def worker_type(worker: type, environment: dict[str, str]) -> Any:
     return ray.remote(num_gpus=1, concurrency_groups={"pulse": 1}, runtime_env={"env_vars": environment})(worker)
 
 
-class WorkerGroup(RayActorGroup):  # type: ignore[misc]
-    """OpenRLHF's group of ranks, in given bundles of a cell's placement group.
+class WorkerGroup:
+    """A policy's ranks, in given bundles of a cell's placement group.
 
     share: of each bundle's device. Raises EngineError if the first rank does not come up within `deadline` seconds.
+    handles: the actors, by rank.
     """
 
     def __init__(
         self, worker: Any, group: PlacementGroup, bundles: Sequence[int], share: float, deadline: float
     ) -> None:
-        self._bundles, self._deadline = bundles, deadline
-        super().__init__(1, len(bundles), worker, pg=group, num_gpus_per_actor=share)
-
-    @property
-    def handles(self) -> list[Any]:
-        """The actors, by rank."""
-        return list(self._actor_handlers)
-
-    def _initiate_actors(self, pg: PlacementGroup, num_gpus_per_actor: float) -> None:
-        self._actor_handlers = [self._start(pg, num_gpus_per_actor, 0, None, None)]
-        if len(self._bundles) == 1:
+        self._worker, self._bundles = worker, bundles
+        first = self._start(group, share, 0, None, None)
+        self.handles = [first]
+        if len(bundles) == 1:
             return
-        first = self._actor_handlers[0]
         try:
-            address = ray.get(first.get_master_addr_port.remote(), timeout=self._deadline)
+            address = ray.get(first.get_master_addr_port.remote(), timeout=deadline)
         except RayError as error:
             ray.kill(first)
             raise EngineError(f"trainer rank 0 did not start: {type(error).__name__}") from None
-        for rank in range(1, len(self._bundles)):
-            self._actor_handlers.append(self._start(pg, num_gpus_per_actor, rank, *address))
+        self.handles += [self._start(group, share, rank, *address) for rank in range(1, len(bundles))]
 
-    def _start(self, pg: PlacementGroup, share: float, rank: int, host: str | None, port: int | None) -> Any:
-        place = PlacementGroupSchedulingStrategy(pg, placement_group_bundle_index=self._bundles[rank])
+    def _start(self, group: PlacementGroup, share: float, rank: int, host: str | None, port: int | None) -> Any:
+        place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=self._bundles[rank])
         options = {"num_cpus": share, "num_gpus": share, "scheduling_strategy": place}
-        return self.ray_actor_type.options(**options).remote(len(self._bundles), rank, host, port)
+        return self._worker.options(**options).remote(len(self._bundles), rank, host, port)
 
 
 def logprobs(actor: Any, batch: MicroBatch, forbidden: Tensor | None) -> Float[Tensor, "N"]:

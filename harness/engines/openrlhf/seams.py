@@ -1,0 +1,165 @@
+"""Every touch of what OpenRLHF, DeepSpeed, vLLM and Ray do not offer as their interface, each with its reason (`SEAMS`).
+
+Nothing is changed when a module is imported: a trainer calls `adapt_trainer` when it starts, and vLLM's engine process asks for
+`SyncWorker` before it builds the model. `tests/openrlhf_engine/test_versions.py` says which of these a newer version has moved.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import torch
+
+from harness.engines.openrlhf.away import Away, discard
+from harness.engines.openrlhf.cpu import SYNC_SECONDS, GlooGroup, needed
+
+SEAMS = {
+    "openrlhf.utils.utils:convert_to_torch_dtype": "knows bf16 and fp16 only; the DeepSpeed configuration for any other name is "
+    "plain fp32, which is what is wanted, but the model is refused on the way there",
+    "openrlhf.utils.deepspeed:DeepspeedStrategy._get_model_parameters": "overridden in `strategy`: divides the parameters by "
+    "whether they decay, and a suite's weight decay is for all of them",
+    "openrlhf.trainer.ray.ppo_actor:PolicyModelActor": "a Ray actor class, from which a plain class cannot inherit",
+    "openrlhf.trainer.ray.vllm_engine:RolloutRayActor": "the same",
+    "openrlhf.trainer.ray.ppo_actor:stateless_init_process_group": "without CUDA: makes an NCCL group whatever the backend",
+    "openrlhf.utils.deepspeed.deepspeed:init_device_mesh": "without CUDA: is asked for a mesh of CUDA devices by a literal",
+    "torch.cuda:current_device": "without CUDA: launcher, actor, replay buffer and strategy call it, and those below, unasked",
+    "torch.cuda:set_device": "the same",
+    "torch.cuda:synchronize": "the same",
+    "torch.cuda:empty_cache": "the same",
+    "torch.cuda:current_stream": "the same",
+    "deepspeed.ops:__compatible_ops__": "without CUDA: a shared-memory operator would be compiled at first use",
+    "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm": "without CUDA: drops the weights it packs, so that new "
+    "ones cannot be loaded",
+    "vllm.v1.worker.cpu_worker:CPUWorker.sleep": "without CUDA: gives no memory back; an extension class may not override it",
+    "vllm.v1.worker.cpu_worker:CPUWorker.wake_up": "the same",
+    "deepspeed:DeepSpeedEngine.gradient_clipping": "reads the configuration, which has no other way to take a suite's clipping "
+    "step by step",
+    "deepspeed:DeepSpeedEngine.buffered_allreduce_fallback": "without ZeRO and in fp32 no gradient norm is reported, so the "
+    "gradients are reduced here, once and for all",
+    "ray._private.state:available_resources_per_node": "`ray.nodes` says what nodes have, nothing what is free on them",
+    "ray._private.state:total_resources_per_node": "in the same terms",
+}
+"""By `module:attribute`."""
+
+
+def plain_class(actor: Any) -> Any:
+    """The class behind a Ray actor class."""
+    return actor.__ray_metadata__.modified_class
+
+
+def clip_at(engine: Any, norm: float) -> None:
+    """Have a DeepSpeed engine clip gradients at `norm` from now on. Each kind of ZeRO optimiser keeps a copy of its own."""
+    engine._config.gradient_clipping = norm
+    if hasattr(engine.optimizer, "clip_grad"):
+        engine.optimizer.clip_grad = norm
+
+
+def reduce_gradients(engine: Any) -> None:
+    """Sum a DeepSpeed engine's gradients over its ranks now, and not again in its step."""
+    engine.enable_backward_allreduce = False
+    engine.buffered_allreduce_fallback()
+
+
+def node_resources() -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
+    """What is free on each node of the Ray cluster, and what there is, by node id."""
+    from ray._private import state
+
+    return state.available_resources_per_node(), state.total_resources_per_node()
+
+
+@functools.cache
+def adapt_trainer(timeout: float) -> None:
+    """fp32 in this process, and without CUDA the changes 1 to 4 of `cpu`. Gloo waits at most `timeout` seconds.
+
+    Called by a trainer when it starts; importing this module changes nothing.
+    """
+    from openrlhf.utils import utils
+
+    half = utils.convert_to_torch_dtype
+    utils.convert_to_torch_dtype = lambda name: torch.float32 if name == "fp32" else half(name)
+    if not needed():
+        return
+    device = _CpuDevice("cpu")
+    torch.cuda.current_device = lambda: device  # type: ignore[assignment,return-value]
+    torch.cuda.set_device = lambda *_: None
+    torch.cuda.synchronize = lambda *_: None
+    torch.cuda.empty_cache = lambda: None
+    torch.cuda.current_stream = lambda *_: None  # type: ignore[assignment]
+
+    import deepspeed.ops
+    from openrlhf.trainer.ray import ppo_actor
+    from openrlhf.utils.deepspeed import deepspeed as strategy
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    mesh = strategy.init_device_mesh
+    strategy.init_device_mesh = lambda _device, *args, **kwargs: mesh("cpu", *args, **kwargs)
+    ppo_actor.stateless_init_process_group = lambda host, port, rank, world, _device: GlooGroup(
+        host, port, rank, world, timeout
+    )
+
+
+class _CpuDevice(str):
+    """The current device: "cpu" as a device argument, and "0" inside f"cuda:{...}", which the replay buffer parses."""
+
+    def __format__(self, _spec: str) -> str:
+        return "0"
+
+
+def worker_extension() -> str | None:
+    """Name of the class that vLLM's workers inherit from; None for OpenRLHF's own."""
+    return f"{__name__}.SyncWorker" if needed() else None
+
+
+def __getattr__(name: str) -> Any:
+    # vLLM looks the extension up by name in its own process, before it builds the model: the moment for change 6.
+    if name == "SyncWorker":
+        return _sync_worker()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _sleep(worker: Any, level: int = 1) -> None:
+    """Change 7: vLLM's level 1, which keeps the weights."""
+    runner = worker.model_runner
+    worker.away = Away([*runner.model.parameters(), *runner.model.buffers()])
+    discard(runner.kv_caches)
+
+
+def _wake_up(worker: Any, tags: list[str] | None = None) -> None:
+    """The KV cache needs no waking up: its first use brings the pages back."""
+    if tags is None or "weights" in tags:
+        worker.away.back()
+
+
+@functools.cache
+def _sync_worker() -> type:
+    import vllm.model_executor.layers.utils as layers
+    from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
+    from vllm.v1.worker.cpu_worker import CPUWorker
+
+    def plain(layer: torch.nn.Module, remove_weight: bool) -> None:
+        layer.cpu_linear = torch.nn.functional.linear  # type: ignore[assignment]
+
+    layers.dispatch_cpu_unquantized_gemm = plain
+    CPUWorker.sleep, CPUWorker.wake_up = _sleep, _wake_up
+
+    class SyncWorker(WorkerWrap):  # type: ignore[misc]
+        """OpenRLHF's worker extension without its two uses of CUDA."""
+
+        def init_process_group(
+            self, host: str, port: int, rank_offset: int, world: int, name: str, backend: str, use_ray: bool
+        ) -> None:
+            timeout = float(os.environ[SYNC_SECONDS])
+            self._model_update_group = GlooGroup(host, port, torch.distributed.get_rank() + rank_offset, world, timeout)
+
+        def update_weight(self, name: str, dtype: torch.dtype, shape: Any, empty_cache: bool = False) -> None:
+            if dtype != self.model_config.dtype:
+                raise TypeError(
+                    f"{name}: the trainer sends {dtype}, the rollout engine runs in {self.model_config.dtype}"
+                )
+            weight = torch.empty(shape, dtype=dtype)
+            self._model_update_group.broadcast(weight, src=0)
+            self.model_runner.model.load_weights(weights=[(name, weight)])
+
+    return SyncWorker

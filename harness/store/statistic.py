@@ -1,0 +1,297 @@
+"""What the table says of a regime: one declaration per statistic, which every view reads.
+
+A statistic is a function below: its name is the field of `ShowRow` (JSON, CSV), what it returns the field's type, its docstring
+the help sentence, and `statistic` says how and where it is shown. Nothing else in the harness or the leaderboard names it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_type_hints
+
+import numpy as np
+
+from harness.statistics import Estimate, Judgement, per_unit
+from harness.store.families import Spent
+from harness.store.text import visible
+from harness.store.words import verdict_mark
+
+__all__ = ["STATISTICS", "Line", "Statistic", "Unit", "View", "bounds", "number", "shown", "statistic"]
+
+Pair = tuple[float, float]
+View = Literal["terminal", "markdown", "page"]
+"""`page` is the ranking page of the leaderboard and the static report."""
+LAST = 1000
+"""The place of a column that does not mind where it stands: behind those with a place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """How a value is written. name: of the unit, for titles. factor: from the stored value. mark: behind each value where the
+    head does not name the unit."""
+
+    name: str = ""
+    factor: float = 1.0
+    digits: int = 0
+    signed: bool = False
+    mark: str = ""
+
+    def text(self, value: float | None, mark: bool = True) -> str:
+        """E.g. `57.5`; a dash where there is none."""
+        if value is None or value != value:
+            return "–"
+        written = f"{self.factor * value:{'+' if self.signed else ''},.{self.digits}f}"
+        return written.replace("-", "−") + self.mark * mark
+
+    def interval(self, pair: Pair | None, form: str = "[{}, {}]") -> str:
+        """E.g. `[55.0, 60.0]`; empty where there is none."""
+        ends = () if pair is None else (replace(self, signed=False).text(end, mark=False) for end in pair)
+        return form.format(*ends) if pair else ""
+
+
+WORDS = Unit()
+NUMBER = Unit()
+PERCENT = Unit(name="%", factor=100, digits=1)
+POINTS = Unit(name="points", factor=100, digits=1, signed=True)
+SHARE = Unit(name="%", factor=100, mark="%")
+RATE = Unit(factor=100, digits=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What a statistic is made from: one regime on one group, policy, task and metric.
+
+    found: the family's judgement, in which the regime stands at `place`. reference: the regime that gains are over. base: by
+    seed, accuracy before training. spent: sum over `seeds` seeds; None where costs do not belong to the line.
+    """
+
+    found: Judgement
+    place: int
+    reference: str | None
+    base: Sequence[float] = ()
+    spent: Spent | None = None
+    seeds: int = 0
+    budget: str = ""
+
+    def mean(self, what: str) -> float:
+        """Per seed, a field of `Spent`."""
+        return float(getattr(self.spent, what) / self.seeds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistic:
+    """A declared statistic. head: over a narrow column. better: which values are, where that can be said. places: its column's
+    in each view; absent where it has none. interval_of: the statistic whose 95 % interval it is, and beside whose values it
+    stands where there is no room for a column. tinted: takes the colour of the verdict."""
+
+    name: str
+    kind: Any
+    of: Callable[[Line], Any]
+    title: str
+    head: str
+    help: str
+    unit: Unit
+    better: Literal["", "higher", "lower"]
+    places: Mapping[View, int]
+    interval_of: str
+    tinted: bool
+
+    @property
+    def numeric(self) -> bool:
+        """Whether its values are numbers."""
+        return self.kind in (int, float, float | None)
+
+    @property
+    def full_title(self) -> str:
+        """With the unit, e.g. `Gain, points`."""
+        return f"{self.title}, {self.unit.name}" if self.unit.name and not self.interval_of else self.title
+
+    @property
+    def interval(self) -> Statistic | None:
+        """The one that holds its 95 % interval."""
+        return next((s for s in STATISTICS.values() if s.interval_of == self.name), None)
+
+    def text(self, value: Any, margin: float) -> str:
+        """A value as people read it; `margin` is that of the verdicts, and other words stay."""
+        if self.numeric:
+            return self.unit.text(value)
+        return visible(verdict_mark(value, margin)) if value else ""
+
+
+STATISTICS: dict[str, Statistic] = {}
+"""By name, in the order of the fields of `ShowRow`."""
+
+
+def statistic(
+    title: str,
+    unit: Unit = WORDS,
+    *,
+    head: str = "",
+    better: Literal["", "higher", "lower"] = "",
+    terminal: int | None = LAST,
+    markdown: int | None = LAST,
+    page: int | None = LAST,
+    interval_of: str = "",
+    tinted: bool = False,
+) -> Callable[[Callable[[Line], Any]], Callable[[Line], Any]]:
+    """Declare the decorated function of a `Line` as a statistic. terminal, markdown, page: its column's place in that view,
+    None for none; programs get every statistic."""
+
+    def declare(of: Callable[[Line], Any]) -> Callable[[Line], Any]:
+        asked: dict[View, int | None] = {"terminal": terminal, "markdown": markdown, "page": page}
+        STATISTICS[of.__name__] = Statistic(
+            name=of.__name__,
+            kind=get_type_hints(of)["return"],
+            of=of,
+            title=title,
+            head=head or title.lower(),
+            help=inspect.getdoc(of) or "",
+            unit=unit,
+            better=better,
+            places={view: place for view, place in asked.items() if place is not None},
+            interval_of=interval_of,
+            tinted=tinted,
+        )
+        return of
+
+    return declare
+
+
+def shown(view: View) -> list[Statistic]:
+    """The columns of a view, in order. Intervals have their own on pages alone."""
+    there = [s for s in STATISTICS.values() if view in s.places and (view == "page" or not s.interval_of)]
+    return sorted(there, key=lambda s: s.places[view])
+
+
+def number(value: float | np.floating | np.ndarray) -> float | None:
+    """NaN is None."""
+    return None if np.isnan(value) else float(value)
+
+
+def bounds(estimate: Estimate, within: Pair = (-np.inf, np.inf)) -> Pair | None:
+    """The interval of one mean, as far as it lies in what is possible; None where there is none."""
+    low, high = (number(np.clip(end, *within)) for end in (estimate.low, estimate.high))
+    return None if low is None or high is None else (low, high)
+
+
+@statistic("Seeds", NUMBER, terminal=7, markdown=1, page=8)
+def seeds(line: Line) -> int:
+    """How many have finished."""
+    return int(line.found.own.n[line.place])
+
+
+@statistic("Before", PERCENT, head="base", terminal=5, markdown=2, page=7)
+def base(line: Line) -> float | None:
+    """Accuracy of the base checkpoint, before training."""
+    return number(np.mean(line.base))
+
+
+@statistic("Accuracy", PERCENT, better="higher", terminal=1, markdown=3, page=5)
+def accuracy(line: Line) -> float:
+    """Mean over seeds."""
+    return float(line.found.own.mean[line.place])
+
+
+@statistic("95 % interval", head="interval", page=6, interval_of="accuracy")
+def interval(line: Line) -> Pair | None:
+    """Student t over seeds; none for a single one."""
+    return bounds(line.found.own[line.place], within=(0.0, 1.0))
+
+
+@statistic("Gain", POINTS, better="higher", terminal=2, markdown=4, page=3, tinted=True)
+def gain(line: Line) -> float | None:
+    """Over the baseline at the same rollout budget, paired by seed."""
+    return number(line.found.gains.mean[line.place])
+
+
+@statistic("95 % interval of the gain", head="gain interval", page=4, interval_of="gain")
+def gain_interval(line: Line) -> Pair | None:
+    """Student t over the seeds that both have."""
+    return bounds(line.found.gains[line.place])
+
+
+@statistic("Compared with", head="baseline", terminal=None, markdown=None, page=14)
+def baseline(line: Line) -> str | None:
+    """The baseline variant at the same rollout budget."""
+    return line.reference if line.found.gains.n[line.place] else None
+
+
+@statistic("Peer data used", SHARE, head="used", terminal=6, markdown=7, page=9)
+def peer_used(line: Line) -> float | None:
+    """Share of the received peer answers that gave a nonzero gradient."""
+    assert line.spent is not None
+    return float(line.spent.used / line.spent.received) if line.spent.received else None
+
+
+@statistic("Rollouts", NUMBER, better="lower", terminal=8, markdown=8, page=10)
+def rollouts(line: Line) -> float:
+    """Mean per seed; of all policies where the line is their mean."""
+    return line.mean("rollouts")
+
+
+@statistic("Tokens", NUMBER, better="lower", terminal=None, markdown=None, page=None)
+def tokens(line: Line) -> float:
+    """Generated ones, mean per seed."""
+    return line.mean("tokens")
+
+
+@statistic("CPU-s", NUMBER, head="CPU-s", better="lower", terminal=9, markdown=9, page=11)
+def cpu_seconds(line: Line) -> float:
+    """Mean per seed, repeated work included; of the whole cell where the line is the policies' mean."""
+    return line.mean("cpu")
+
+
+@statistic("GPU-s", NUMBER, head="GPU-s", better="lower", terminal=None, markdown=None, page=12)
+def gpu_seconds(line: Line) -> float:
+    """As CPU-seconds."""
+    return line.mean("gpu")
+
+
+@statistic("Budget", terminal=None, markdown=None, page=None)
+def budget(line: Line) -> str:
+    """Rollouts as a multiple of the suite's."""
+    return line.budget
+
+
+@statistic("Tie group", head="tie", terminal=3, markdown=5, page=2)
+def tie_group(line: Line) -> str:
+    """Regimes that share a letter cannot be told apart; those that share none can."""
+    return line.found.groups[line.place]
+
+
+@statistic("Best", terminal=None, markdown=None, page=None)
+def best(line: Line) -> bool:
+    """Cannot be told from the best mean."""
+    return line.found.best[line.place]
+
+
+@statistic("p of the gain", terminal=None, markdown=None, page=None)
+def gain_p(line: Line) -> float | None:
+    """Corrected within the family of tests of one group, policy, task and metric."""
+    return number(line.found.gain_p[line.place])
+
+
+@statistic("Detectable gain", POINTS, better="lower", terminal=None, markdown=None, page=None)
+def detectable(line: Line) -> float | None:
+    """The smallest gain that these seeds would have shown with 80 % power."""
+    return number(line.found.detectable[line.place])
+
+
+@statistic("Verdict", terminal=4, markdown=6, page=1, tinted=True)
+def verdict(line: Line) -> str:
+    """Whether the difference from the baseline is real."""
+    return line.found.verdicts[line.place]
+
+
+@statistic("Gain per 1,000 rollouts", RATE, head="per 1000", better="higher", terminal=None, markdown=None, page=13)
+def gain_per_1000_rollouts(line: Line) -> float | None:
+    """In points."""
+    return number(per_unit(line.found.gains.mean[line.place], line.mean("rollouts"), 1000))
+
+
+@statistic("Gain per GPU-second", RATE, better="higher", terminal=None, markdown=None, page=None)
+def gain_per_gpu_second(line: Line) -> float | None:
+    """In points; none where no GPU was used."""
+    return number(per_unit(line.found.gains.mean[line.place], line.mean("gpu")))

@@ -1,0 +1,159 @@
+"""One declaration adds a statistic to every view of the table, one file adds a page to the leaderboard."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from synthetic_results import REGIMES, write_results
+
+from harness.store.ingest import ingest
+from harness.store.statistic import STATISTICS, Line, shown
+
+pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
+ROOT = Path(__file__).parents[1]
+DECLARATION = '''
+from harness.store.statistic import PERCENT, Line, number, statistic
+
+@statistic("Standard error", PERCENT, head="error", better="lower")
+def standard_error(line: Line) -> float | None:
+    """Of the mean accuracy over seeds."""
+    return number(line.found.own.error[line.place])
+
+def show(*words):
+    import sys
+    from harness.cli import main
+    sys.argv = ["harness", "show", "synthetic-small", "--results", RESULTS, *words]
+    main()
+
+def report(target):
+    from pathlib import Path
+    from leaderboard.report import export_report
+    export_report(Path(RESULTS), Path(target))
+
+def page():
+    from streamlit.testing.v1 import AppTest
+    import leaderboard, pathlib
+    app = AppTest.from_file(str(pathlib.Path(leaderboard.__file__).parent / "app.py"), default_timeout=60).run()
+    assert not app.exception, app.exception[0].stack_trace
+    table = app.dataframe[0]
+    print(table.value.to_csv(index=False), table.proto.columns, sep="\\n")
+'''
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    write_results(folder, groups={"duo": ("llama", "qwen")}, regimes=REGIMES[:2], steps=2, questions=10)
+    ingest(folder)
+    return folder
+
+
+def python(results: Path, code: str, *, place: Path = ROOT) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(place), "COLUMNS": "200", "HARNESS_RESULTS": str(results)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, cwd=place
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def declared(results: Path, call: str) -> str:
+    return python(results, f"RESULTS = {str(results)!r}\n{DECLARATION}\n{call}")
+
+
+def test_a_statistic_is_one_declaration(results: Path, tmp_path: Path) -> None:
+    row = next(r for r in json.loads(declared(results, "show('--format', 'json')"))["rows"] if r["policy"] == "*")
+    value = row["standard_error"]
+    assert 0 < value < 0.2
+    shown_as = f"{100 * value:.1f}"
+
+    lines = declared(results, "show()").splitlines()
+    heads = next(line for line in lines if line.split()[:2] == ["regime", "policy"])
+    assert heads.split()[-1] == "error"
+    assert shown_as in [line.split()[-1] for line in lines if line.strip().startswith(row["regime"])]
+
+    lines = declared(results, "show('--format', 'markdown')").splitlines()
+    assert lines[0].endswith("| error |")
+    assert lines[1].endswith("| ---: |")
+    assert lines[2].endswith(f"| {shown_as} |")
+
+    (first, *_) = csv.DictReader(io.StringIO(declared(results, "show('--format', 'csv')")))
+    assert float(first["standard_error"]) == value
+
+    page = declared(results, "page()")
+    (drawn, *_) = csv.DictReader(io.StringIO(page))
+    assert 0 < float(drawn["error"]) < 20
+    assert "Standard error, %" in page
+    assert "Of the mean accuracy over seeds. Lower is better." in page
+
+    declared(results, f"report({str(tmp_path / 'report.html')!r})")
+    report = (tmp_path / "report.html").read_text()
+    assert 'title="Of the mean accuracy over seeds.">Standard error, %</th>' in report
+    assert f"<td>{float(drawn['error']):.1f}</td>" in report
+
+
+def test_every_statistic_says_what_it_is() -> None:
+    for s in STATISTICS.values():
+        assert s.title, s.name
+        assert s.help.endswith("."), s.name
+        assert not s.interval_of or s.interval_of in STATISTICS, s.name
+    for view in ("terminal", "markdown", "page"):
+        columns = shown(view)
+        assert len({s.head for s in columns}) == len(columns) > 5
+    assert Line.__doc__
+
+
+PAGE = """
+import streamlit as st
+from leaderboard.view import Page
+
+def draw(store, suite, view):
+    st.write(f"{len(store.show(suite))} lines of {suite}")
+
+PAGE = Page("lines", "How many lines", ":material/tag:", "Counted.", draw, order=15, figures=False)
+"""
+DRAW = """
+from pathlib import Path
+from leaderboard.data import open_store
+from leaderboard.parts import draw_page
+from leaderboard.view import View
+from leaderboard.views import PAGES
+draw_page(next(p for p in PAGES if p.slug == "lines"), View(open_store(Path({results!r})), "synthetic-small"))
+"""
+
+
+def test_a_page_is_one_file(results: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "leaderboard", tmp_path / "leaderboard")
+    listed = "from leaderboard.views import PAGES; print(*(page.slug for page in PAGES))"
+    before = python(results, listed, place=tmp_path).split()
+    (tmp_path / "leaderboard" / "views" / "lines.py").write_text(PAGE)
+    after = python(results, listed, place=tmp_path).split()
+    assert after == [before[0], "lines", *before[1:]], "in the order that it asks for"
+    drawn = python(
+        results,
+        f"""
+from streamlit.testing.v1 import AppTest
+app = AppTest.from_string({DRAW.format(results=str(results))!r}, default_timeout=60).run()
+assert not app.exception, app.exception[0].stack_trace
+print(app.title[0].value, *(m.value for m in app.markdown), sep="|")
+app = AppTest.from_file("leaderboard/app.py", default_timeout=60).run()
+assert not app.exception, app.exception[0].stack_trace
+""",
+        place=tmp_path,
+    )
+    assert drawn.strip() == "How many lines|Counted.|24 lines of synthetic-small"
+
+
+def test_two_pages_cannot_share_an_address(results: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "leaderboard", tmp_path / "leaderboard")
+    (tmp_path / "leaderboard" / "views" / "lines.py").write_text(PAGE.replace('"lines"', '"ranking"'))
+    with pytest.raises(AssertionError, match="share an address: ranking"):
+        python(results, "import leaderboard.views", place=tmp_path)
