@@ -124,6 +124,7 @@ class VerifiedTask(LmEvalTask):  # type: ignore[misc]  # lm-eval is untyped
                 tokens=getattr(text, "tokens", None) or self.count_tokens(text),
                 finished=getattr(text, "finished", None),
                 labels=dict(i.doc.labels),
+                scorer=self.task.scorer,
             )
             for (i, repeat, text), verdict in zip(answers, verdicts, strict=True)
         ]

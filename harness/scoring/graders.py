@@ -44,7 +44,7 @@ class MathVerifyPlain(Scorer):
 
 
 class QwenGrader(Scorer):
-    """As graders of published tables read: the last box or number; equal as text, as a number to 1e-4 or a percentage, or by algebra"""
+    """The last box or number, as graders of published tables read it: equal as text, as a number to 1e-4, or by algebra"""
 
     cpu_seconds = 5.0
     examples = (

@@ -9,7 +9,9 @@ from harness.verification.scorer import Score, Scorer
 
 _DRESS = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\s*|[{}$*]")
 _LETTER = re.compile(r"\(?\s*([A-Za-z])\s*(?:[).:](?:\s.*)?)?", re.DOTALL)
-_SAID = re.compile(r"(?i:\banswer\s*(?:is|:)|\bcorrect\s+(?:option|choice)\s*(?:is|:))\s*(?:option\s+)?[\s*$({]*([A-Z])\b(?!')")
+_SAID = re.compile(
+    r"(?i:\banswer\s*(?:is|:)|\bcorrect\s+(?:option|choice)\s*(?:is|:))\s*(?:option\s+)?[\s*$({]*([A-Z])\b(?!')"
+)
 
 
 class Exact(Scorer):

@@ -33,7 +33,7 @@ def main() -> None:
     _limit(resource.RLIMIT_CPU, seconds, seconds + 1)
     del sys.argv[1:]
     _say(says, b"ready")
-    space = {"__name__": "__main__"}
+    space: dict[str, object] = {"__name__": "__main__"}
     _run(says, _hear(asked), "answer", space)
     _say(says, b"ran")
     token, tests = _hear(asked), _hear(asked)
@@ -49,7 +49,7 @@ def _limit(which: int, soft: int, hard: int) -> None:
     resource.setrlimit(which, (soft, hard))
 
 
-def _run(says: int, source: bytes, name: str, space: dict) -> None:
+def _run(says: int, source: bytes, name: str, space: dict[str, object]) -> None:
     try:
         exec(compile(source, name, "exec"), space)
     except BaseException as error:

@@ -26,7 +26,7 @@ from harness.session.loop import Observer, Run
 from harness.session.manifests import cell_manifest, mark, with_commits
 from harness.session.members import Member
 from harness.session.models import base_folder, start_options
-from harness.session.prompts import pool_entry
+from harness.session.prompts import pool_entry, trained_by
 from harness.store.fence import Fence
 from harness.store.journal import Journal
 from harness.store.rows import Row
@@ -61,7 +61,9 @@ def run_cell(
         computed = {m.name: getattr(m.engine, "precision", "") for m in members}
         manifest = with_commits(manifest, {m.name: m.base for m in members}, computed)
         try:
-            _train(cell, folder, engines, members, journal, verifier, attempt, observe, stopped, fence)
+            _train(
+                cell, folder, engines, members, journal, trained_by(cell, verifier), attempt, observe, stopped, fence
+            )
             check_trained(folder)
             for rows in engines.each(partial(_evaluate, cell, verifier, attempt), members):
                 journal.append(rows)

@@ -24,7 +24,7 @@ from harness.store.manifest import (
     read_manifest,
     write_manifest,
 )
-from harness.suite.cells import Cell, Identity, digest, keyed
+from harness.suite.cells import Cell, Identity, digest, keyed, placeless
 from harness.suite.schema import Group, Policy, Suite, Variant
 
 
@@ -45,6 +45,7 @@ class Base:
     def key(self) -> str:
         """Folder name under the suite's results."""
         evaluation = self.suite.evaluation.model_dump(mode="json")
+        evaluation["tasks"] = [placeless(task) for task in evaluation["tasks"]]
         return "base-" + digest(
             self.group.name,
             keyed(self.policy.model_dump(mode="json")),

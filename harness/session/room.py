@@ -18,7 +18,7 @@ from harness.session.demands import asked, demand_of, loads
 from harness.session.manifests import Base, state_of
 from harness.session.prepare import Prepared
 from harness.suite.cells import Cell
-from harness.suite.schema import Policy, Stage0
+from harness.suite.schema import FileTask, Policy, Stage0
 from harness.tasks.registry import is_generated
 
 _MODEL_FILES = ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
@@ -102,7 +102,7 @@ def _made_of(base: Base) -> tuple[str, str | None, Stage0 | None, int | None]:
     return policy.model, policy.revision, policy.stage0, base.seed
 
 
-def _text(task: str) -> Text:
+def _text(task: str | FileTask) -> Text:
     return MICRO if is_generated(task) else PROSE
 
 

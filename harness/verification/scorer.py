@@ -31,8 +31,8 @@ class Called(NamedTuple):
 
 
 class Scorer(ABC):
-    """A subclass is what the entry-point group `harness.scorers` names. It is made without arguments, in a process that may be killed
-    at any time; its module imports nothing heavy."""
+    """A subclass is what the entry-point group `harness.scorers` names. It is made without arguments, in a process that may be
+    killed at any time; its module imports nothing heavy."""
 
     results_version: ClassVar[int | None] = None
     """Raised by the author when it decides otherwise, so that cells get new keys; None takes the code's digest."""
@@ -43,7 +43,7 @@ class Scorer(ABC):
     examples: ClassVar[Sequence[tuple[str, str, bool]]] = ()
     """(gold, text, whether it is right) for the contract's test; of both kinds."""
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027  # most need nothing
         """Heavy imports, before an answer's seconds are counted."""
 
     def fault(self, gold: str) -> str:

@@ -83,7 +83,7 @@ class Verifier:
 
     def _scored(self, pairs: Sequence[tuple[str, str | None]], scorer: Called) -> list[Verdict]:
         """All in the pool: neither a scorer nor a text is trusted with this process."""
-        keys = [(scorer.reference, gold, _digest(text)) for gold, text in pairs]
+        keys: list[tuple[str, ...]] = [(scorer.reference, gold, _digest(text)) for gold, text in pairs]
         said: dict[tuple[str, ...], Verdict] = {}
         waiting: dict[tuple[str, ...], Question] = {}
         for key, (gold, text) in zip(keys, pairs, strict=True):
