@@ -1,4 +1,4 @@
-"""Commands that list and check: regimes, tasks, engines, data, doctor, new-regime, new-engine."""
+"""Commands that list and check: regimes, tasks, engines, data, doctor, new-regime, new-task, new-engine."""
 
 from __future__ import annotations
 
@@ -272,6 +272,16 @@ def new_regime(
     from harness.learning.scaffold import write_package
 
     _written(write_package(name, into), "harness regimes")
+
+
+def new_task(
+    name: Annotated[str, typer.Argument(help="The task's name, e.g. sort-numbers.")],
+    into: Annotated[Path, typer.Option("--into", help="Parent folder of the new package.")] = Path(),
+) -> None:
+    """Scaffold a plugin package for a new task with a scorer of its own, with their conformance tests."""
+    from harness.tasks.scaffold import write_package
+
+    _written(write_package(name, into), "harness tasks")
 
 
 def new_engine(

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from harness.errors import UsageError
 from harness.evaluation.rescore import Change, rescore
 from harness.evaluation.samples import EvaluationSample
+from harness.scoring.catalogue import called
 from harness.store.journal import read_journal
+from harness.store.manifest import read_manifest
+from harness.tasks.registry import get_task
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 
@@ -46,8 +52,13 @@ class RescoreReport:
         return "\n".join(lines)
 
 
-def rescore_results(results: Path, suite: str | None = None) -> RescoreReport:
-    """Every finished evaluation of one suite, or of all. Raises UsageError, VerificationError."""
+def rescore_results(results: Path, suite: str | None = None, scorer: str | None = None) -> RescoreReport:
+    """Every finished evaluation of one suite, or of all, by each task's own scorer or by this one.
+
+    Raises UsageError, PluginError, VerificationError.
+    """
+    if scorer is not None:
+        called(scorer)
     name = Path(suite).stem if suite else None
     folders = sorted(m.parent for m in results.glob(f"{name or '*'}/*/manifest.json"))
     if not folders:
@@ -59,9 +70,26 @@ def rescore_results(results: Path, suite: str | None = None) -> RescoreReport:
             table = read_journal(folder).tables.get("samples")
             samples = [_sample(row) for row in table.to_pylist()] if table is not None else []
             count += len(samples)
-            found = rescore(samples, verifier).changes
-            changes += [CellChange(folder.parent.name, folder.name, change) for change in found]
+            own = _scorers(read_manifest(folder).config) if scorer is None and samples else {}
+            for task, asked in groupby(sorted(samples, key=lambda s: s.task), key=lambda s: s.task):
+                judge = verifier.by(called(scorer or own.get(task, "math")))
+                found = rescore(list(asked), judge).changes
+                changes += [CellChange(folder.parent.name, folder.name, change) for change in found]
     return RescoreReport(count, len(folders), tuple(changes))
+
+
+def _scorers(config: Mapping[str, Any]) -> dict[str, str]:
+    """By task, of a stored cell, base or stand-alone evaluation. Raises PluginError for one that is not installed here."""
+    found = {}
+    for task in config.get("evaluation", config).get("tasks", ()):
+        if isinstance(task, Mapping):
+            found[str(task["name"])] = str(task["scorer"])
+        elif ".jsonl" in task:
+            file, _, scorer = task.partition(".jsonl:")
+            found[Path(file).stem] = scorer or "math"
+        else:
+            found[task] = get_task(task).scorer
+    return found
 
 
 def _sample(row: dict[str, object]) -> EvaluationSample:

@@ -26,6 +26,21 @@ def names() -> list[str]:
     return [*(name for name in _FIRST if name in known), *(name for name in known if name not in _FIRST)]
 
 
+def named(text: str) -> str | FileTask:
+    """A task as a command line gives it: a name, or `my.jsonl` with its scorer (`my.jsonl:exact`), which is read and pinned.
+
+    Raises DataError, PluginError.
+    """
+    from harness.tasks.jsonl import pinned
+
+    file, colon, scorer = text.rpartition(":")
+    if not colon or not file.endswith(".jsonl"):
+        file, scorer = text, "math"
+    if not file.endswith(".jsonl"):
+        return text
+    return pinned(FileTask(file=file, scorer=scorer))
+
+
 def source_of(task: str | FileTask) -> TaskSource:
     """Where a task's questions come from. Raises PluginError for an unknown name or part, DataError for a file."""
     if isinstance(task, FileTask):

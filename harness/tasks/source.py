@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -16,6 +17,10 @@ from harness.errors import DataError, PluginError
 from harness.experience.answers import Prompt
 from harness.tasks.overlap import Overlap
 from harness.tasks.task import Task
+
+_HELD_OUT_SEED = 20_263
+_DRAWS = 400
+"""For each question that is asked for, before a small space ends in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +120,44 @@ class TaskSource(ABC):
 
     def __hash__(self) -> int:
         return hash((type(self), self.name))
+
+
+class Generated(TaskSource):
+    """A task whose questions are made by code: `invent` makes one, and which side a question is on is decided by its text alone.
+
+    size: held-out questions, the same ones everywhere.
+    """
+
+    generated = trains = True
+    size: ClassVar[int] = 200
+
+    @abstractmethod
+    def invent(self, random: Random) -> Prompt:
+        """A question, from this generator alone. Its text is the question itself, and equal texts have equal ids."""
+
+    def held_out(self, data_dir: Path | None = None, fetch: bool = True) -> list[Prompt]:
+        """`Task.documents`. Raises DataError."""
+        return self._distinct(Random(_HELD_OUT_SEED), self.size, lambda side: side == 0)
+
+    def draw(
+        self,
+        step_seed: int,
+        count: int,
+        *,
+        min_level: int | None = None,
+        part: str = "all",
+        data_dir: Path | None = None,
+    ) -> list[Prompt]:
+        parts = {"all": (1, 2, 3, 4), "tuning": (1,), "final": (2, 3, 4)}[part]
+        return self._distinct(Random(step_seed), count, lambda side: side in parts)
+
+    def _distinct(self, random: Random, count: int, wanted: Callable[[int], bool]) -> list[Prompt]:
+        """A fifth of all questions is held out (side 0), a fifth is for tuning."""
+        found: dict[str, Prompt] = {}
+        for _ in range(_DRAWS * max(count, 1)):
+            if len(found) >= count > 0:
+                return list(found.values())
+            prompt = self.invent(random)
+            if wanted(crc32(prompt.text.encode()) % 5):
+                found.setdefault(prompt.text, prompt)
+        raise DataError(f"{self.name}: {count} distinct questions asked for, only {len(found)} found")
