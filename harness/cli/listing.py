@@ -275,7 +275,7 @@ def new_regime(
 
 
 def new_task(
-    name: Annotated[str, typer.Argument(help="The task's name, e.g. sort-numbers.")],
+    name: Annotated[str, typer.Argument(help="The task's name, e.g. near-sums.")],
     into: Annotated[Path, typer.Option("--into", help="Parent folder of the new package.")] = Path(),
 ) -> None:
     """Scaffold a plugin package for a new task with a scorer of its own, with their conformance tests."""

@@ -154,10 +154,10 @@ class Generated(TaskSource):
     def _distinct(self, random: Random, count: int, wanted: Callable[[int], bool]) -> list[Prompt]:
         """A fifth of all questions is held out (side 0), a fifth is for tuning."""
         found: dict[str, Prompt] = {}
-        for _ in range(_DRAWS * max(count, 1)):
-            if len(found) >= count > 0:
-                return list(found.values())
+        for _ in range(_DRAWS * count):
             prompt = self.invent(random)
             if wanted(crc32(prompt.text.encode()) % 5):
                 found.setdefault(prompt.text, prompt)
+            if len(found) == count:
+                return list(found.values())
         raise DataError(f"{self.name}: {count} distinct questions asked for, only {len(found)} found")

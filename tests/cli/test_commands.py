@@ -194,9 +194,9 @@ def export(harness: Place) -> None:
 
 
 def new_task(harness: Place) -> None:
-    assert "pip install -e sort-numbers" in harness("new-task", "sort-numbers")
-    assert (harness.root / "sort-numbers" / "sort_numbers.py").is_file()
-    harness("new-task", "sort-numbers", code=2)
+    assert "pip install -e near-sums" in harness("new-task", "near-sums")
+    assert (harness.root / "near-sums" / "near_sums.py").is_file()
+    harness("new-task", "near-sums", code=2)
 
 
 def new_engine(harness: Place) -> None:
