@@ -64,7 +64,7 @@ def task_of(file: Path, scorer: str = "exact", **more: object) -> FileTask:
         (b'{"question": "\\ud800", "answer": "1"}', "urrogate"),
         (b'{"question": "' + b"a" * 40_000 + b'", "answer": "1"}', "length <= 32768"),
         (b'{"question": "a", "x": "' + b"a" * (1 << 20) + b'"}', "at most 1,048,576"),
-        (b"[" * 100_000, "ecursion"),
+        (b'{"question": "a", "x": ' + b"[" * 100_000, "ecursion"),
         (b'{"question": "a", "answer": "E", "choices": ["x", "y"]}', "none of the 2 choices"),
         (b'{"question": "a", "answer": "A", "choices": ["x", "A"]}', "more than one of the 2 choices"),
         (b'{"question": "a", "answer": "A", "choices": ["x"]}', "length >= 2"),
@@ -185,6 +185,7 @@ def test_a_file_that_is_altered_after_the_plan_is_refused(tmp_path: Path) -> Non
     write(tmp_path)
     cell = prepare(str(suite(tmp_path)), tmp_path / "r").cells[0]
     write(tmp_path, ROWS[:-1])
+    jsonl.questions.cache_clear()  # as in a worker
     with pytest.raises(DataError, match="its content was altered"):
         draw(Training.model_validate(cell.training.model_dump(mode="json")).task, 1, 2)
     assert pool_digest(cell.training.task) == cell.identity.pool
