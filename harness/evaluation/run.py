@@ -72,7 +72,7 @@ def evaluate(
                     mode=mode,
                     repeats=repeats,
                     temperature=0.0 if mode == "greedy" else temperature,
-                    verifier=verifier.by(called(task.scorer)),
+                    verifier=verifier if task.judge else verifier.by(called(task.scorer)),
                     count_tokens=_token_counter(lm),
                 )
             )

@@ -117,7 +117,7 @@ def _data(prepared: Prepared, run: bool) -> Iterator[str]:
 
 def _judges(tasks: Sequence[str | FileTask]) -> Iterator[str]:
     """What this machine cannot give the tasks' scorers."""
-    for name in dict.fromkeys(get_task(task).scorer for task in tasks):
+    for name in dict.fromkeys(asked.scorer for asked in map(get_task, tasks) if asked.judge is None):
         if remark := scorer_of(name).remark():
             yield f"scorer {name}: {remark}"
 

@@ -208,6 +208,11 @@ def _prepare(
     suite = pinned(_with_tasks(_with_files(suite, source, overrides), source), online)
     identities = Identities(suite, source)
     _check_styles(suite, source)
+    if suite.evaluation.curve_every and get_task(suite.evaluation.tasks[0]).judge is not None:
+        problem = (
+            f"{suite.evaluation.tasks[0]} gives no learning curve: put another task first, or evaluation.curve_every: 0"
+        )
+        raise SuiteError(source, "evaluation.tasks[0]", problem)
     every = suite_cells.expand(suite, identities.of_cell)
     found = suite_cells.select(every, only)
     if not found:

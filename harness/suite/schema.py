@@ -273,7 +273,8 @@ def _form(raw: Any) -> str:
 
 
 _NAME, _FILE = "<name>", "<file>"
-TaskName = Annotated[Annotated[Name, Tag(_NAME)] | Annotated[FileTask, Tag(_FILE)], Discriminator(_form)]
+_Task = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^(lm_eval:)?[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
+TaskName = Annotated[Annotated[_Task, Tag(_NAME)] | Annotated[FileTask, Tag(_FILE)], Discriminator(_form)]
 """A task: its name, or a file."""
 
 

@@ -47,6 +47,10 @@ def source_of(task: str | FileTask) -> TaskSource:
         from harness.tasks.jsonl import Jsonl
 
         return Jsonl(task)
+    if task.startswith("lm_eval:"):
+        from harness.tasks.lm_eval_source import LmEvalTask
+
+        return LmEvalTask(task)
     base = task.partition(".")[0]
     found = DOOR.load(base)
     try:
@@ -76,13 +80,20 @@ def get_task(name: str | FileTask, **parameters: int) -> Task:
 
 def results_versions(task: str | FileTask) -> dict[str, str]:
     """Results versions by package of the task's own code and of its scorer's. Raises PluginError, DataError."""
+    source = source_of(task)
+    if get_task(task).judge is not None:
+        return source.results_versions()
     own = {} if isinstance(task, FileTask) else dict([DOOR.results_version(task.partition(".")[0])])
     return own | dict([scorers.DOOR.results_version(get_task(task).scorer)])
 
 
 def training_source(task: str | FileTask) -> TaskSource:
     """The same of a task to train on. Raises PluginError for one that is unknown or for evaluation alone."""
-    if not isinstance(task, FileTask) and task.partition(".")[0] not in DOOR.installed():
+    if (
+        not isinstance(task, FileTask)
+        and not task.startswith("lm_eval:")
+        and task.partition(".")[0] not in DOOR.installed()
+    ):
         raise _untrained(task)
     found = source_of(task)
     if not found.trains:

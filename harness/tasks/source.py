@@ -111,6 +111,10 @@ class TaskSource(ABC):
         DataError."""
         return "" if self.generated else self.pool().digest()
 
+    def results_versions(self) -> dict[str, str]:
+        """Of a task with a `Task.judge`: what its answers are judged by, for a cell's key."""
+        return {}
+
     def remarks(self) -> list[str]:
         """What a plan should say of its questions, a line each."""
         return []

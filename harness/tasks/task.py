@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from harness.experience.answers import Prompt
 from harness.suite.schema import Style
+from harness.verification.verdict import Verdict
 
-__all__ = ["STEP_BY_STEP", "Documents", "Example", "Style", "Task"]
+__all__ = ["STEP_BY_STEP", "Documents", "Example", "Judge", "Style", "Task"]
 
 STEP_BY_STEP = "Please reason step by step, and put your final answer within \\boxed{}."
 
@@ -18,6 +20,12 @@ class Documents(Protocol):
     """Loads a task's prompts from the data folder (None: HARNESS_DATA, else the public source, fetched if `fetch`)."""
 
     def __call__(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]: ...
+
+
+class Judge(Protocol):
+    """Verdicts on (question, answer), in order."""
+
+    def __call__(self, answers: Sequence[tuple[Prompt, str]], /) -> list[Verdict]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,8 @@ class Task:
         training; `few-shot` after worked examples, for base models. Any of them goes through a policy's chat template.
     frame: a problem between worked examples, up to where its solution begins.
     k: default number of samples per document for avg@k. size: expected documents. checksum: SHA-256 of its file in a data
-    folder; None where the task is generated. scorer: who decides whether an answer is right, in training too.
+    folder; None where the task is generated. scorer: who decides whether an answer is right, in training
+    too. until: strings that end an answer in any style. judge: instead of a scorer, where something else decides.
     """
 
     name: str
@@ -54,6 +63,8 @@ class Task:
     examples: tuple[Example, ...] = field(default=(), repr=False)
     frame: str = "Problem: {}\nSolution:"
     scorer: str = "math"
+    until: tuple[str, ...] = ()
+    judge: Judge | None = field(default=None, repr=False, compare=False)
 
     def render(self, prompt: Prompt, style: Style) -> str:
         """What a policy reads, before its chat template."""
@@ -67,6 +78,8 @@ class Task:
 
     def stop(self, style: Style) -> tuple[str, ...]:
         """Strings that end an answer: a base model goes on with the next problem."""
+        if self.until:
+            return self.until
         head = self.frame.partition("{")[0].strip()
         return (f"\n\n{head}", f"\n{head}") if style == "few-shot" else ()
 
