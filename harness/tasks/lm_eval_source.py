@@ -69,19 +69,27 @@ def _folders() -> tuple[str, ...]:
     return tuple(folder for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=16)
 def _manager(folders: tuple[str, ...]) -> Any:
+    """Of the tasks in these folders; lm-eval's own, which are many and take seconds to list, where there are none."""
     from lm_eval.tasks import TaskManager
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    return TaskManager(include_path=list(folders) or None)
+    return TaskManager(include_path=list(folders) or None, include_defaults=not folders)
+
+
+def _manager_of(name: str) -> Any:
+    folders = _folders()
+    return _manager(folders if folders and name in _manager(folders).task_index else ())
 
 
 def _config_of(name: str) -> dict[str, Any]:
-    entries = _manager(_folders()).task_index
+    entries = _manager_of(name).task_index
     called = f"task {PREFIX}{name}"
     if name not in entries:
-        near = difflib.get_close_matches(name, entries, n=1)
+        near = difflib.get_close_matches(
+            name, [*entries, *(_manager(_folders()).task_index if _folders() else ())], n=1
+        )
         meant = f"; did you mean {near[0]!r}?" if near else ""
         raise PluginError(f"unknown {called}: lm-eval {version('lm_eval')} has no such task{meant}")
     entry = entries[name]
@@ -100,7 +108,7 @@ def _config_of(name: str) -> dict[str, Any]:
 def _built(name: str, folders: tuple[str, ...]) -> Any:
     """lm-eval's own task with its data. Raises DataError."""
     try:
-        (task,) = _manager(folders).load([name])["tasks"].values()
+        (task,) = _manager_of(name).load([name])["tasks"].values()
     except Exception as error:  # of lm-eval, of datasets, of a YAML's own Python
         raise DataError(
             f"{PREFIX}{name} does not load: {type(error).__name__}: {str(error).splitlines()[0]:.200}"

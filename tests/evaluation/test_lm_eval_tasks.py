@@ -121,15 +121,16 @@ evaluation: {tasks: [TASKS], k: 1, limit: 4}
 """
 
 
-def test_in_a_suite(folder: Path) -> None:
+def test_in_a_suite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = folder / "s.yaml"
     file.write_text(SUITE.replace("TASKS", "micro, 'lm_eval:tiny_sums'"))
     cell = prepare(str(file), folder / "r").cells[0]
     (said,) = results_versions("lm_eval:tiny_sums").values()
     assert cell.identity.versions["lm_eval:tiny_sums"] == said
-    lm_eval_source._manager.cache_clear()
-    yaml = folder / "tiny_sums.yaml"
-    yaml.write_text(yaml.read_text().replace("max_gen_toks: 12", "max_gen_toks: 13"))
+    (folder / "other").mkdir()
+    yaml = (folder / "tiny_sums.yaml").read_text()
+    (folder / "other" / "tiny_sums.yaml").write_text(yaml.replace("max_gen_toks: 12", "max_gen_toks: 13"))
+    monkeypatch.setenv(lm_eval_source.VARIABLE, str(folder / "other"))
     assert prepare(str(file), folder / "r").cells[0].key != cell.key
     file.write_text(SUITE.replace("TASKS", "'lm_eval:tiny_sums'"))
     with pytest.raises(SuiteError, match="gives no learning curve"):
