@@ -143,7 +143,6 @@ def test_a_child_killed_from_outside_is_no_verdict() -> None:
     with Verifier(workers=1, limits=Limits(cpu_seconds=20.0)) as verifier:
         assert verifier.verify([UNREAD])[0].value == "right"
 
-
         def deciding() -> list[psutil.Process]:
             workers = [p for p in psutil.Process().children() if "harness.verification.worker" in " ".join(p.cmdline())]
             return [child for worker in workers for child in worker.children()]
