@@ -23,6 +23,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "learning": ("harness/learning",),
     "tokenization": ("harness/tokenization",),
     "verification": ("harness/verification",),
+    "scoring": ("harness/scoring",),
     "engines": ("harness/engines",),
     "engines/embedded": ("harness/engines/embedded",),
     "engines/openrlhf": ("harness/engines/openrlhf",),
@@ -44,7 +45,8 @@ BESIDE = (
     *(f"harness/learning/{name}.py" for name in ("conformance", "scaffold", "situations")),
     *(f"harness/engines/{name}.py" for name in ("catalogue", "conformance")),
     "harness/engines/openrlhf/keeper.py",
-    "harness/tasks/listing.py",
+    *(f"harness/scoring/{name}.py" for name in ("catalogue", "conformance")),
+    *(f"harness/tasks/{name}.py" for name in ("conformance", "listing", "scaffold")),
     *(f"harness/session/cell/{name}.py" for name in ("log", "manifests", "provenance")),
     *(f"harness/session/policy/{name}.py" for name in ("roots", "weights")),
     *(

@@ -26,6 +26,7 @@ LEVELS = {
     "verification": 1,
     "statistics": 1,
     "experience": 2,
+    "scoring": 2,
     "store": 2,
     "published": 2,
     "exchange": 4,

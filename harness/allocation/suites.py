@@ -63,7 +63,7 @@ def kind_of(cell: Cell) -> str:
 def longest_sequence(owner: Cell | Suite) -> int:
     """Tokens of prompt and answer together that a policy must be able to hold."""
     groups = [owner.group] if isinstance(owner, Cell) else owner.groups
-    task = owner.training.task.partition(".")[0]
+    task = owner.training.task.partition(".")[0] if isinstance(owner.training.task, str) else ""
     by_style = {"micro": MICRO_PROMPT_TOKENS, "ladder": dict.fromkeys(MICRO_PROMPT_TOKENS, LADDER_PROMPT_TOKENS)}.get(
         task, {}
     )

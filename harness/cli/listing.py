@@ -1,4 +1,4 @@
-"""Commands that list and check: regimes, tasks, engines, data, doctor, new-regime, new-engine."""
+"""Commands that list and check: regimes, tasks, engines, data, doctor, new-regime, new-task, new-engine."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from harness.store.text import visible
 
 if TYPE_CHECKING:
     from harness.learning.registry import RegimeInfo
+    from harness.tasks.listing import TaskInfo
 
 
 def regimes(
@@ -85,6 +86,7 @@ def tasks(
     ] = 8,
     few_shot: Annotated[int, typer.Option("--few-shot", min=0, max=32, help="Worked questions before each.")] = 0,
     plain: Annotated[bool, typer.Option("--plain", help="Without the chat template of those that have one.")] = False,
+    scorers_too: Annotated[bool, typer.Option("--scorers", help="The scorers instead of the tasks.")] = False,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -93,17 +95,33 @@ def tasks(
     if calibrate or policies:
         _calibrate(policies or [], calibrate, task, levels, prompts, answers, few_shot, plain, json)
         return
+    from harness.scoring.catalogue import listing as scorers
     from harness.tasks.listing import listing
 
+    if scorers_too:
+        judges = scorers()
+        if json:
+            print_json({"scorers": judges})
+            return
+        rows = [[s.name, f"BROKEN: {s.error}" if s.error else s.summary, s.remark or s.origin] for s in judges]
+        print_table("", ["scorer", "what is right", "from"], rows)
+        return
     found = listing(data_dir)
     if json:
         print_json({"tasks": found})
         return
     rows = [
-        [t.name, t.title, str(t.size or "?"), _share(t.perfect), _share(t.empty), t.licence, t.problem or t.source]
+        [t.name, f"BROKEN: {t.error}", "", "", "", "", t.origin] if t.error else
+        [t.name, t.title, str(t.size or "?"), _share(t.perfect), _share(t.empty), t.licence, t.problem or _from(t)]
         for t in found
-    ]
+    ]  # fmt: skip
     print_table("", ["task", "title", "questions", "perfect", "empty", "licence", "source"], rows)
+
+
+def _from(task: TaskInfo) -> str:
+    """The source of a shipped task; of another one, the package. And the scorer, where it is not mathematics."""
+    where = task.source if task.origin.startswith("experience-sharing-harness ") else task.origin
+    return where if task.scorer == "math" else f"{where}; scorer {task.scorer}"
 
 
 def _calibrate(
@@ -254,6 +272,16 @@ def new_regime(
     from harness.learning.scaffold import write_package
 
     _written(write_package(name, into), "harness regimes")
+
+
+def new_task(
+    name: Annotated[str, typer.Argument(help="The task's name, e.g. near-sums.")],
+    into: Annotated[Path, typer.Option("--into", help="Parent folder of the new package.")] = Path(),
+) -> None:
+    """Scaffold a plugin package for a new task with a scorer of its own, with their conformance tests."""
+    from harness.tasks.scaffold import write_package
+
+    _written(write_package(name, into), "harness tasks")
 
 
 def new_engine(

@@ -183,11 +183,18 @@ def leaderboard(
     )  # in this process's place: a signal that ends it ends the server
 
 
-def rescore(suite: MaybeSuite = None, results: Results = RESULTS, json: Json = False) -> None:
+def rescore(
+    suite: MaybeSuite = None,
+    scorer: Annotated[
+        str | None, typer.Option("--scorer", help="Another scorer than each task's own (`harness tasks --scorers`).")
+    ] = None,
+    results: Results = RESULTS,
+    json: Json = False,
+) -> None:
     """Verify stored samples again and show which verdicts would change; the texts are never touched."""
     from harness.session.single.rescoring import rescore_results
 
-    report = rescore_results(results, suite)
+    report = rescore_results(results, suite, scorer)
     if json:
         print_json(report)
     else:

@@ -236,7 +236,9 @@ def plan(
 
 def evaluate(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A Hugging Face folder.")],
-    tasks: Annotated[str, typer.Option("--tasks", help="Names, separated by commas.")] = "micro",
+    tasks: Annotated[
+        str, typer.Option("--tasks", help="Names or JSONL files (my.jsonl:exact), separated by commas.")
+    ] = "micro",
     limit: Annotated[
         int | None,
         typer.Option(

@@ -110,7 +110,10 @@ class VerifiedTask(LmEvalTask):  # type: ignore[misc]  # lm-eval is untyped
         super().apply_filters()
         answers = [(i, repeat, text) for i in self._instances for repeat, text in enumerate(i.filtered_resps["all"])]
         with phase(f"verifying {len(answers):,} answers of {self.config.task}", quiet=True):
-            verdicts = self.verifier.verify([(i.doc.gold, str(text)) for i, _, text in answers])
+            if self.task.judge is not None:
+                verdicts = self.task.judge([(i.doc, str(text)) for i, _, text in answers])
+            else:
+                verdicts = self.verifier.verify([(i.doc.gold, str(text)) for i, _, text in answers])
         self.samples = [
             EvaluationSample(
                 task=self.task.name,
@@ -124,6 +127,7 @@ class VerifiedTask(LmEvalTask):  # type: ignore[misc]  # lm-eval is untyped
                 tokens=getattr(text, "tokens", None) or self.count_tokens(text),
                 finished=getattr(text, "finished", None),
                 labels=dict(i.doc.labels),
+                scorer=self.task.scorer,
             )
             for (i, repeat, text), verdict in zip(answers, verdicts, strict=True)
         ]

@@ -97,6 +97,12 @@ def _majority(answers: list[EvaluationSample]) -> float:
     return float(any(a.repeat == winner and a.verdict.value == "right" for a in answers))
 
 
+def _same(one: EvaluationSample, other: EvaluationSample) -> bool:
+    """Mathematically where that is how they are scored, else as text."""
+    said = one.verdict.extracted, other.verdict.extracted
+    return same_answer(*said) if one.scorer == "math" else said[0] == said[1]
+
+
 def votes(answers: Sequence[EvaluationSample]) -> list[int]:
     """What each answer to one question votes for: the `repeat` of the first valid one that says the same, in order of
     `repeat`. An invalid answer and one that extracts nothing do not vote: -1."""
@@ -107,7 +113,7 @@ def votes(answers: Sequence[EvaluationSample]) -> list[int]:
         if not said:
             found.append(-1)
             continue
-        first = next((f for f in firsts if same_answer(f.verdict.extracted, said)), answer)
+        first = next((f for f in firsts if _same(f, answer)), answer)
         if first is answer:
             firsts.append(answer)
         found.append(first.repeat)

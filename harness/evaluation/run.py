@@ -17,6 +17,7 @@ from harness.evaluation.engine_lm import EngineLM
 from harness.evaluation.lm_task import VerifiedTask
 from harness.evaluation.metrics import MetricSpec, summarise
 from harness.evaluation.samples import Evaluation, EvaluationSample, Metric, Mode
+from harness.scoring.catalogue import called
 from harness.tasks.choice import fair_part
 from harness.tasks.task import Style, Task
 from harness.verification.verifier import Verifier
@@ -71,7 +72,7 @@ def evaluate(
                     mode=mode,
                     repeats=repeats,
                     temperature=0.0 if mode == "greedy" else temperature,
-                    verifier=verifier,
+                    verifier=verifier if task.judge else verifier.by(called(task.scorer)),
                     count_tokens=_token_counter(lm),
                 )
             )

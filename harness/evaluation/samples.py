@@ -15,7 +15,7 @@ class EvaluationSample(msgspec.Struct, frozen=True, kw_only=True):
     """One answer of one policy to one document.
 
     repeat: 0 for greedy; 0 .. k-1 for samples at temperature. tokens: answer length in the policy's tokens, EOS included.
-    finished: whether the policy ended its answer; None where the back end does not tell.
+    finished: whether the policy ended its answer; None where the back end does not tell. scorer: whose the verdict is.
     """
 
     task: str
@@ -29,6 +29,7 @@ class EvaluationSample(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     finished: bool | None
     labels: dict[str, str] = {}
+    scorer: str = "math"
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):

@@ -107,8 +107,17 @@ def keyed(policy: Mapping[str, Any]) -> dict[str, Any]:
 
 def cell_key(config: Mapping[str, Any], identity: Identity) -> str:
     """The key of a cell with this configuration and identity."""
-    group = {**config["group"], "policies": [keyed(policy) for policy in config["group"]["policies"]]}
-    return digest({**config, "group": group}, msgspec.to_builtins(identity))
+    own = {
+        "group": {**config["group"], "policies": [keyed(policy) for policy in config["group"]["policies"]]},
+        "training": {**config["training"], "task": placeless(config["training"]["task"])},
+        "evaluation": {**config["evaluation"], "tasks": [placeless(task) for task in config["evaluation"]["tasks"]]},
+    }
+    return digest({**config, **own}, msgspec.to_builtins(identity))
+
+
+def placeless(task: Any) -> Any:
+    """A task without where its file lies: its SHA-256 says what it is."""
+    return {name: value for name, value in task.items() if name != "file"} if isinstance(task, Mapping) else task
 
 
 def expand(suite: Suite, identity: Callable[[Group, Variant], Identity]) -> list[Cell]:

@@ -75,7 +75,7 @@ def first_error(error: ValidationError, source: str) -> SuiteError:
     """The first of pydantic's findings, with its place written as in YAML."""
     first = error.errors(include_url=False)[0]
     where = ""
-    for part in first["loc"]:
+    for part in (p for p in first["loc"] if not str(p).startswith("<")):  # the forms that a task may have are no keys
         where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else str(part)
     problem = str(first["msg"]).removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
@@ -94,6 +94,7 @@ def _keys(location: tuple[Any, ...]) -> list[str]:
     models: dict[str, type[BaseModel]] = {
         "groups": schema.Group, "policies": schema.Policy, "stage0": schema.Stage0, "regimes": schema.Variant,
         "training": schema.Training, "evaluation": schema.Evaluation, "tune": schema.Tune, "sharing": schema.Sharing,
+        "<file>": schema.FileTask,
         "defences": schema.Defences,
     }  # fmt: skip
     keys: type[BaseModel] = Suite

@@ -5,14 +5,18 @@ Regimes' own options are validated by the regimes (`harness.learning.registry`),
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     SerializerFunctionWrapHandler,
+    Tag,
     field_validator,
     model_serializer,
     model_validator,
@@ -242,11 +246,51 @@ class Variant(_Model):
         return int(self.budget[:-1])
 
 
+class FileTask(_Model):
+    """A task that is a JSONL file: {file: my.jsonl, scorer: exact} (docs/tasks.md)."""
+
+    file: Annotated[str, Field(min_length=1, max_length=4096)]
+    """A question and its answer a line; a relative path starts at the suite's folder."""
+    scorer: Name = "math"
+    """Who decides whether an answer is right (`harness tasks --scorers`)."""
+    name: Name = ""
+    """In tables; by default the file's name."""
+    held_out: Annotated[float, Field(ge=0, le=0.9)] = 0.0
+    """Share of the questions without a `split` that is for evaluation; with 0 they serve wherever the file is named."""
+    instruction: Annotated[str, Field(max_length=4000)] | None = None
+    """What follows a question, where a policy is asked `zero-shot`; by default as the scorer needs it."""
+    max_new_tokens: Positive = 2048
+    """Tokens of the longest answer in evaluation, where `evaluation.max_new_tokens` says nothing."""
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """Of the file: another content is refused. By default noted when the suite is read, and part of each cell's key."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and isinstance(raw.get("file"), str) and not raw.get("name"):
+            stem = re.sub(r"[^A-Za-z0-9_.+-]+", "-", PurePath(raw["file"]).stem).strip("-.+_")[:64]
+            return {**raw, "name": stem or "file"}
+        return raw
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _form(raw: Any) -> str:
+    return _FILE if isinstance(raw, dict | FileTask) else _NAME
+
+
+_NAME, _FILE = "<name>", "<file>"
+_Task = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^(lm_eval:)?[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
+TaskName = Annotated[Annotated[_Task, Tag(_NAME)] | Annotated[FileTask, Tag(_FILE)], Discriminator(_form)]
+"""A task: its name, or a file."""
+
+
 class Training(_Model):
     """One cell's RL run. The micro defaults are measured (docs/micro.md)."""
 
-    task: Name = "micro"
-    """The training pool: `micro`, `gsm8k`, `math` (`harness tasks`)."""
+    task: TaskName = "micro"
+    """The training pool: `micro`, `gsm8k`, `math` (`harness tasks`), or a JSONL file (docs/tasks.md)."""
     min_level: Annotated[int, Field(ge=1, le=5)] | None = None
     """MATH problems below this level are left out."""
     steps: Annotated[int, Field(ge=0, le=1_000_000)] = 45
@@ -288,8 +332,8 @@ class Training(_Model):
 class Evaluation(_Model):
     """What is measured on a cell's checkpoints, through lm-eval."""
 
-    tasks: Annotated[list[Name], Field(min_length=1, max_length=64)] = ["micro"]
-    """Held-out tasks (`harness tasks`); the first one gives the learning curve."""
+    tasks: Annotated[list[TaskName], Field(min_length=1, max_length=64)] = ["micro"]
+    """Held-out tasks (`harness tasks`) or JSONL files; the first one gives the learning curve."""
     greedy: bool = True
     """Measure the greedy answer."""
     k: Annotated[int, Field(ge=0, le=1024)] | None = 4

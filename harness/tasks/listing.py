@@ -6,15 +6,18 @@ from pathlib import Path
 
 import msgspec
 
-from harness.errors import DataError
-from harness.tasks.registry import TASKS, get_task
+from harness.errors import DataError, PluginError
+from harness.scoring.catalogue import called, scorer_of
+from harness.tasks.registry import DOOR, get_task, names, source_of
 from harness.tasks.task import Style, Task
+from harness.verification.scorer import Scorer
 from harness.verification.verifier import Verifier
 
 
 class TaskInfo(msgspec.Struct, frozen=True):
-    """One task. perfect, empty: scores of an answerer that boxes every gold and of one that says nothing; None with `problem`
-    where the documents cannot be had without fetching them."""
+    """One task. perfect, empty: scores of an answerer that gives every gold, where that can be, and of one that says nothing; None
+    with `problem` where the documents cannot be had without fetching them. trains: whether it has training questions. origin: the
+    package and the place that it comes from. error: why its plugin does not load."""
 
     name: str
     title: str
@@ -26,20 +29,41 @@ class TaskInfo(msgspec.Struct, frozen=True):
     perfect: float | None
     empty: float | None
     problem: str = ""
+    summary: str = ""
+    scorer: str = ""
+    trains: bool = False
+    origin: str = ""
+    error: str = ""
 
 
 def listing(data_dir: Path | None = None) -> list[TaskInfo]:
-    """Every task; nothing is fetched: a set that is neither in the folder nor in the cache is listed with the reason."""
+    """Every task; nothing is fetched: a set that is neither in the folder nor in the cache is listed with the reason, as is a
+    plugin that does not load."""
     with Verifier() as verifier:
-        return [_info(get_task(name), data_dir, verifier) for name in TASKS]
+        return [_listed(name, data_dir, verifier) for name in names()]
 
 
-def _info(task: Task, data_dir: Path | None, verifier: Verifier) -> TaskInfo:
+def _listed(name: str, data_dir: Path | None, verifier: Verifier) -> TaskInfo:
+    origin = DOOR.origin(name)
+    try:
+        source = source_of(name)
+        task = get_task(name)
+        judge, scorer = verifier.by(called(task.scorer)), scorer_of(task.scorer)
+        found = _info(task, data_dir, judge, scorer)
+    except Exception as error:  # of a plugin: whatever it raises is listed
+        said = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
+        return TaskInfo(name, "", None, 0, (), "", "", None, None, origin=origin, error=said)
+    summary = (type(source).__doc__ or "").strip().partition("\n")[0]
+    return msgspec.structs.replace(found, summary=summary, trains=source.trains, origin=origin)
+
+
+def _info(task: Task, data_dir: Path | None, verifier: Verifier, scorer: Scorer) -> TaskInfo:
     perfect = empty = None
     problem = ""
     try:
         golds = [prompt.gold for prompt in task.documents(data_dir, fetch=False)]
-        perfect = _score(verifier, [(gold, f"The answer is $\\boxed{{{gold}}}$.") for gold in golds])
+        given = [(gold, text) for gold in golds if (text := scorer.perfect(gold)) is not None]
+        perfect = _score(verifier, given) if given else None
         empty = _score(verifier, [(gold, "") for gold in golds])
     except DataError as error:
         problem = str(error)
@@ -54,6 +78,7 @@ def _info(task: Task, data_dir: Path | None, verifier: Verifier) -> TaskInfo:
         perfect,
         empty,
         problem,
+        scorer=task.scorer,
     )
 
 

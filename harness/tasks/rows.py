@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from harness.experience.answers import Prompt
 from harness.verification.extraction import extract
 
 
@@ -21,6 +22,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     level: int | None = None
     subject: str | None = None
     multi_boxed: bool = False
+
+
+def as_prompt(row: Row) -> Prompt:
+    """A problem as a policy's prompt; level and subject become labels."""
+    labels = {"level": str(row.level) if row.level else "", "subject": row.subject or ""}
+    return Prompt(row.id, row.problem, row.answer, {name: value for name, value in labels.items() if value})
 
 
 def _integer(answer: object) -> str:

@@ -50,7 +50,8 @@ class Remote:
 @dataclass(frozen=True, slots=True)
 class DataSet:
     """One set of problems. file, sha256: its name in a data folder and that file's checksum. convert: a remote file's row
-    (with the file's name and the row's place) to ours, None to leave it out."""
+    (with the file's name and the row's place) to ours, None to leave it out. k, max_new_tokens: as an evaluation task; 0
+    where it is for training alone."""
 
     name: str
     title: str
@@ -60,6 +61,8 @@ class DataSet:
     remote: Remote
     convert: Callable[[Mapping[str, Any], str, int], Row | None]
     licence: str
+    k: int = 0
+    max_new_tokens: int = 0
 
 
 def _math_files(split: str) -> tuple[str, ...]:
@@ -88,6 +91,8 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
                 ),
                 math500_row,
                 "MIT",
+                k=4,
+                max_new_tokens=3_072,
             ),
             DataSet(
                 "gsm8k",
@@ -98,6 +103,8 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
                 Remote("hub", "openai/gsm8k", _GSM8K, ("main/test-00000-of-00001.parquet",)),
                 gsm8k_row,
                 "MIT",
+                k=4,
+                max_new_tokens=1_024,
             ),
             DataSet(
                 "aime24",
@@ -118,6 +125,8 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
                 ),
                 aime_row,
                 "Apache-2.0 (problems: MAA)",
+                k=32,
+                max_new_tokens=8_192,
             ),
             DataSet(
                 "aime25",
@@ -134,6 +143,8 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
                 ),
                 numbered_row,
                 "Apache-2.0 (problems: MAA)",
+                k=32,
+                max_new_tokens=8_192,
             ),
             DataSet(
                 "amc23",
@@ -150,6 +161,8 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
                 ),
                 amc_row,
                 "Apache-2.0 (problems: MAA)",
+                k=16,
+                max_new_tokens=4_096,
             ),
             DataSet(
                 "minerva",
@@ -160,6 +173,8 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
                 Remote("github", "QwenLM/Qwen2.5-Math", _QWEN, ("evaluation/data/minerva_math/test.jsonl",)),
                 minerva_row,
                 "MIT (questions: MIT OpenCourseWare, CC BY-NC-SA)",
+                k=4,
+                max_new_tokens=3_072,
             ),
             DataSet(
                 "olympiad",
@@ -170,6 +185,8 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
                 Remote("github", "QwenLM/Qwen2.5-Math", _QWEN, ("evaluation/data/olympiadbench/test.jsonl",)),
                 olympiad_row,
                 "Apache-2.0",
+                k=4,
+                max_new_tokens=4_096,
             ),
             DataSet(
                 "math",
@@ -180,6 +197,8 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
                 Remote("hub", "EleutherAI/hendrycks_math", _MATH, _math_files("test")),
                 math_row,
                 "MIT",
+                k=4,
+                max_new_tokens=3_072,
             ),
             DataSet(
                 "math_train",

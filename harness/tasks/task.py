@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from harness.experience.answers import Prompt
 from harness.suite.schema import Style
+from harness.verification.verdict import Verdict
 
-__all__ = ["Documents", "Example", "Style", "Task"]
+__all__ = ["STEP_BY_STEP", "Documents", "Example", "Judge", "Style", "Task"]
+
+STEP_BY_STEP = "Please reason step by step, and put your final answer within \\boxed{}."
 
 
 class Documents(Protocol):
     """Loads a task's prompts from the data folder (None: HARNESS_DATA, else the public source, fetched if `fetch`)."""
 
     def __call__(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]: ...
+
+
+class Judge(Protocol):
+    """Verdicts on (question, answer), in order."""
+
+    def __call__(self, answers: Sequence[tuple[Prompt, str]], /) -> list[Verdict]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +45,8 @@ class Task:
         training; `few-shot` after worked examples, for base models. Any of them goes through a policy's chat template.
     frame: a problem between worked examples, up to where its solution begins.
     k: default number of samples per document for avg@k. size: expected documents. checksum: SHA-256 of its file in a data
-    folder; None where the task is generated.
+    folder; None where the task is generated. scorer: who decides whether an answer is right, in training
+    too. until: strings that end an answer in any style. judge: instead of a scorer, where something else decides.
     """
 
     name: str
@@ -48,15 +59,18 @@ class Task:
     licence: str = ""
     size: int | None = None
     checksum: str | None = None
-    instruction: str = "Please reason step by step, and put your final answer within \\boxed{}."
+    instruction: str = STEP_BY_STEP
     examples: tuple[Example, ...] = field(default=(), repr=False)
     frame: str = "Problem: {}\nSolution:"
+    scorer: str = "math"
+    until: tuple[str, ...] = ()
+    judge: Judge | None = field(default=None, repr=False, compare=False)
 
     def render(self, prompt: Prompt, style: Style) -> str:
         """What a policy reads, before its chat template."""
         if style == "raw":
             return prompt.text
-        problem = self._bare(prompt.text)
+        problem = self.bare(prompt.text)
         if style == "zero-shot":
             return f"{problem}\n\n{self.instruction}"
         shots = "".join(f"{self.frame.format(shot.problem)} {shot.solution}\n\n" for shot in self.examples)
@@ -64,10 +78,12 @@ class Task:
 
     def stop(self, style: Style) -> tuple[str, ...]:
         """Strings that end an answer: a base model goes on with the next problem."""
+        if self.until:
+            return self.until
         head = self.frame.partition("{")[0].strip()
         return (f"\n\n{head}", f"\n{head}") if style == "few-shot" else ()
 
-    def _bare(self, text: str) -> str:
+    def bare(self, text: str) -> str:
         """The problem alone, of a prompt in its frame or with the instruction."""
         head, _, tail = self.frame.partition("{}")
         text = text.removesuffix(f"\n\n{self.instruction}")

@@ -152,7 +152,7 @@ class Stages:
         """Of all that is stored under `<suite>-<what>`."""
         ingest(self._results)
         name = f"{self.suite.name}-{what}"
-        task = self.tune.evaluation.tasks[0]
+        task = str(self.tune.evaluation.tasks[0])
         with Snapshot(self._results, self._files[name]) as snapshot:
             return scores(snapshot, name, task, len(self.tune.groups) * len(seeds))
 

@@ -41,12 +41,8 @@ def extract(text: str) -> str:
 
     An unbalanced last box, and a box left empty with nothing in an earlier one, give an empty string.
     """
-    end = len(text)
-    while (end := text.rfind("box", 0, end)) >= 0:
-        if command := _BOX.match(text, end):
-            content = _boxed(text, command.end())
-            if content is None or content.strip():
-                return (content or "").strip()
+    if (box := last_box(text)) is not None:
+        return box
     tail = text[-_TAIL:]
     phrases = list(_PHRASE.finditer(tail))
     for phrase in reversed(phrases):
@@ -54,6 +50,17 @@ def extract(text: str) -> str:
             return stated
     numbers = _NUMBER.findall(tail)
     return numbers[-1].rstrip(",") if numbers else ""
+
+
+def last_box(text: str) -> str | None:
+    """Content of the last box that is not left empty; an empty string where that box is unbalanced, None where there is none."""
+    end = len(text)
+    while (end := text.rfind("box", 0, end)) >= 0:
+        if command := _BOX.match(text, end):
+            content = _boxed(text, command.end())
+            if content is None or content.strip():
+                return (content or "").strip()
+    return None
 
 
 def _boxed(text: str, start: int) -> str | None:

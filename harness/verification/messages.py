@@ -9,6 +9,8 @@ import msgspec
 
 HEADER = struct.Struct("<I")
 MAX_FRAME = 1 << 20
+KEPT = 512
+"""Characters of an extracted answer that a verdict carries."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -21,8 +23,14 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
+    """answer: what was extracted, or for a scorer the whole response. scorer: `module:Class` of one, empty for mathematics.
+    cpu_seconds, wall_seconds: of this pair; None as in `Limits`."""
+
     gold: str
     answer: str
+    scorer: str = ""
+    cpu_seconds: float | None = None
+    wall_seconds: float | None = None
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -30,6 +38,7 @@ class Reply(msgspec.Struct, frozen=True):
 
     right: bool | None
     reason: str = ""
+    extracted: str = ""
 
     @property
     def killed(self) -> bool:

@@ -46,13 +46,13 @@ class _Worker:
         self.question: int | None = None
         self.deadline = time.monotonic() + _START_SECONDS
 
-    def ask(self, index: int, question: Question, wall_seconds: float) -> bool:
+    def ask(self, index: int, question: Question, limits: Limits) -> bool:
         assert self.process.stdin is not None
         try:
             write(self.process.stdin, question)  # type: ignore[arg-type]
         except BrokenPipeError:
             return False
-        self.question, self.deadline = index, time.monotonic() + wall_seconds
+        self.question, self.deadline = index, time.monotonic() + (question.wall_seconds or limits.wall_seconds)
         return True
 
     def receive(self) -> Reply | None:
@@ -134,7 +134,7 @@ class Pool:
                     self._start(selector)
                 for worker in self._workers:
                     idle = worker.ready and worker.question is None
-                    if waiting and idle and worker.ask(waiting[0], questions[waiting[0]], self.limits.wall_seconds):
+                    if waiting and idle and worker.ask(waiting[0], questions[waiting[0]], self.limits):
                         waiting.popleft()
                 now = time.monotonic()
                 busy = [w for w in self._workers if w.question is not None or not w.ready]

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 from types import TracebackType
+from typing import Self
 
 from harness.errors import VerificationError
 from harness.verification.equivalence import NeedsAlgebra, OverLimit, compare
 from harness.verification.extraction import extract
-from harness.verification.messages import Limits, Question, Reply
+from harness.verification.messages import KEPT, Limits, Question, Reply
 from harness.verification.pool import Pool
+from harness.verification.scorer import Called
 from harness.verification.verdict import Verdict
 
 MAX_TEXT = 1 << 22
 _CACHE_SIZE = 1 << 18
-_KEPT = 512  # characters of an extracted answer that a verdict carries
+_LONGEST = 1 << 17
+"""Characters of a text that a scorer is given: with its gold, less than a message holds."""
 
 
 class Verifier:
-    """Decides whether answers are right. Cheap to create; deterministic; safe to share between threads.
+    """Decides whether answers are right, by mathematics or `by` a scorer. Cheap to create; deterministic; safe to share between
+    threads.
 
     Most pairs are decided here, exactly, by `equivalence.compare`; the rest go to a pool of killable processes that is started
     when first needed. Verdicts are cached by (gold, extracted answer).
@@ -32,7 +38,14 @@ class Verifier:
 
     def __init__(self, workers: int | None = None, limits: Limits | None = None) -> None:
         self._pool = Pool(workers or _cores(), limits or Limits())
-        self._cache: dict[tuple[str, str], Verdict] = {}
+        self._cache: dict[tuple[str, ...], Verdict] = {}
+        self._scorer: Called | None = None
+
+    def by(self, scorer: Called | None) -> Self:
+        """The same processes and verdicts, asked to judge by this scorer; None is mathematics."""
+        other = copy.copy(self)
+        other._scorer = scorer
+        return other
 
     def verify(self, pairs: Sequence[tuple[str, str | None]]) -> list[Verdict]:
         """Verdicts for pairs of (gold, response text), in order.
@@ -42,6 +55,8 @@ class Verifier:
         VerificationError
             The worker processes cannot be started.
         """
+        if self._scorer is not None:
+            return self._scored(pairs, self._scorer)
         verdicts: list[Verdict | None] = [None] * len(pairs)
         open_pairs: dict[tuple[str, str], list[int]] = {}
         cache = self._cache
@@ -66,6 +81,26 @@ class Verifier:
                     verdicts[index] = verdict
         return [verdict for verdict in verdicts if verdict is not None]
 
+    def _scored(self, pairs: Sequence[tuple[str, str | None]], scorer: Called) -> list[Verdict]:
+        """All in the pool: neither a scorer nor a text is trusted with this process."""
+        keys: list[tuple[str, ...]] = [(scorer.reference, gold, _digest(text)) for gold, text in pairs]
+        said: dict[tuple[str, ...], Verdict] = {}
+        waiting: dict[tuple[str, ...], Question] = {}
+        for key, (gold, text) in zip(keys, pairs, strict=True):
+            if not isinstance(text, str) or not text.strip():
+                said[key] = Verdict("wrong", "missing")
+            elif len(text) > _LONGEST:
+                said[key] = Verdict("wrong", "over-limit: text")
+            elif key in self._cache:
+                said[key] = self._cache[key]
+            else:
+                clean = text.encode("utf-8", "replace").decode()
+                waiting[key] = Question(gold, clean, scorer.reference, scorer.cpu_seconds, scorer.wall_seconds)
+        for key, reply in zip(waiting, self._pool.decide(list(waiting.values())) if waiting else (), strict=True):
+            verdict = _verdict(reply, reply.extracted)
+            said[key] = self._remember(key, verdict) if verdict.valid else verdict
+        return [said[key] for key in keys]
+
     def close(self) -> None:
         """Stop the pool's processes. Idempotent; cached verdicts stay usable."""
         self._pool.close()
@@ -85,16 +120,20 @@ class Verifier:
         try:
             right = compare(gold, answer)
         except OverLimit as limit:
-            return self._remember((gold, answer), Verdict("wrong", f"over-limit: {limit}", answer[:_KEPT]))
+            return self._remember((gold, answer), Verdict("wrong", f"over-limit: {limit}", answer[:KEPT]))
         except NeedsAlgebra:
             return None
-        return self._remember((gold, answer), Verdict("right" if right else "wrong", "", answer[:_KEPT]))
+        return self._remember((gold, answer), Verdict("right" if right else "wrong", "", answer[:KEPT]))
 
-    def _remember(self, key: tuple[str, str], verdict: Verdict) -> Verdict:
+    def _remember(self, key: tuple[str, ...], verdict: Verdict) -> Verdict:
         if len(self._cache) >= _CACHE_SIZE:
             self._cache.clear()
         self._cache[key] = verdict
         return verdict
+
+
+def _digest(text: str | None) -> str:
+    return blake2b((text or "").encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def _cores() -> int:
@@ -105,8 +144,8 @@ def _cores() -> int:
 
 def _verdict(reply: Reply, answer: str) -> Verdict:
     if reply.right is None:
-        return Verdict("invalid", reply.reason, answer[:_KEPT])
-    return Verdict("right" if reply.right else "wrong", reply.reason, answer[:_KEPT])
+        return Verdict("invalid", reply.reason, answer[:KEPT])
+    return Verdict("right" if reply.right else "wrong", reply.reason, answer[:KEPT])
 
 
 def require_valid(verdicts: Iterable[Verdict], max_share: float) -> None:

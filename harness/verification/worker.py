@@ -12,17 +12,20 @@ import ctypes
 import gc
 import mmap
 import os
+import pkgutil
 import resource
 import signal
 import sys
 from contextlib import suppress
+from functools import cache
 from typing import BinaryIO
 
 import msgspec
 import psutil
 
 from harness.verification.equivalence import Algebra, OverLimit, Unreadable, compare
-from harness.verification.messages import HEADER, MAX_FRAME, Limits, Question, Reply, read_exactly, write
+from harness.verification.messages import HEADER, KEPT, MAX_FRAME, Limits, Question, Reply, read_exactly, write
+from harness.verification.scorer import Scorer, Undecided
 
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
 _RENEW = 3  # exit status of a child that has answered and whose memory is spent
@@ -74,8 +77,9 @@ def _answer(requests: BinaryIO, replies: BinaryIO, limits: Limits, algebra: Alge
             return 0
         busy[0] = 1
         question = msgspec.msgpack.decode(body, type=Question)
-        signal.setitimer(signal.ITIMER_PROF, max(limits.cpu_seconds, 1e-6))
-        reply = decide(question, algebra)
+        scorer = _scorer(question.scorer) if question.scorer else None
+        signal.setitimer(signal.ITIMER_PROF, max(question.cpu_seconds or limits.cpu_seconds, 1e-6))
+        reply = decide(question, algebra) if scorer is None else judge(question, scorer)
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         busy[0] = 0
         write(replies, reply)
@@ -92,6 +96,36 @@ def _cause(status: int) -> Reply:
     if -status in _FAULTS:
         return Reply(right=False, reason=f"unreadable: {name}")
     return Reply(right=None, reason=f"crash: {name}")
+
+
+@cache
+def _scorer(reference: str) -> Scorer | str:
+    """An instance of the class at `module:Class`, ready; or why there is none."""
+    try:
+        found: Scorer = pkgutil.resolve_name(reference)()
+        found.prepare()
+    except (Exception, SystemExit) as error:  # whatever a plugin's import raises
+        return f"crash: {reference} does not load: {type(error).__name__}"
+    return found
+
+
+def judge(question: Question, scorer: Scorer | str) -> Reply:
+    """A scorer's word; None where it cannot decide, or fails itself. What ran out on the way is the answer's doing."""
+    if isinstance(scorer, str):
+        return Reply(right=None, reason=scorer)
+    try:
+        found = scorer.score(question.gold, question.answer)
+        if not isinstance(found.right, bool):
+            return Reply(right=None, reason="crash: neither right nor wrong")
+        return Reply(right=found.right, reason=str(found.reason)[:KEPT], extracted=str(found.extracted)[:KEPT])
+    except Undecided as error:
+        return Reply(right=None, reason=f"undecided: {error}"[:KEPT])
+    except MemoryError:
+        return Reply(right=False, reason="over-limit: memory")
+    except RecursionError:
+        return Reply(right=False, reason="over-limit: recursion")
+    except Exception as error:
+        return Reply(right=None, reason=f"crash: {type(error).__name__}")
 
 
 def decide(question: Question, algebra: Algebra) -> Reply:

@@ -193,6 +193,12 @@ def export(harness: Place) -> None:
     assert "independent" in (harness.root / "report.html").read_text()
 
 
+def new_task(harness: Place) -> None:
+    assert "pip install -e near-sums" in harness("new-task", "near-sums")
+    assert (harness.root / "near-sums" / "near_sums.py").is_file()
+    harness("new-task", "near-sums", code=2)
+
+
 def new_engine(harness: Place) -> None:
     assert "pip install -e plain-torch" in harness("new-engine", "plain-torch")
     assert (harness.root / "plain-torch" / "plain_torch" / "engine.py").is_file()
@@ -237,8 +243,8 @@ def leaderboard(harness: Place) -> None:
 STARTED: dict[str, Callable[[Place], None]] = {
     "run": run, "plan": plan, "submit": submit, "status": status, "logs": logs, "show": show, "regimes": regimes, "tasks": tasks,
     "engines": engines, "data": data, "eval": evaluate, "convert": convert, "rescore": rescore, "sql": sql,
-    "bandit": bandit, "new-suite": new_suite, "new-regime": new_regime, "new-engine": new_engine, "export": export,
-    "import": import_, "doctor": doctor, "leaderboard": leaderboard,
+    "bandit": bandit, "new-suite": new_suite, "new-regime": new_regime, "new-task": new_task, "new-engine": new_engine,
+    "export": export, "import": import_, "doctor": doctor, "leaderboard": leaderboard,
 }  # fmt: skip
 
 

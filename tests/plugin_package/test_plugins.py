@@ -14,6 +14,7 @@ import pytest
 from harness.engines.scaffold import write_package as write_engine
 from harness.errors import UsageError
 from harness.learning.scaffold import write_package
+from harness.tasks.scaffold import write_package as write_task
 
 HERE = Path(__file__).parent
 SUITE = """
@@ -29,10 +30,10 @@ seeds: [1]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """A folder with the witnesses, a scaffolded regime and a scaffolded engine, installed by pip."""
+    """A folder with the witnesses, a scaffolded regime, engine and task, installed by pip."""
     work = tmp_path_factory.mktemp("plugins")
     shutil.copytree(HERE / "witnesses", work / "witnesses")
-    written = write_package("shortest-success", work), write_engine("plain-torch", work)
+    written = write_package("shortest-success", work), write_engine("plain-torch", work), write_task("near-sums", work)
     target = work / "site"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*command, "--target", target, work / "witnesses", *written], check=True, timeout=120)
@@ -147,6 +148,71 @@ def test_a_suite_runs_on_an_engine_that_the_harness_does_not_know(site, tmp_path
         "engine_options.rows=0": "rows",
         "engine_options.width=3": "width",
         "engine=plain-touch": "plain-torch",
+    }.items():
+        done = harness(site, "plan", str(suite), "--set", wrong)
+        assert done.returncode == 2
+        assert words in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_tasks_are_listed_and_broken_ones_with_their_error(site):
+    done = harness(site, "tasks", "--json")
+    assert done.returncode == 0, done.stderr
+    found = {t["name"]: t for t in json.loads(done.stdout)["tasks"]}
+    assert found["near-sums"]["origin"] == "harness-task-near-sums 0.1.0 (near_sums:NearSums)"
+    assert (found["near-sums"]["perfect"], found["near-sums"]["empty"]) == (1.0, 0.0)
+    assert found["near-sums"]["summary"] == "Sums of three numbers, of which an answer may be one off"
+    for name, words in {
+        "broken-task": "No module named 'a_module_that_nobody_has'",
+        "no-task": "not a subclass of harness.tasks.source.TaskSource",
+        "unmade-task": "cannot be made: OSError: no such place",
+        "wordless-task": "unknown scorer 'nobodys'",
+    }.items():
+        assert words in found[name]["error"], name
+    assert found["micro"]["error"] == ""
+    assert harness(site, "tasks").stdout.count("BROKEN") == 4
+    scorers = {s["name"]: s for s in json.loads(harness(site, "tasks", "--scorers", "--json").stdout)["scorers"]}
+    assert scorers["near-sums"]["summary"] == "A whole number that is the gold, or one more or less"
+    assert "does not load" in scorers["broken-scorer"]["error"]
+
+
+def test_the_scaffolded_task_passes_its_own_tests(site, tmp_path):
+    written = write_task("near-sums", tmp_path)
+    (written / "near_sums.py").unlink()
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(written)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=100, cwd=written, env=os.environ | {"PYTHONPATH": str(site)}
+    )
+    assert done.returncode == 0, done.stdout
+    assert "15 passed" in done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_a_suite_runs_on_a_task_and_a_scorer_that_the_harness_does_not_know(site, tmp_path):
+    suite = write_task("near-sums", tmp_path) / "suite.yaml"
+    short = ["--set", "training.steps=2", "--set", "evaluation.limit=24", "--results", str(tmp_path / "results")]
+    done = harness(site, "run", str(suite), *short, timeout=280)
+    assert done.returncode == 0, done.stderr
+    for manifest in (tmp_path / "results").glob("*/*/manifest.json"):
+        versions = json.loads(manifest.read_text())["identity"]["versions"]
+        assert versions["task near-sums"].startswith("syntax ")
+        assert versions["scorer near-sums"].startswith("syntax ")
+    asked = "SELECT CAST(s.gold AS INT) - TRY_CAST(s.extracted AS INT) AS off, s.verdict FROM samples s"
+    rows = json.loads(harness(site, "sql", asked, "--json", "--results", str(tmp_path / "results")).stdout)["rows"]
+    assert {verdict for off, verdict in rows if off in (-1, 0, 1)} == {"right"}
+    assert {verdict for off, verdict in rows if off not in (-1, 0, 1)} == {"wrong"}
+    again = harness(site, "rescore", "near-sums", "--json", "--results", str(tmp_path / "results"))
+    assert json.loads(again.stdout)["changes"] == []
+    strictly = harness(
+        site, "rescore", "near-sums", "--scorer", "math", "--json", "--results", str(tmp_path / "results")
+    )
+    nearly = sum(off in (-1, 1) for off, _ in rows)
+    assert len(json.loads(strictly.stdout)["changes"]) == nearly
+    for wrong, words in {
+        "training.task=near-sumz": "near-sums",
+        "training.task=near-sums.x": "has no part 'x'",
+        "evaluation.tasks=[broken-task]": "does not load",
+        "evaluation.tasks=[wordless-task]": "unknown scorer 'nobodys'",
     }.items():
         done = harness(site, "plan", str(suite), "--set", wrong)
         assert done.returncode == 2

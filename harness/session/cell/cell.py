@@ -25,7 +25,7 @@ from harness.session.cell.health import check_trained
 from harness.session.cell.loop import Observer, Run
 from harness.session.cell.manifests import cell_manifest, mark, with_commits
 from harness.session.cell.members import Member
-from harness.session.cell.prompts import pool_entry
+from harness.session.cell.prompts import pool_entry, trained_by
 from harness.session.policy.models import base_folder, start_options
 from harness.store.fence import Fence
 from harness.store.journal import Journal
@@ -61,7 +61,9 @@ def run_cell(
         computed = {m.name: getattr(m.engine, "precision", "") for m in members}
         manifest = with_commits(manifest, {m.name: m.base for m in members}, computed)
         try:
-            _train(cell, folder, engines, members, journal, verifier, attempt, observe, stopped, fence)
+            _train(
+                cell, folder, engines, members, journal, trained_by(cell, verifier), attempt, observe, stopped, fence
+            )
             check_trained(folder)
             for rows in engines.each(partial(_evaluate, cell, verifier, attempt), members):
                 journal.append(rows)

@@ -23,7 +23,7 @@ from harness.session.cell.evaluate import cost_rows
 from harness.session.cell.exchanges import CellExchange
 from harness.session.cell.health import Watch, check_loss
 from harness.session.cell.members import Member, roll_out, verdicts
-from harness.session.cell.prompts import as_asked, curve_prompts, training_prompts
+from harness.session.cell.prompts import as_asked, curve_prompts, curve_verifier, training_prompts
 from harness.session.cell.traces import trace_rows
 from harness.store.journal import Journal
 from harness.store.rows import CurveRow, StepRow, TermRow, TraceRow
@@ -277,7 +277,10 @@ class Run:
             samples = engine.sample(prompts, seeds, Sampling(1.0, self.cell.training.max_new_tokens))
             flat = [s for group in samples for s in group]
             said = verdicts(
-                self.verifier, [p.gold for p in prompts], [s.text for s in flat], [s.finished for s in flat]
+                curve_verifier(self.cell, self.verifier),
+                [p.gold for p in prompts],
+                [s.text for s in flat],
+                [s.finished for s in flat],
             )
         rewards = [v.reward for v in said if v.valid]
         return (float(np.mean(rewards)) if rewards else metrics.NAN), len(rewards)

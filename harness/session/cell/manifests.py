@@ -24,7 +24,7 @@ from harness.store.manifest import (
     read_manifest,
     write_manifest,
 )
-from harness.suite.cells import Cell, Identity, digest, keyed
+from harness.suite.cells import Cell, Identity, digest, keyed, placeless
 from harness.suite.schema import Group, Policy, Suite, Variant
 
 
@@ -41,11 +41,13 @@ class Base:
     key: str = field(init=False)
 
     def __post_init__(self) -> None:
+        evaluation = self.suite.evaluation.model_dump(mode="json")
+        evaluation["tasks"] = [placeless(task) for task in evaluation["tasks"]]
         found = digest(
             self.group.name,
             keyed(self.policy.model_dump(mode="json")),
             self.seed,
-            self.suite.evaluation.model_dump(mode="json"),
+            evaluation,
             msgspec.to_builtins(self.identity),
         )
         object.__setattr__(self, "key", f"base-{found}")

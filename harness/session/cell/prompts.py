@@ -9,8 +9,9 @@ from dataclasses import replace
 from harness.experience.answers import Prompt
 from harness.store.manifest import Pool
 from harness.suite.cells import Cell
-from harness.suite.schema import Policy, Training
+from harness.suite.schema import FileTask, Policy, Training
 from harness.suite.seeds import derive
+from harness.verification.verifier import Verifier
 
 
 def training_prompts(cell: Cell, step: int) -> list[Prompt]:
@@ -23,7 +24,7 @@ def training_prompts(cell: Cell, step: int) -> list[Prompt]:
     )
 
 
-def as_asked(prompts: Sequence[Prompt], task: str, policy: Policy) -> list[Prompt]:
+def as_asked(prompts: Sequence[Prompt], task: str | FileTask, policy: Policy) -> list[Prompt]:
     """A task's training prompts in the style in which the policy is asked."""
     if policy.style is None:
         return list(prompts)
@@ -35,13 +36,13 @@ def as_asked(prompts: Sequence[Prompt], task: str, policy: Policy) -> list[Promp
 
 def pool_entry(training: Training) -> Pool | None:
     """What the manifest says of the training pool; None where code makes the prompts. Raises DataError."""
-    from harness.tasks.registry import is_generated
+    from harness.tasks.registry import training_source
+    from harness.tasks.source import part_of
 
-    if is_generated(training.task):
+    source = training_source(training.task)
+    if source.generated:
         return None
-    from harness.tasks.training import part_of, training_pool
-
-    pool = part_of(training_pool(training.task, min_level=training.min_level), training.part)
+    pool = part_of(source.pool(training.min_level), training.part)
     dropped = Counter(overlap.evaluation_set for overlap in pool.overlaps)
     return Pool(pool.name, len(pool.prompts), pool.digest(), dict(dropped), len(pool.ambiguous), pool.below_level)
 
@@ -54,3 +55,19 @@ def curve_prompts(cell: Cell, policy: Policy) -> list[Prompt]:
     task = get_task(cell.evaluation.tasks[0])
     prompts = fair_part(task.documents(None), cell.evaluation.curve_prompts)
     return [replace(p, text=task.render(p, policy.style or task.styles[0])) for p in prompts]
+
+
+def trained_by(cell: Cell, verifier: Verifier) -> Verifier:
+    """The verifier as the training task's scorer. Raises PluginError."""
+    from harness.scoring.catalogue import called
+    from harness.tasks.registry import get_task
+
+    return verifier.by(called(get_task(cell.training.task).scorer))
+
+
+def curve_verifier(cell: Cell, verifier: Verifier) -> Verifier:
+    """The verifier as the scorer of the learning curve's task. Raises PluginError."""
+    from harness.scoring.catalogue import called
+    from harness.tasks.registry import get_task
+
+    return verifier.by(called(get_task(cell.evaluation.tasks[0]).scorer))

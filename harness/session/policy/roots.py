@@ -40,6 +40,21 @@ def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> No
                 )
 
 
+def check_file_root(file: str, source: Path, at: str, overrides: Sequence[str] = ()) -> None:
+    """The same of a task's file. Raises SuiteError."""
+    if any(file in setting.partition("=")[2] for setting in overrides) or not source.is_file():
+        return
+    path = Path(file).expanduser()
+    place = (path if path.is_absolute() or not (source.parent / path).exists() else source.parent / path).resolve()
+    if not any(place.is_relative_to(root) for root in _roots(source)):
+        raise SuiteError(
+            str(source),
+            f"{at}.file",
+            f"{place} lies outside the folders that a suite may name (docs/suites.md); if it is meant: "
+            f"--models {place.parent}, or {VARIABLE}",
+        )
+
+
 def undeclared(models: Sequence[str], source: Path) -> list[Path]:
     """The parents of those of `models`' folders that a suite in the file `source` may name only with `--models`."""
     folders = [Path(model).expanduser() for model in models]

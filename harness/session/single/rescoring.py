@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
 
-from harness.errors import UsageError
+from harness.errors import StoreError, UsageError
 from harness.evaluation.rescore import Change, rescore
 from harness.evaluation.samples import EvaluationSample
+from harness.scoring.catalogue import called
 from harness.store.journal import read_journal
+from harness.store.manifest import read_manifest, read_suite, suite_files
+from harness.suite.schema import FileTask
+from harness.tasks.registry import get_task, names
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 
@@ -46,8 +53,13 @@ class RescoreReport:
         return "\n".join(lines)
 
 
-def rescore_results(results: Path, suite: str | None = None) -> RescoreReport:
-    """Every finished evaluation of one suite, or of all. Raises UsageError, VerificationError."""
+def rescore_results(results: Path, suite: str | None = None, scorer: str | None = None) -> RescoreReport:
+    """Every finished evaluation of one suite, or of all, by each task's own scorer or by this one.
+
+    Raises UsageError, PluginError, VerificationError.
+    """
+    if scorer is not None:
+        called(scorer)
     name = Path(suite).stem if suite else None
     folders = sorted(m.parent for m in results.glob(f"{name or '*'}/*/manifest.json"))
     if not folders:
@@ -59,9 +71,28 @@ def rescore_results(results: Path, suite: str | None = None) -> RescoreReport:
             table = read_journal(folder).tables.get("samples")
             samples = [_sample(row) for row in table.to_pylist()] if table is not None else []
             count += len(samples)
-            found = rescore(samples, verifier).changes
-            changes += [CellChange(folder.parent.name, folder.name, change) for change in found]
+            for task, asked in groupby(sorted(samples, key=lambda s: s.task), key=lambda s: s.task):
+                if scorer is None and task.startswith("lm_eval:"):
+                    continue  # by lm-eval's own rules, on its own documents
+                judge = verifier.by(called(scorer or _scorer(folder, task)))
+                found = rescore(list(asked), judge).changes
+                changes += [CellChange(folder.parent.name, folder.name, change) for change in found]
     return RescoreReport(count, len(folders), tuple(changes))
+
+
+def _scorer(folder: Path, name: str) -> str:
+    """Of a task of a stored cell, base or stand-alone evaluation. Raises PluginError for one that is not installed here."""
+    configs = [read_manifest(folder).config]
+    for file in suite_files(folder.parent):
+        with suppress(StoreError):
+            configs.append(read_suite(folder.parent, file).config)
+    for config in configs:
+        for task in config.get("evaluation", config).get("tasks", ()):
+            if isinstance(task, Mapping) and name == str(FileTask.model_validate(task)):
+                return str(task.get("scorer", "math"))
+            if isinstance(task, str) and ".jsonl" in task and name == Path(task.partition(".jsonl")[0]).name:
+                return task.partition(".jsonl:")[2] or "math"
+    return get_task(name).scorer if name in names() or "." in name else "math"
 
 
 def _sample(row: dict[str, object]) -> EvaluationSample:

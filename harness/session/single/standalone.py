@@ -22,7 +22,7 @@ from harness.store.journal import Journal
 from harness.store.manifest import Manifest, PolicyEntry
 from harness.store.symptoms import Sums, figures, is_empty, is_unboxed
 from harness.suite.cells import Identity, digest
-from harness.tasks.registry import get_task
+from harness.tasks.registry import get_task, named, results_versions
 from harness.tasks.task import Style
 from harness.verification.verifier import Verifier
 from harness.versions import BASE, versions
@@ -63,7 +63,7 @@ def evaluate_checkpoint(
     """
     if not checkpoint.is_dir():
         raise UsageError(f"{checkpoint}: no such folder")
-    chosen = [get_task(name) for name in tasks]
+    chosen = [get_task(named(name)) for name in tasks]
     for task in chosen:
         task.documents(data_dir)  # what is missing is said before a model is opened
     templated = has_template(checkpoint)
@@ -91,10 +91,11 @@ def evaluate_checkpoint(
         ]  # fmt: skip
     samples = [sample for part in parts for sample in part.samples]
     name = checkpoint.name
+    judged = {package: version for task in tasks for package, version in results_versions(named(task)).items()}
     identity = Identity(
         models={name: f"content {content_digest(checkpoint)}"},
         evaluation={task.name: task.checksum or "" for task in chosen},
-        versions=versions([*BASE, "engines/embedded"] if backend == "embedded" else BASE),
+        versions={**versions([*BASE, "engines/embedded"] if backend == "embedded" else BASE), **judged},
     )
     where = str(checkpoint.resolve())
     asked = {"max_new_tokens": max_new_tokens, "chat": chat, "few_shot": few_shot}

@@ -20,7 +20,7 @@ def asked(evaluation: Evaluation) -> Asked:
     tasks = [get_task(name) for name in evaluation.tasks]
     answers = 0
     for task in tasks:
-        size = task.size or 0
+        size = evaluation.limit or 0 if task.size is None else task.size
         questions = size if evaluation.limit is None else min(size, evaluation.limit)
         answers += questions * (1 + task.k if evaluation.k is None else int(evaluation.greedy) + evaluation.k)
     return Asked(answers, evaluation.max_new_tokens or max(task.max_new_tokens for task in tasks))

@@ -5,6 +5,7 @@ The rates and batches are those of published runs on models of these sizes (docs
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -15,11 +16,15 @@ from typing import Any
 from harness.allocation.models import MICRO, load_config, load_shape
 from harness.allocation.precision import chosen, cpu_bf16
 from harness.errors import UsageError
+from harness.suite.schema import FileTask
 from harness.tasks.registry import get_task
+from harness.tasks.registry import named as by_name
 from harness.tasks.training import pool_digest
 
 EVALUATED = {"math": "math500"}
 """By training task, where it is not the task of the same name."""
+HELD_OUT = 0.2
+"""Share of a JSONL file's questions that is for evaluation."""
 CHATTY = re.compile(r"(?i)(instruct|chat|(^|[-_])it($|[-_]))")
 """In the name of a hub model whose tokenizer is not on this machine."""
 EMBEDDED_PARAMETERS = 1.6e9
@@ -72,7 +77,11 @@ def draft(models: Sequence[str], task: str, name: str) -> str:
     PluginError
         There is no such training task.
     """
-    pool_digest(task)
+    chosen = by_name(task)
+    if isinstance(chosen, FileTask):
+        chosen = chosen.model_copy(update={"held_out": HELD_OUT})
+        task = chosen.name
+    pool_digest(chosen)
     read = [_read(model) for model in models]
     if len({m.model for m in read}) < len(read):
         raise UsageError(f"--models: {read[0].model} stands twice; give two different models")
@@ -80,7 +89,7 @@ def draft(models: Sequence[str], task: str, name: str) -> str:
     named = [m.name if names.count(m.name) == 1 else f"{m.name}-{i + 1}" for i, m in enumerate(read)]
     largest = max(m.parameters for m in read)
     sizes = next(s for s in SIZES if largest <= s.parameters)
-    evaluated = EVALUATED.get(task, task)
+    evaluated = EVALUATED.get(task, task) if isinstance(chosen, str) else chosen
     room = min((m.positions for m in read if m.positions), default=1 << 20)
     tokens = min(sizes.tokens.get(task, sizes.tokens["other"]), get_task(evaluated).max_new_tokens, room // 2)
     if task == "micro" and largest > SIZES[0].parameters:
@@ -97,8 +106,9 @@ def draft(models: Sequence[str], task: str, name: str) -> str:
         "why_options": "bf16 where the machine multiplies it fast (`harness doctor`), else fp32"
         if embedded
         else "max_length: tokens of prompt and answer together",
-        "policies": "\n".join(_policy(m, n, task) for m, n in zip(read, named, strict=True)),
+        "policies": "\n".join(_policy(m, n, task, evaluated) for m, n in zip(read, named, strict=True)),
         "task": task,
+        "trained": _written(chosen),
         "tokens": tokens,
         "rate": f"{sizes.rate:.0e}".replace("e-0", ".0e-"),
         "prompts": sizes.prompts,
@@ -106,7 +116,7 @@ def draft(models: Sequence[str], task: str, name: str) -> str:
         "steps": sizes.steps,
         "sample": sizes.prompts * sizes.rollouts,
         "largest": _figure(largest),
-        "evaluated": evaluated,
+        "evaluated": _written(evaluated),
         "limit": 60 if largest <= SIZES[1].parameters else 200,
         "curve": max(1, sizes.steps // 4),
         "curve_prompts": 30 if largest <= SIZES[1].parameters else 100,
@@ -151,14 +161,21 @@ def _gpu() -> bool:
     return any(node.gpus for node in local().nodes)
 
 
-def _policy(model: Model, name: str, task: str) -> str:
+def _written(task: str | FileTask) -> str:
+    """As a suite has it."""
+    if isinstance(task, str):
+        return task
+    return f"{{file: {json.dumps(task.file)}, scorer: {task.scorer}, held_out: {task.held_out}}}"
+
+
+def _policy(model: Model, name: str, task: str, evaluated: str | FileTask) -> str:
     if model.micro:
         return (
             f"      - {{name: {name}, model: {model.model}}}    # {_figure(model.parameters)} parameters, trained here"
         )
     style = ("zero-shot" if model.chat else "few-shot") if task == "micro" else "zero-shot"
-    if style not in get_task(EVALUATED.get(task, task)).styles:
-        style = get_task(EVALUATED.get(task, task)).styles[0]
+    if style not in get_task(evaluated).styles:
+        style = get_task(evaluated).styles[0]
     what = "has a chat template" if model.chat else "a base model: no chat template"
     return (
         f"      - name: {name}    # {_figure(model.parameters)} parameters, {what}\n"
@@ -196,7 +213,7 @@ baseline: independent
 seeds: [1, 2, 3]
 training:
   # What is trained on: micro (arithmetic, for small models), gsm8k or math (`harness tasks`).
-  task: {task}
+  task: {trained}
   # So many times: sample, verify, share, learn.
   steps: {steps}
   # Questions a step, and each policy's answers to each of them: {sample} answers a step. A question of which all

@@ -14,7 +14,7 @@ from harness.session.policy.weights import COMMIT, identity_of, is_micro, local_
 from harness.store.manifest import Manifest, read_manifest
 from harness.suite.cells import Cell, Identity
 from harness.suite.schema import Group, Policy, Suite, Variant
-from harness.tasks.registry import get_task
+from harness.tasks.registry import get_task, results_versions
 from harness.tasks.training import pool_digest
 from harness.versions import BASE, CELL, versions
 
@@ -31,11 +31,14 @@ class Identities:
     def __init__(self, suite: Suite, source: str) -> None:
         self._suite = suite
         self._evaluation: dict[str, str] = {}
+        self._asked: dict[str, str] = {}
         for i, name in enumerate(suite.evaluation.tasks):
             with _at(source, f"evaluation.tasks[{i}]"):
-                self._evaluation[name] = get_task(name).checksum or ""
+                self._evaluation[str(name)] = get_task(name).checksum or ""
+                self._asked |= results_versions(name)
         with _at(source, "training.task"):
             self._pool = pool_digest(suite.training.task)
+            self._trained = results_versions(suite.training.task)
         models = {(p.model, p.revision): p for group in suite.groups for p in group.policies}
         self._models = {name: identity_of(policy) for name, policy in models.items()}
         with _at(source, "engine"):
@@ -46,7 +49,7 @@ class Identities:
     def of_cell(self, group: Group, variant: Variant) -> Identity:
         """Of a variant's cells on a group."""
         regime, version = registry.DOOR.results_version(variant.regime)
-        return self._identity(group.policies, CELL, self._pool, {regime: version})
+        return self._identity(group.policies, CELL, self._pool, {**self._trained, regime: version})
 
     def of_base(self, policy: Policy) -> Identity:
         """Of a base checkpoint's measurement: neither regimes nor the training pool are in it."""
@@ -62,7 +65,7 @@ class Identities:
             models={p.name: self._models[p.model, p.revision] for p in policies},
             pool=pool,
             evaluation=self._evaluation,
-            versions={**versions([*packages, *stage0]), **self._engine, **also},
+            versions={**versions([*packages, *stage0]), **self._engine, **self._asked, **also},
         )
 
 

@@ -13,14 +13,17 @@ from harness.engines.catalogue import engines_of
 from harness.errors import DataError, EngineError, SuiteError, TokenizationError, UsageError
 from harness.experience.records import Rollout, Success, TextRollout
 from harness.learning import registry
+from harness.scoring.catalogue import scorer_of
 from harness.session.policy.models import hub_folder, local_folder
 from harness.session.suite.prepare import Prepared
 from harness.suite.cells import Cell
-from harness.suite.schema import Policy
+from harness.suite.schema import FileTask, Policy
 from harness.tasks.data import folder_in_use, load
-from harness.tasks.registry import get_task
+from harness.tasks.overlap import find_overlaps
+from harness.tasks.registry import get_task, source_of
 from harness.tasks.sets import SETS
-from harness.tasks.training import SOURCES, part_of, training_pool
+from harness.tasks.source import TrainingPool, part_of
+from harness.tasks.training import SOURCES
 
 TEXTS = {Rollout, TextRollout, Success}
 """What a receiver has to put into its own tokens."""
@@ -79,8 +82,8 @@ def preflight(prepared: Prepared, run: bool) -> list[str]:
 def _data(prepared: Prepared, run: bool) -> Iterator[str]:
     """The evaluation sets and the training pool. Yields what is still to be fetched."""
     suite, training = prepared.suite, prepared.suite.training
-    sets = {f"evaluation.tasks[{i}]": name for i, name in enumerate(suite.evaluation.tasks) if name in SETS}
-    if training.task in SOURCES:
+    sets = {f"evaluation.tasks[{i}]": str(name) for i, name in enumerate(suite.evaluation.tasks) if name in SETS}
+    if isinstance(training.task, str) and training.task in SOURCES:
         sets["training.task"] = SOURCES[training.task]
     absent = []
     for at, name in sets.items():
@@ -92,15 +95,54 @@ def _data(prepared: Prepared, run: bool) -> Iterator[str]:
             absent.append(name)
     if absent:
         yield f"not on this machine: {', '.join(absent)}; `harness run` fetches them, or takes them from --data-dir"
-    if training.task not in SOURCES or SOURCES[training.task] in absent:
+    asked = [training.task, *suite.evaluation.tasks]
+    for task in dict.fromkeys(asked):
+        yield from source_of(task).remarks()
+    yield from _judges(asked)
+    source = source_of(training.task)
+    if source.generated or sets.get("training.task") in absent:
         return
     try:
-        pool = part_of(training_pool(training.task, min_level=training.min_level), training.part)
+        pool = part_of(source.pool(training.min_level), training.part)
     except DataError as error:
-        raise SuiteError(prepared.source, "training.min_level", str(error)) from None
+        raise SuiteError(
+            prepared.source, "training.min_level" if training.min_level else "training.task", str(error)
+        ) from None
     if training.prompts > len(pool.prompts):
         problem = f"{training.prompts} prompts a step asked for; the pool of {training.task} holds {len(pool.prompts)}"
         raise SuiteError(prepared.source, "training.prompts", problem)
+    if any(isinstance(name, FileTask) for name in asked):
+        yield from _repeated(prepared, pool, [name for name in suite.evaluation.tasks if name not in absent])
+
+
+def _judges(tasks: Sequence[str | FileTask]) -> Iterator[str]:
+    """What this machine cannot give the tasks' scorers."""
+    for name in dict.fromkeys(asked.scorer for asked in map(get_task, tasks) if asked.judge is None):
+        if remark := scorer_of(name).remark():
+            yield f"scorer {name}: {remark}"
+
+
+def _repeated(prepared: Prepared, pool: TrainingPool, tasks: Sequence[str | FileTask]) -> Iterator[str]:
+    """Training questions that are evaluation questions too; shipped sets have been compared with each other. Yields how many are
+    nearly so."""
+    trained = get_task(prepared.suite.training.task)
+    questions = [(prompt.id, trained.bare(prompt.text)) for prompt in pool.prompts]
+    for i, name in enumerate(tasks):
+        at = f"evaluation.tasks[{i}]"
+        try:
+            asked = get_task(name).documents(None)
+        except DataError as error:
+            raise SuiteError(prepared.source, at, str(error)) from None
+        found = find_overlaps(questions, [(str(name), prompt.id, prompt.text) for prompt in asked])
+        same = [overlap for overlap in found if overlap.kind == "exact"]
+        if same:
+            problem = (
+                f"{len(same):,} of the {len(questions):,} training questions of {trained.name} are questions of {name} too, "
+                f"the first one {same[0].training!r:.80}: give each line a `split`, or the file `held_out: 0.2`"
+            )
+            raise SuiteError(prepared.source, at, problem)
+        if found:
+            yield f"{at}: {len(found):,} training questions of {trained.name} nearly repeat one of {name}"
 
 
 def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, at: str, run: bool) -> bool:

@@ -13,7 +13,7 @@ from harness.engines.embedded.presets import PRESETS
 from harness.errors import PluginError, StoreError, SuiteError, UsageError
 from harness.session.cell.log import log_of
 from harness.session.cell.manifests import Base, state_of, suite_file
-from harness.session.policy.roots import check_roots
+from harness.session.policy.roots import check_file_root, check_roots
 from harness.session.policy.weights import pinned, unpinned
 from harness.session.suite import rules
 from harness.session.suite.identity import Identities, forerunners, notes, why_anew
@@ -22,8 +22,9 @@ from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suit
 from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell
 from harness.suite.load import find, load, resolve
-from harness.suite.schema import Policy, Stage0, Suite
-from harness.tasks.registry import get_task, is_generated
+from harness.suite.schema import Evaluation, FileTask, Policy, Stage0, Suite
+from harness.tasks.jsonl import pinned as pinned_file
+from harness.tasks.registry import get_task, has_examples, is_generated
 
 MICRO = "micro/"
 
@@ -224,9 +225,14 @@ def _prepare(
         for p, policy in enumerate(group.policies):
             if policy.model.startswith(MICRO):
                 _check_micro(policy, source, f"groups[{g}].policies[{p}]")
-    suite = pinned(_with_tasks(suite, source), online)
+    suite = pinned(_with_tasks(_with_files(suite, source, overrides), source), online)
     identities = Identities(suite, source)
     _check_styles(suite, source)
+    if suite.evaluation.curve_every and get_task(suite.evaluation.tasks[0]).judge is not None:
+        problem = (
+            f"{suite.evaluation.tasks[0]} gives no learning curve: put another task first, or evaluation.curve_every: 0"
+        )
+        raise SuiteError(source, "evaluation.tasks[0]", problem)
     every = suite_cells.expand(suite, identities.of_cell)
     found = suite_cells.select(every, only)
     if not found:
@@ -240,6 +246,39 @@ def _prepare(
     return Prepared(source, suite, results / suite.name, tuple(every), tuple(found), tuple(bases), altered)
 
 
+def _with_files(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
+    """The suite with each task's file in its place, checked, and its SHA-256. Raises DataError, SuiteError, PluginError."""
+
+    def pin(task: str | FileTask, at: str) -> str | FileTask:
+        if not isinstance(task, FileTask):
+            return task
+        check_file_root(task.file, Path(source), at, overrides)
+        try:
+            return pinned_file(task, Path(source).parent)
+        except PluginError as error:
+            raise SuiteError(source, f"{at}.scorer", str(error)) from None
+
+    def of(evaluation: Evaluation, at: str) -> Evaluation:
+        found = [pin(task, f"{at}.tasks[{i}]") for i, task in enumerate(evaluation.tasks)]
+        for i, name in enumerate(map(str, found)):
+            if name in map(str, found[:i]):
+                raise SuiteError(
+                    source, f"{at}.tasks[{i}]", f"the task {name!r} stands twice (a file may have a `name`)"
+                )
+        return evaluation.model_copy(update={"tasks": found})
+
+    if not any(isinstance(task, FileTask) for task in _tasks_of(suite)):
+        return suite
+    training = suite.training.model_copy(update={"task": pin(suite.training.task, "training.task")})
+    tune = suite.tune and suite.tune.model_copy(update={"evaluation": of(suite.tune.evaluation, "tune.evaluation")})
+    evaluation = of(suite.evaluation, "evaluation")
+    return suite.model_copy(update={"training": training, "evaluation": evaluation, "tune": tune})
+
+
+def _tasks_of(suite: Suite) -> list[str | FileTask]:
+    return [suite.training.task, *suite.evaluation.tasks, *(suite.tune.evaluation.tasks if suite.tune else ())]
+
+
 def _with_tasks(suite: Suite, source: str) -> Suite:
     """The suite with what every supervised start is made of: the training task's examples where it does not say.
 
@@ -251,7 +290,7 @@ def _with_tasks(suite: Suite, source: str) -> Suite:
         for p, policy in enumerate(group.policies):
             stage0 = policy.stage0
             if stage0 is not None and not policy.model.startswith(MICRO):
-                stage0 = stage0.model_copy(update={"task": stage0.task or suite.training.task})
+                stage0 = stage0.model_copy(update={"task": stage0.task or str(suite.training.task)})
                 _check_start(stage0, source, f"groups[{g}].policies[{p}].stage0")
             policies.append(policy.model_copy(update={"stage0": stage0}))
         groups.append(group.model_copy(update={"policies": policies}))
@@ -266,7 +305,7 @@ def _check_start(stage0: Stage0, source: str, at: str) -> None:
         get_task(task)
     except PluginError as error:
         raise SuiteError(source, f"{at}.task", str(error)) from None
-    if not is_generated(task):
+    if not has_examples(task):
         problem = f"there are no examples of {task}; micro and the ladder's levels have some (e.g. ladder.add2+chain3)"
         raise SuiteError(source, f"{at}.task", problem)
 

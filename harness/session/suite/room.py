@@ -18,7 +18,7 @@ from harness.session.cell.manifests import Base
 from harness.session.suite.demands import asked, demand_of, loads
 from harness.session.suite.prepare import Prepared
 from harness.suite.cells import Cell
-from harness.suite.schema import Policy, Stage0
+from harness.suite.schema import FileTask, Policy, Stage0
 from harness.tasks.registry import is_generated
 
 _MODEL_FILES = ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
@@ -103,7 +103,7 @@ def _made_of(base: Base) -> tuple[str, str | None, Stage0 | None, int | None]:
     return policy.model, policy.revision, policy.stage0, base.seed
 
 
-def _text(task: str) -> Text:
+def _text(task: str | FileTask) -> Text:
     return MICRO if is_generated(task) else PROSE
 
 

@@ -1,0 +1,54 @@
+"""Which scorers there are. Nothing heavy is imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.errors import PluginError
+from harness.plugins import Door
+from harness.verification.scorer import Called, Math, Scorer
+
+DOOR: Door[Scorer] = Door("harness.scorers", "scorer", Scorer)  # type: ignore[type-abstract]
+
+
+@dataclass(frozen=True, slots=True)
+class ScorerInfo:
+    """One scorer. error: why the plugin does not load. remark: what this machine cannot give it."""
+
+    name: str
+    summary: str
+    origin: str
+    error: str = ""
+    remark: str = ""
+
+
+def called(name: str) -> Called | None:
+    """What `Verifier.by` takes. Raises PluginError for an unknown scorer."""
+    found = DOOR.load(name)
+    if found is Math:
+        return None
+    return Called(f"{found.__module__}:{found.__qualname__}", found.cpu_seconds, found.wall_seconds)
+
+
+def scorer_of(name: str) -> Scorer:
+    """An instance. Raises PluginError, also for one that cannot be made."""
+    try:
+        return DOOR.load(name)()
+    except PluginError:
+        raise
+    except Exception as error:
+        raise PluginError(f"scorer {name!r} cannot be made: {type(error).__name__}: {error}") from error
+
+
+def listing() -> list[ScorerInfo]:
+    """All of them; a broken plugin with its error."""
+    return [_info(name) for name in DOOR.installed()]
+
+
+def _info(name: str) -> ScorerInfo:
+    try:
+        found = scorer_of(name)
+    except PluginError as error:
+        return ScorerInfo(name, "", DOOR.origin(name), str(error))
+    summary = (type(found).__doc__ or "").strip().partition("\n")[0]
+    return ScorerInfo(name, summary, DOOR.origin(name), remark=found.remark())

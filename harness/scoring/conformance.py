@@ -1,0 +1,86 @@
+"""What every scorer must do, as checks that a test of any scorer can run.
+
+    @pytest.mark.parametrize("check", CHECKS, ids=name_of)
+    def test_scorer(check): check("my-scorer")
+
+A check raises AssertionError. The scorer runs as in training: in the verifier's processes, by its installed name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from harness.scoring.catalogue import DOOR, called, scorer_of
+from harness.verification.verdict import Verdict
+from harness.verification.verifier import Verifier
+
+HOSTILE = (
+    "\\boxed{" * 5_000,
+    "(" * 20_000 + "1" + ")" * 20_000,
+    "9" * 100_000,
+    "a " * 60_000,
+    "\\boxed{" + "{" * 30_000,
+    "$10^{10^{10^{10}}}$",
+    "\x00\x1b[2J\ufffe \u202e \\boxed{\x07}",
+    "```python\nwhile True: pass\n```",
+)
+"""Texts that no gold is a match for."""
+
+
+def _verdicts(name: str, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
+    with Verifier(workers=1) as verifier:
+        return verifier.by(called(name)).verify(pairs)
+
+
+def is_described(name: str) -> None:
+    """A first line that says what is right, limits, and examples of both kinds."""
+    scorer = scorer_of(name)
+    assert (type(scorer).__doc__ or "").strip(), "its docstring's first line is its summary"
+    assert 0 < scorer.cpu_seconds <= scorer.wall_seconds <= 600, "cpu_seconds, wall_seconds: up to ten minutes"
+    assert {right for _, _, right in scorer.examples} == {True, False}, "examples: of right and of wrong answers"
+    assert DOOR.results_version(name)[1] != "unknown"
+
+
+def decides_its_examples(name: str) -> None:
+    """As it says itself."""
+    examples = scorer_of(name).examples
+    found = _verdicts(name, [(gold, text) for gold, text, _ in examples])
+    for (gold, text, right), verdict in zip(examples, found, strict=True):
+        assert verdict.value == ("right" if right else "wrong"), f"{gold!r}, {text!r}: {verdict}"
+
+
+def decides_the_same_again(name: str) -> None:
+    """In other processes and another order."""
+    pairs = [(gold, text) for gold, text, _ in scorer_of(name).examples]
+    assert _verdicts(name, pairs) == _verdicts(name, pairs[::-1])[::-1]
+
+
+def takes_its_golds(name: str) -> None:
+    """Those of its examples are in order, an empty one is not, and what it calls perfect is right."""
+    scorer = scorer_of(name)
+    golds = list(dict.fromkeys(gold for gold, _, right in scorer.examples if right))
+    assert not [scorer.fault(gold) for gold in golds if scorer.fault(gold)]
+    assert scorer.fault(" ")
+    perfect = [(gold, text) for gold in golds if (text := scorer.perfect(gold)) is not None]
+    assert all(verdict.value == "right" for verdict in _verdicts(name, perfect))
+
+
+def survives_hostile_texts(name: str) -> None:
+    """None is right, none is left undecided, and the answer after it is still decided."""
+    gold, right, _ = next(example for example in scorer_of(name).examples if example[2])
+    found = _verdicts(name, [*((gold, text) for text in ("", " \n", *HOSTILE)), (gold, right)])
+    assert [verdict.value for verdict in found] == ["wrong"] * (len(HOSTILE) + 2) + ["right"], found
+
+
+CHECKS: tuple[Callable[[str], None], ...] = (
+    is_described,
+    decides_its_examples,
+    decides_the_same_again,
+    takes_its_golds,
+    survives_hostile_texts,
+)
+
+
+def name_of(check: Callable[[str], None]) -> str:
+    """For pytest's `ids`."""
+    return check.__name__

@@ -1,0 +1,132 @@
+"""Readings that published numbers were made with, written anew: to see what a number owes to its grader."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from math import isclose
+from typing import Any
+
+from harness.verification.extraction import last_box
+from harness.verification.scorer import Score, Scorer, Undecided
+
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
+_ASIDE = re.compile(r"\\(?:left|right|!|,|;|:|quad|qquad|displaystyle)(?![a-zA-Z])|\\[$%]|[$%]|\^\{?\\circ\}?|\\ ")
+_WORDS = re.compile(r"\\(?:text|mathrm|mbox|textbf)\s*\{([^{}]*)\}")
+_FRACTION = re.compile(r"(-?)\\frac\{(-?\d+)\}\{(-?\d+)\}|(-?)(-?\d+)/(-?\d+)")
+_TOLERANCE = 1e-4
+"""Relative, of numbers, as graders of this kind have it."""
+
+
+class MathVerifyPlain(Scorer):
+    """math-verify's own reading of gold and answer, without this project's rules"""
+
+    cpu_seconds = 5.0
+    examples = (
+        ("1/2", "so \\boxed{\\frac{1}{2}}", True),
+        ("\\sqrt{12}", "$2\\sqrt{3}$", True),
+        ("4", "so \\boxed{5}", False),
+    )
+
+    def prepare(self) -> None:
+        import math_verify  # noqa: F401
+
+    def score(self, gold: str, text: str) -> Score:
+        from math_verify import parse, verify
+
+        reference = parse(f"\\boxed{{{gold}}}", parsing_timeout=None)
+        if not reference:
+            raise Undecided("math-verify reads nothing in the gold")
+        said = parse(text, parsing_timeout=None)
+        if not said:
+            return Score(False, reason="missing")
+        return Score(bool(verify(reference, said, timeout_seconds=None)), str(said[-1]))
+
+
+class QwenGrader(Scorer):
+    """The last box or number, as graders of published tables read it: equal as text, as a number to 1e-4, or by algebra"""
+
+    cpu_seconds = 5.0
+    examples = (
+        ("18", "She makes 18 dollars.", True),
+        ("0.5", "so \\boxed{50\\%}", True),
+        ("\\frac{1}{2}", "\\boxed{\\dfrac12}", True),
+        ("x+1", "\\boxed{1+x}", True),
+        ("3.1416", "\\boxed{3.14159}", True),
+        ("18", "first 18, then 19", False),
+        ("x+1", "\\boxed{x+2}", False),
+    )
+
+    def prepare(self) -> None:
+        import sympy  # noqa: F401
+        from latex2sympy2_extended import latex2sympy
+
+        latex2sympy("x")
+
+    def score(self, gold: str, text: str) -> Score:
+        box = last_box(text)
+        numbers = _NUMBER.findall(text) if box is None else []
+        said = box if box is not None else numbers[-1] if numbers else ""
+        if not said:
+            return Score(False, reason="missing")
+        return Score(_equal(_plain(gold), _plain(said)), said)
+
+
+def _plain(text: str) -> str:
+    """Without what does not change a value: spacing, signs of money and percent, degrees, words in a formula."""
+    text = _ASIDE.sub("", _WORDS.sub(lambda m: m[1] if not re.search(r"\d", text) else "", text))
+    text = re.sub(r"\\[dt]frac(?![a-zA-Z])", r"\\frac", text)
+    text = re.sub(r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}", text)
+    text = re.sub(r"\\frac\s*\{", r"\\frac{", text)
+    return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", "".join(text.split())).rstrip(".")
+
+
+def _equal(gold: str, said: str) -> bool:
+    if gold.lower() == said.lower():
+        return True
+    one, other = _value(gold), _value(said)
+    if one is not None and other is not None:
+        return any(isclose(other, each, rel_tol=_TOLERANCE) for each in (one / 100, one, one * 100))
+    parts = [list(_parts(each)) for each in (gold, said)]
+    if len(parts[0]) > 1:
+        return len(parts[0]) == len(parts[1]) and gold[0] == said[0] and all(map(_equal, *parts))
+    return _same_by_algebra(gold, said)
+
+
+def _value(text: str) -> float | None:
+    if whole := _FRACTION.fullmatch(text):
+        sign, above, below = whole.group(1, 2, 3) if whole[2] else whole.group(4, 5, 6)
+        return (-1 if sign else 1) * int(above) / int(below) if int(below) and len(above + below) < 300 else None
+    return float(text) if len(text) < 300 and _NUMBER.fullmatch(text) and "," not in text else None
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Coordinates of a bracketed list; the text itself where it is none."""
+    if len(text) > 2 and text[0] in "([" and text[-1] in ")]" and "," in text:
+        yield from text[1:-1].split(",")
+    else:
+        yield text
+
+
+def _same_by_algebra(gold: str, said: str) -> bool:
+    import sympy
+
+    reference = _read(gold)
+    if reference is None:  # a gold in words has been compared as text
+        return False
+    answer = _read(said)
+    if answer is None:
+        return False
+    try:
+        return bool(reference == answer or sympy.simplify(reference - answer) == 0)
+    except (TypeError, ValueError, AttributeError, NotImplementedError):  # things without a difference: relations, sets
+        return False
+
+
+def _read(text: str) -> Any:
+    from latex2sympy2_extended import latex2sympy
+
+    try:
+        return latex2sympy(text)
+    except Exception:  # the parser raises anything; what it cannot read is no expression
+        return None

@@ -1,0 +1,66 @@
+"""Answers that are compared as they are written: the same text, or the same letter."""
+
+from __future__ import annotations
+
+import re
+
+from harness.verification.extraction import last_box
+from harness.verification.scorer import Score, Scorer
+
+_DRESS = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\s*|[{}$*]")
+_LETTER = re.compile(r"\(?\s*([A-Za-z])\s*(?:[).:](?:\s.*)?)?", re.DOTALL)
+_SAID = re.compile(
+    r"(?i:\banswer\s*(?:is|:)|\bcorrect\s+(?:option|choice)\s*(?:is|:))\s*(?:option\s+)?[\s*$({]*([A-Z])\b(?!')"
+)
+
+
+class Exact(Scorer):
+    """The same text: the last box, or where there is none the last line, white space aside"""
+
+    examples = (
+        ("Paris, France", "It is\n  Paris,  France \n", True),
+        ("Paris", "Not Rome: \\boxed{Paris}.", True),
+        ("Paris", "It is Paris", False),
+        ("Paris", "paris", False),
+        ("Paris", "\\boxed{Rome}\nParis", False),
+    )
+
+    def score(self, gold: str, text: str) -> Score:
+        box = last_box(text)
+        lines = [line for line in text.splitlines() if line.strip()]
+        said = " ".join((box if box is not None else lines[-1] if lines else "").split())
+        return Score(said == " ".join(gold.split()), said, "" if said else "missing")
+
+
+class Choice(Scorer):
+    """The same letter: of the last box, of "the answer is (B)", or of a last line that is a letter alone"""
+
+    examples = (
+        ("B", "Therefore \\boxed{B}", True),
+        ("B", "\\boxed{\\text{(B) Paris}}", True),
+        ("B", "A is tempting, but the answer is **(B)**.", True),
+        ("B", "Let me see.\n(b)", True),
+        ("B", "The answer is (A), or is it \\boxed{C}", False),
+        ("A", "A train leaves at noon.", False),
+        ("I", "I do not know", False),
+    )
+
+    def fault(self, gold: str) -> str:
+        return "" if _letter(gold) else "the answer is no letter from A to Z"
+
+    def score(self, gold: str, text: str) -> Score:
+        if (box := last_box(text)) is not None:
+            said = _letter(box)
+        elif phrases := _SAID.findall(text):
+            said = phrases[-1].upper()
+        else:
+            lines = text.split("\n")
+            last = next((line for line in reversed(lines) if line.strip()), "")
+            said = _letter(last) if len(last.strip()) <= 4 else ""
+        return Score(said == _letter(gold) != "", said, "" if said else "missing")
+
+
+def _letter(text: str) -> str:
+    """The letter that a choice is, in upper case: `B`, `(b)`, `B. Paris`; empty where it is none."""
+    found = _LETTER.fullmatch(_DRESS.sub("", text).strip())
+    return found[1].upper() if found else ""

@@ -1,0 +1,155 @@
+"""Answers that are programs: unit tests in a process of their own, with limits (docs/tasks.md says what it does not hold off)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from io import FileIO
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.scoring.dialogue import hear, say
+from harness.verification.scorer import Score, Scorer, Undecided
+
+SANDBOX = Path(__file__).with_name("sandbox.py")
+CPU_SECONDS = 4
+WALL_SECONDS = 12.0
+"""Of one program, of which it may wait as much as it does not compute; then it is wrong."""
+START_SECONDS = 20.0
+"""In which the sandbox must stand, before the program is in it."""
+MEMORY = 512 << 20
+_FENCE = re.compile(r"^[ \t]*```[ \t]*(\w*)[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
+_NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
+
+
+class Python(Scorer):
+    """A Python program that passes the task's unit tests, in a process with limits and without network where the kernel allows"""
+
+    cpu_seconds = 2.0  # of the scorer itself, which waits
+    wall_seconds = 2 * (START_SECONDS + WALL_SECONDS) + 20.0
+    examples = (
+        ("assert f(2) == 4", "```python\ndef f(x):\n    return x * x\n```", True),
+        ("assert f(3) == 9", "def f(x):\n    return x * x", True),
+        ("assert f(3) == 9", "```python\ndef f(x):\n    return x + x\n```", False),
+        ("assert f(3) == 9", "```python\nimport sys\nsys.exit(0)\n```", False),
+        ("assert f(3) == 9", "no program", False),
+    )
+
+    def fault(self, gold: str) -> str:
+        try:
+            compile(gold, "tests", "exec")
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            return f"the tests are no Python: {error}"
+        return super().fault(gold)
+
+    def perfect(self, gold: str) -> str | None:
+        return None
+
+    def remark(self) -> str:
+        return "" if has_no_network() else "this kernel lets no process give up its network: programs may use it"
+
+    def score(self, gold: str, text: str) -> Score:
+        program = program_in(text)
+        if not program:
+            return Score(False, reason="missing")
+        outcome = run(program, gold)
+        if outcome.killed:  # by the machine's lack of memory, or by itself: it is itself if it happens again
+            outcome = run(program, gold)
+        return Score(outcome.passed, program, "" if outcome.passed else outcome.why)
+
+
+class Outcome(NamedTuple):
+    """killed: by a signal that may have come from outside."""
+
+    passed: bool
+    why: str = ""
+    killed: bool = False
+
+
+def program_in(text: str) -> str:
+    """The last fenced block, a Python one where there is any; the whole text where there is none."""
+    blocks = [(kind.lower(), code) for kind, code in _FENCE.findall(text)]
+    own = [code for kind, code in blocks if kind in ("python", "py", "python3")] or [code for _, code in blocks]
+    return (own[-1] if own else text).strip("\n").rstrip()
+
+
+def run(program: str, tests: str) -> Outcome:
+    """Run `program`, then `tests` in its namespace. Raises Undecided where the sandbox fails before the program has begun."""
+    with tempfile.TemporaryDirectory(prefix="harness-python-", ignore_cleanup_errors=True) as folder:
+        said, says = os.pipe()
+        asked, asks = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(SANDBOX), str(asked), str(says), str(CPU_SECONDS), str(MEMORY)],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder, env={"PATH": ""},
+                pass_fds=(asked, says), start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            for descriptor in (said, says, asked, asks):
+                os.close(descriptor)
+            raise Undecided(f"no process: {error.strerror}") from None
+        os.close(says)
+        os.close(asked)
+        with FileIO(said, "rb") as heard, FileIO(asks, "wb") as asking:
+            try:
+                return _watched(process, heard, asking, program, tests)
+            finally:
+                _end(process)
+
+
+def _watched(process: subprocess.Popen[bytes], heard: FileIO, asking: FileIO, program: str, tests: str) -> Outcome:
+    if hear(heard, START_SECONDS) != b"ready":
+        raise Undecided("the sandbox does not start")
+    try:
+        say(asking, program.encode("utf-8", "replace"))
+        if (ran := hear(heard, WALL_SECONDS)) != b"ran":
+            return _ended(process, ran)
+        token = os.urandom(16).hex().encode()  # after the program has run: it cannot have kept it
+        say(asking, token)
+        say(asking, tests.encode("utf-8", "replace"))
+    except BrokenPipeError:
+        return _ended(process, b"")
+    reply = hear(heard, WALL_SECONDS)
+    return Outcome(True) if reply == token else _ended(process, reply)
+
+
+def _ended(process: subprocess.Popen[bytes], reply: bytes | None) -> Outcome:
+    """What became of a program that has not passed."""
+    if reply is None:
+        return Outcome(False, "over-limit: time")
+    if reply.startswith(b"failed "):
+        return Outcome(False, reply[:80].decode("ascii", "replace"))
+    try:
+        status = process.wait(timeout=5.0)
+    except subprocess.TimeoutExpired:
+        return Outcome(False, "failed: gave up its pipe")
+    if status == -signal.SIGXCPU:
+        return Outcome(False, "over-limit: time")
+    if status == -signal.SIGKILL:
+        return Outcome(False, "over-limit: killed", killed=True)
+    return Outcome(False, f"failed: exit status {status}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        process.kill()
+    process.wait(timeout=10.0)
+
+
+@cache
+def has_no_network() -> bool:
+    """Whether a process here can give up its network, tried in one of its own."""
+    code = f"import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({_NEW_USER | _NEW_NETWORK}) != 0)"
+    try:
+        done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return hasattr(ctypes.CDLL(None), "unshare") and done.returncode == 0

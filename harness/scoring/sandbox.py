@@ -1,0 +1,80 @@
+"""The process in which a program and its tests run. A file of its own, started without site packages; it imports nothing of ours.
+
+    python -I -S sandbox.py ASKED SAYS CPU_SECONDS MEMORY
+
+It gives up its network where the kernel lets it, and its limits cannot be raised again. The token that says "passed" comes with
+the tests, once the program has run to its end.
+"""
+
+import ctypes
+import os
+import resource
+import signal
+import struct
+import sys
+
+
+def main() -> None:
+    asked, says, seconds, memory = (int(word) for word in sys.argv[1:5])
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "prctl"):
+        libc.prctl(1, signal.SIGKILL)  # dies with whoever started it
+        libc.prctl(38, 1, 0, 0, 0)  # no new privileges
+    if hasattr(libc, "unshare"):
+        libc.unshare(0x10000000 | 0x40000000)
+    for limit, value in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 1 << 20),
+        (resource.RLIMIT_NOFILE, 32),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_AS, memory),
+    ):
+        _limit(limit, value, value)
+    _limit(resource.RLIMIT_CPU, seconds, seconds + 1)
+    del sys.argv[1:]
+    _say(says, b"ready")
+    space: dict[str, object] = {"__name__": "__main__"}
+    _run(says, _hear(asked), "answer", space)
+    _say(says, b"ran")
+    token, tests = _hear(asked), _hear(asked)
+    _run(says, tests, "tests", space)
+    _say(says, token)
+    os._exit(0)
+
+
+def _limit(which: int, soft: int, hard: int) -> None:
+    most = resource.getrlimit(which)[1]
+    if most != resource.RLIM_INFINITY:
+        soft, hard = min(soft, most), min(hard, most)
+    resource.setrlimit(which, (soft, hard))
+
+
+def _run(says: int, source: bytes, name: str, space: dict[str, object]) -> None:
+    try:
+        exec(compile(source, name, "exec"), space)
+    except BaseException as error:
+        _say(says, b"failed in the " + name.encode() + b": " + type(error).__name__.encode("ascii", "replace")[:40])
+        os._exit(0)
+
+
+def _say(says: int, message: bytes) -> None:
+    os.write(says, struct.pack("<I", len(message)) + message)
+
+
+def _hear(asked: int) -> bytes:
+    (size,) = struct.unpack("<I", _read(asked, 4))
+    return _read(asked, size)
+
+
+def _read(asked: int, size: int) -> bytes:
+    parts = b""
+    while len(parts) < size:
+        chunk = os.read(asked, size - len(parts))
+        if not chunk:
+            os._exit(3)
+        parts += chunk
+    return parts
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""What every task must do, as checks that a test of any task can run.
+
+    @pytest.mark.parametrize("check", CHECKS, ids=name_of)
+    def test_task(check): check("my-task")
+
+A check raises AssertionError, and DataError where the task's data is not at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
+
+from harness.errors import DataError, PluginError
+from harness.experience.answers import Prompt
+from harness.scoring.catalogue import called, scorer_of
+from harness.tasks.overlap import tokens
+from harness.tasks.registry import get_task, results_versions, source_of
+from harness.tasks.task import Style
+from harness.verification.verifier import Verifier
+
+DRAWN = 8
+"""Questions of a step; a task must have more."""
+
+
+def is_described(name: str) -> None:
+    """A first line, a title, limits, styles and an installed scorer."""
+    source, task = source_of(name), get_task(name)
+    assert (type(source).__doc__ or "").strip(), "its docstring's first line is its summary"
+    assert task.name == source.name == name
+    assert task.title.strip(), "a title for tables"
+    assert task.styles, "a style in which it is asked"
+    assert set(task.styles) <= set(get_args(Style)), f"styles: of {get_args(Style)}"
+    assert "few-shot" not in task.styles or task.examples, "few-shot needs worked examples"
+    assert task.k >= 1
+    assert task.max_new_tokens >= 1
+    scorer_of(task.scorer)
+
+
+def has_a_key(name: str) -> None:
+    """Versions of its code and its scorer's, and what tells its training questions from others."""
+    assert "unknown" not in results_versions(name).values()
+    if source_of(name).trains:
+        assert source_of(name).pool_digest() == source_of(name).pool_digest()
+
+
+def refuses_parts_that_it_has_not(name: str) -> None:
+    """`NAME.x` is an error and not the whole task."""
+    source_of(name)
+    try:
+        source_of(f"{name}.no-such-part")
+    except PluginError:
+        return
+    raise AssertionError("a part that there is not was accepted")
+
+
+def holds_out_the_same_questions(name: str) -> None:
+    """Distinct ids, texts, golds that its scorer can use; the same ones when asked again."""
+    task = get_task(name)
+    documents = task.documents(None, fetch=False)
+    assert documents == get_task(name).documents(None, fetch=False)
+    assert documents, "questions"
+    assert task.size in (None, len(documents))
+    _in_order(name, documents)
+
+
+def asks_in_every_style(name: str) -> None:
+    """The question stands in what a policy reads, whichever way it is asked, and asking twice is asking once."""
+    task = get_task(name)
+    for style in task.styles:
+        for prompt in task.documents(None, fetch=False)[:20]:
+            asked = task.render(prompt, style)
+            assert task.bare(prompt.text) in asked
+            again = task.render(Prompt(prompt.id, asked, prompt.gold), style)
+            assert style == "few-shot" or again == asked
+
+
+def is_scored(name: str) -> None:
+    """A perfect answerer is always right, one that says nothing never."""
+    task = get_task(name)
+    scorer = scorer_of(task.scorer)
+    golds = [prompt.gold for prompt in task.documents(None, fetch=False)[:60]]
+    perfect = [(gold, text) for gold in golds if (text := scorer.perfect(gold)) is not None]
+    with Verifier(workers=1) as verifier:
+        judge = verifier.by(called(task.scorer))
+        assert all(verdict.value == "right" for verdict in judge.verify(perfect))
+        assert all(verdict.value == "wrong" for verdict in judge.verify([(gold, "") for gold in golds]))
+
+
+def draws_by_the_seed_alone(name: str) -> None:
+    """A step's questions: distinct, in order, the same for the same seed, others for another."""
+    source = source_of(name)
+    if not source.trains:
+        return
+    first = source.draw(1, DRAWN)
+    assert len(first) == DRAWN
+    assert first == source_of(name).draw(1, DRAWN)
+    assert {p.id for p in first} != {p.id for p in source.draw(2, DRAWN)}
+    _in_order(name, first)
+
+
+def never_trains_on_what_it_holds_out(name: str) -> None:
+    """Texts, white space and punctuation aside."""
+    source, task = source_of(name), get_task(name)
+    if not source.trains:
+        return
+    held_out = {"".join(tokens(task.bare(p.text))) for p in task.documents(None, fetch=False)}
+    drawn = {"".join(tokens(task.bare(p.text))) for seed in range(20) for p in source.draw(seed, DRAWN)}
+    assert not held_out & drawn
+
+
+def keeps_tuning_apart(name: str) -> None:
+    """The parts `tuning` and `final` have no question in common, where it has parts."""
+    source = source_of(name)
+    if not source.trains:
+        return
+    try:
+        tuning, final = (
+            {p.text for seed in range(10) for p in source.draw(seed, DRAWN, part=part)} for part in ("tuning", "final")
+        )
+    except DataError:
+        return
+    assert not tuning & final
+
+
+def _in_order(name: str, prompts: list[Prompt]) -> None:
+    scorer = scorer_of(get_task(name).scorer)
+    assert len({prompt.id for prompt in prompts}) == len(prompts), "an id stands twice"
+    for prompt in prompts:
+        assert prompt.text.strip(), f"{prompt.id}: no question"
+        assert not scorer.fault(prompt.gold), f"{prompt.id}: {scorer.fault(prompt.gold)}"
+
+
+DESCRIBED: tuple[Callable[[str], None], ...] = (is_described, has_a_key, refuses_parts_that_it_has_not)
+"""These need no data."""
+CHECKS: tuple[Callable[[str], None], ...] = (
+    *DESCRIBED,
+    holds_out_the_same_questions,
+    asks_in_every_style,
+    is_scored,
+    draws_by_the_seed_alone,
+    never_trains_on_what_it_holds_out,
+    keeps_tuning_apart,
+)
+
+
+def name_of(check: Callable[[str], None]) -> str:
+    """For pytest's `ids`."""
+    return check.__name__

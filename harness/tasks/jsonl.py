@@ -1,0 +1,255 @@
+"""A JSONL file as a task: a question and its answer a line (docs/tasks.md). The file is anyone's: whatever is wrong with it is said
+in one line that names the place."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+
+from harness.errors import DataError
+from harness.experience.answers import Prompt
+from harness.reading import read_bytes
+from harness.scoring.catalogue import scorer_of
+from harness.suite.schema import FileTask
+from harness.tasks.overlap import Overlap, find_overlaps, tokens
+from harness.tasks.source import TaskSource, TrainingPool
+from harness.tasks.task import STEP_BY_STEP, Task
+
+MAX_BYTES = 64 << 20
+MAX_LINE = 1 << 20
+MAX_ROWS = 200_000
+BOXED = "Put your final answer within \\boxed{}."
+INSTRUCTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("math", "math_verify_plain", "qwen_grader"), STEP_BY_STEP),
+        "choice": "Think step by step, and put the letter of the right option within \\boxed{}.",
+        "python": "Answer with a Python program in a ```python block.",
+    }
+)
+"""By scorer; `BOXED` for all others."""
+Side = Literal["train", "test", "both"]
+Text = Annotated[str, msgspec.Meta(max_length=32_768)]
+Gold = Annotated[str, msgspec.Meta(max_length=65_536)]
+Option = Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
+
+
+class Line(msgspec.Struct, frozen=True):
+    """What a line may hold; other fields are left alone. prompt or question, answer or gold; `tests` for programs."""
+
+    prompt: Text | None = None
+    question: Text | None = None
+    answer: Gold | int | float | bool | None = None
+    gold: Gold | int | float | bool | None = None
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=200)] | int | None = None
+    split: Literal["train", "test"] | None = None
+    choices: Annotated[list[Option], msgspec.Meta(min_length=2, max_length=26)] | None = None
+    tests: Gold | Annotated[list[Gold], msgspec.Meta(max_length=1_000)] | None = None
+
+
+class Question(NamedTuple):
+    """A line that is in order. split: None where the line does not say."""
+
+    prompt: Prompt
+    split: Literal["train", "test"] | None
+
+
+def pinned(task: FileTask, folder: Path | None = None) -> FileTask:
+    """The task with its file's absolute path and SHA-256, every line checked; a relative path starts at `folder`, else here.
+
+    Raises DataError with the file's line, PluginError for an unknown scorer.
+    """
+    path = Path(task.file).expanduser()
+    if not path.is_absolute() and folder is not None and (folder / path).is_file():
+        path = folder / path
+    path = path.resolve()
+    scorer_of(task.scorer)
+    if task.sha256 is not None and not path.is_file():
+        return task  # of results that were made elsewhere
+    digest = task.sha256 or hashlib.sha256(_content(path)).hexdigest()
+    questions(path, digest, task.scorer)
+    return task.model_copy(update={"file": str(path), "sha256": digest})
+
+
+@lru_cache(maxsize=8)
+def questions(path: Path, sha256: str, scorer: str) -> tuple[Question, ...]:
+    """All questions of the file, in its order. Raises DataError naming the line, also where the content is another."""
+    data = _content(path)
+    if (found := hashlib.sha256(data).hexdigest()) != sha256:
+        raise DataError(f"{path}: has SHA-256 {found[:12]}..., expected {sha256[:12]}...; its content was altered")
+    judge = scorer_of(scorer)
+    rows: dict[str, tuple[int, Question]] = {}
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        if not line.strip():
+            continue
+        at = f"{path}:{number}"
+        if len(line) > MAX_LINE:
+            raise DataError(f"{at}: a line of {len(line):,} bytes; at most {MAX_LINE:,}")
+        try:
+            read = msgspec.json.decode(line, type=Line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise DataError(f"{at}: {error}") from None
+        try:
+            question = _question(read, number, scorer)
+        except ValueError as error:
+            raise DataError(f"{at}: {error}") from None
+        if fault := judge.fault(question.prompt.gold):
+            raise DataError(f"{at}: {fault}, which the scorer {scorer} needs")
+        if (before := rows.get(question.prompt.id)) is not None:
+            raise DataError(f"{at}: the id {question.prompt.id!r:.80} is that of line {before[0]}")
+        rows[question.prompt.id] = number, question
+        if len(rows) > MAX_ROWS:
+            raise DataError(f"{at}: more than {MAX_ROWS:,} questions")
+    if not rows:
+        raise DataError(f"{path}: holds no question")
+    return tuple(question for _, question in rows.values())
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_bytes(path, MAX_BYTES)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+
+
+def _question(line: Line, number: int, scorer: str) -> Question:
+    """Raises ValueError."""
+    text = _one(line.prompt, line.question, "prompt", "question")
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError("there is no question (`prompt` or `question`)")
+    answer = _one(line.answer, line.gold, "answer", "gold")
+    if scorer == "python":
+        tests = line.tests if line.tests is not None else answer
+        gold = "\n".join(tests) if isinstance(tests, list) else tests if isinstance(tests, str) else ""
+        if not gold.strip():
+            raise ValueError("there are no `tests`")
+        if len(gold) > 65_536:
+            raise ValueError("tests of more than 65,536 characters")
+    elif answer is None:
+        raise ValueError("there is no `answer`")
+    else:
+        gold = str(answer)
+    if line.choices:
+        gold = _letter(gold, line.choices)
+        text += "\n\n" + "\n".join(f"{chr(65 + i)}. {option}" for i, option in enumerate(line.choices))
+    return Question(Prompt(str(line.id if line.id is not None else number), text, gold), line.split)
+
+
+def _one(first: object, second: object, *names: str) -> object:
+    if first is not None and second is not None and first != second:
+        raise ValueError(f"`{names[0]}` and `{names[1]}` say different things")
+    return first if first is not None else second
+
+
+def _letter(gold: str, options: list[str]) -> str:
+    """The letter of the right option, which the file gives as a letter or as the option's text."""
+    letters = [chr(65 + i) for i in range(len(options))]
+    meant = {letter for letter, option in zip(letters, options, strict=True) if option.strip() == gold.strip()}
+    if gold.strip().upper() in letters:
+        meant.add(gold.strip().upper())
+    if len(meant) != 1:
+        raise ValueError(
+            f"the answer {gold!r:.80} is {'more than one' if meant else 'none'} of the {len(options)} choices"
+        )
+    return meant.pop()
+
+
+@dataclass(frozen=True, eq=False)
+class _Sides:
+    train: tuple[Prompt, ...]
+    test: tuple[Prompt, ...]
+    undecided: bool
+
+
+class Jsonl(TaskSource):
+    """A JSONL file"""
+
+    trains = True
+
+    def __init__(self, task: FileTask) -> None:
+        self.task = task if task.sha256 is not None else pinned(task)
+        super().__init__(task.name)
+
+    def check_name(self) -> None:
+        """A file's name may hold dots."""
+
+    def evaluation(self) -> Task:
+        task = self.task
+
+        def documents(data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
+            found = list(self._sides().test)
+            if not found:
+                raise DataError(f"{task.file}: holds no question for evaluation (`split: test`, or `held_out`)")
+            return found
+
+        return Task(
+            name=self.name,
+            title=Path(task.file).name,
+            documents=documents,
+            styles=("zero-shot", "raw"),
+            max_new_tokens=task.max_new_tokens,
+            source=task.file,
+            size=self._size(),
+            checksum=task.sha256,
+            instruction=task.instruction if task.instruction is not None else INSTRUCTIONS.get(task.scorer, BOXED),
+            scorer=task.scorer,
+        )
+
+    def pool(self, min_level: int | None = None, data_dir: Path | None = None) -> TrainingPool:
+        if min_level is not None:
+            raise DataError(f"{self.name} has no levels; leave min_level out")
+        sides, task = self._sides(), self.evaluation()
+        overlaps = [o for o in self._repeated(sides) if o.kind == "exact"]
+        dropped = {overlap.training for overlap in overlaps}
+        kept = tuple(replace(p, text=task.render(p, task.styles[0])) for p in sides.train if p.id not in dropped)
+        return TrainingPool(self.name, kept, tuple(overlaps))
+
+    def pool_digest(self) -> str:
+        return self.task.sha256 or ""
+
+    def remarks(self) -> list[str]:
+        sides = self._sides()
+        if sides.undecided:
+            return [f"{self.task.file}: {len(sides.train):,} questions"]
+        found = self._repeated(sides)
+        exact, near = (sum(overlap.kind == kind for overlap in found) for kind in ("exact", "near"))
+        said = f"{self.task.file}: {len(sides.train):,} questions for training, {len(sides.test):,} held out"
+        said += f"; {exact:,} of the former are left out, since they repeat one of the latter" if exact else ""
+        return [said + (f"; {near:,} nearly do (a few words differ)" if near else "")]
+
+    def _size(self) -> int | None:
+        try:
+            return len(self._sides().test)
+        except DataError:
+            return None
+
+    def _sides(self) -> _Sides:
+        assert self.task.sha256 is not None
+        every = questions(Path(self.task.file), self.task.sha256, self.task.scorer)
+        side = {q.prompt.id: self._side(q) for q in every}
+        return _Sides(
+            tuple(q.prompt for q in every if side[q.prompt.id] != "test"),
+            tuple(q.prompt for q in every if side[q.prompt.id] != "train"),
+            "both" in side.values(),
+        )
+
+    def _side(self, question: Question) -> Side:
+        """By the line's own word, else by its text: the same in every lab, and the same for a question that stands twice."""
+        if question.split is not None:
+            return question.split
+        if not self.task.held_out:
+            return "both"
+        drawn = hashlib.blake2b("".join(tokens(question.prompt.text)).encode(), digest_size=8).digest()
+        return "test" if int.from_bytes(drawn) / 2**64 < self.task.held_out else "train"
+
+    def _repeated(self, sides: _Sides) -> list[Overlap]:
+        """Training questions that repeat held-out ones of the same file."""
+        if sides.undecided:
+            return []
+        return find_overlaps(((p.id, p.text) for p in sides.train), ((self.name, p.id, p.text) for p in sides.test))

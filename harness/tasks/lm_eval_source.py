@@ -1,0 +1,158 @@
+"""`lm_eval:NAME`: one of lm-eval's own generative tasks, with its own prompts, filters and metric (docs/tasks.md)."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.errors import DataError, PluginError
+from harness.experience.answers import Prompt
+from harness.tasks.source import TaskSource
+from harness.tasks.task import Task
+from harness.verification.verdict import Verdict
+
+PREFIX = "lm_eval:"
+VARIABLE = "HARNESS_LM_EVAL_TASKS"
+"""Folders of task YAMLs beside lm-eval's own. They may run Python: only their user can name them, no suite."""
+LENGTH = 256
+"""Tokens of the longest answer where the task does not say: lm-eval's own default."""
+_KEPT = 512
+
+
+class LmEvalTask(TaskSource):
+    """A generative task of lm-eval's, by its own filters and metric"""
+
+    def check_name(self) -> None:
+        """Raises PluginError for a task that lm-eval has not, or that is none to generate for."""
+        self._config = _config_of(self.name.removeprefix(PREFIX))
+
+    def evaluation(self) -> Task:
+        name = self.name.removeprefix(PREFIX)
+        settings = self._config.get("generation_kwargs") or {}
+        until = settings.get("until") or ["\n\n"]
+        until = (until,) if isinstance(until, str) else tuple(map(str, until))
+
+        def documents(data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
+            if not fetch:
+                raise DataError(f"{self.name}: lm-eval loads it when it is run")
+            return _prompts(name)
+
+        return Task(
+            name=self.name,
+            title=f"{name} of lm-eval",
+            documents=documents,
+            styles=("raw",),
+            max_new_tokens=int(settings.get("max_gen_toks") or settings.get("max_tokens") or LENGTH),
+            source=str(self._config.get("dataset_path") or "lm-eval"),
+            scorer="lm_eval",
+            until=until,
+            judge=_judge(name),
+        )
+
+    def results_versions(self) -> dict[str, str]:
+        """lm-eval's version, and the task's own settings."""
+        said = msgspec.json.encode(self._config, enc_hook=str, order="sorted")
+        digest = hashlib.blake2b(said, digest_size=8).hexdigest()
+        return {self.name: f"lm-eval {version('lm_eval')}, task {digest}"}
+
+
+def _folders() -> tuple[str, ...]:
+    return tuple(folder for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder)
+
+
+@lru_cache(maxsize=16)
+def _manager(folders: tuple[str, ...]) -> Any:
+    """Of the tasks in these folders; lm-eval's own, which are many and take seconds to list, where there are none."""
+    from lm_eval.tasks import TaskManager
+
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    return TaskManager(include_path=list(folders) or None, include_defaults=not folders)
+
+
+def _manager_of(name: str) -> Any:
+    folders = _folders()
+    return _manager(folders if folders and name in _manager(folders).task_index else ())
+
+
+def _config_of(name: str) -> dict[str, Any]:
+    entries = _manager_of(name).task_index
+    called = f"task {PREFIX}{name}"
+    if name not in entries:
+        near = difflib.get_close_matches(
+            name, [*entries, *(_manager(_folders()).task_index if _folders() else ())], n=1
+        )
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        raise PluginError(f"unknown {called}: lm-eval {version('lm_eval')} has no such task{meant}")
+    entry = entries[name]
+    if entry.kind.name != "TASK":
+        raise PluginError(f"{called}: a {entry.kind.name.lower().replace('_', ' ')} of lm-eval's; name one task")
+    config = dict(entry.cfg or {})
+    kind = config.get("output_type", "generate_until")
+    if kind != "generate_until":
+        raise PluginError(
+            f"{called}: asks for {kind}; only tasks that generate an answer (generate_until) can be named"
+        )
+    return config
+
+
+@lru_cache(maxsize=8)
+def _built(name: str, folders: tuple[str, ...]) -> Any:
+    """lm-eval's own task with its data. Raises DataError."""
+    try:
+        (task,) = _manager_of(name).load([name])["tasks"].values()
+    except Exception as error:  # of lm-eval, of datasets, of a YAML's own Python
+        raise DataError(
+            f"{PREFIX}{name} does not load: {type(error).__name__}: {str(error).splitlines()[0]:.200}"
+        ) from error
+    metrics = dict(task.higher_is_better())
+    first = next(iter(metrics), None)
+    if first is None or not metrics[first]:
+        raise DataError(f"{PREFIX}{name}: its metric {first} does not say which answers are right")
+    task.set_fewshot_seed(1234)
+    return task
+
+
+def _prompts(name: str) -> list[Prompt]:
+    task = _built(name, _folders())
+    found = []
+    for place, doc in enumerate(task.eval_docs):
+        text = task.fewshot_context(doc, int(task.config.num_fewshot or 0), gen_prefix=task.doc_to_prefix(doc))
+        if not isinstance(text, str):
+            raise DataError(f"{PREFIX}{name}: asks for more than a text")
+        found.append(Prompt(str(place), text, str(task.doc_to_target(doc))))
+    return found
+
+
+def _judge(name: str) -> Callable[[Sequence[tuple[Prompt, str]]], list[Verdict]]:
+    def judge(answers: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
+        task = _built(name, _folders())
+        return [_verdict(task, prompt, text) for prompt, text in answers]
+
+    return judge
+
+
+def _verdict(task: Any, prompt: Prompt, text: str) -> Verdict:
+    """By the task's first filter and first metric."""
+    from lm_eval.api.instance import Instance
+
+    doc = task.eval_docs[int(prompt.id)]
+    instance = Instance("generate_until", doc, (prompt.text, {}), 0, metadata=(task.config.task, int(prompt.id), 1))
+    instance.resps = [text]
+    try:
+        chosen = task._filters[0]
+        chosen.apply([instance])
+        said = instance.filtered_resps[chosen.name]
+        value = next(iter(task.process_results(doc, [said]).values()))
+        right = float(value) >= 1.0
+    except Exception as error:  # of a filter or a metric: no answer's fault
+        return Verdict("invalid", f"crash: {type(error).__name__}")
+    return Verdict("right" if right else "wrong", "", str(said)[:_KEPT])

@@ -1,0 +1,140 @@
+"""lm-eval's own tasks by name: their prompts, filters and metric decide, on local data and without a network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.engines.embedded.engine import EmbeddedEngine
+from harness.errors import DataError, PluginError, SuiteError
+from harness.evaluation.engine_lm import EngineLM
+from harness.evaluation.run import evaluate
+from harness.session.suite.prepare import prepare
+from harness.tasks import lm_eval_source
+from harness.tasks.registry import get_task, results_versions, training_source
+from harness.verification.verifier import Verifier
+
+YAML = """
+task: {name}
+dataset_path: json
+dataset_kwargs:
+  data_files: {{test: {data}}}
+output_type: {kind}
+test_split: test
+doc_to_text: "Q: {{{{question}}}}\\nA:"
+doc_to_target: "{{{{answer}}}}"
+generation_kwargs: {{until: ["\\n"], max_gen_toks: 12, do_sample: false}}
+filter_list:
+  - name: strict
+    filter: [{{function: regex, regex_pattern: "is (\\\\d+)"}}, {{function: take_first}}]
+  - name: flexible
+    filter: [{{function: regex, regex_pattern: "(\\\\d+)"}}, {{function: take_first}}]
+metric_list:
+  - {{metric: exact_match, aggregation: mean, higher_is_better: {higher}}}
+metadata: {{version: 1.0}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    data = tmp_path / "sums.json"
+    data.write_text("".join(json.dumps({"question": f"{i}+2", "answer": str(i + 2)}) + "\n" for i in range(4)))
+    for name, kind, higher in (
+        ("tiny_sums", "generate_until", "true"),
+        ("tiny_choice", "multiple_choice", "true"),
+        ("tiny_distance", "generate_until", "false"),
+    ):
+        (tmp_path / f"{name}.yaml").write_text(YAML.format(name=name, data=data, kind=kind, higher=higher))
+    (tmp_path / "group.yaml").write_text("group: tiny_group\ntask: [tiny_sums]\n")
+    monkeypatch.setenv(lm_eval_source.VARIABLE, str(tmp_path))
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    lm_eval_source._built.cache_clear()
+    return tmp_path
+
+
+def test_its_own_prompt_filter_and_metric_decide() -> None:
+    task = get_task("lm_eval:tiny_sums")
+    documents = task.documents(None)
+    assert [(p.id, p.text, p.gold) for p in documents[:2]] == [("0", "Q: 0+2\nA:", "2"), ("1", "Q: 1+2\nA:", "3")]
+    assert task.render(documents[0], "raw") == documents[0].text
+    assert (task.stop("raw"), task.max_new_tokens) == (("\n",), 12)
+    assert task.judge is not None
+    said = task.judge(
+        [(documents[0], "it is 2"), (documents[0], "2"), (documents[1], "it is 2"), (documents[1], "is 3")]
+    )
+    assert [v.value for v in said] == ["right", "wrong", "wrong", "right"]
+    assert said[3].extracted == "3"
+
+
+def test_it_runs_as_any_other_task(checkpoint: Path, verifier: Verifier) -> None:
+    engine = EmbeddedEngine("tiny", checkpoint)
+    found = evaluate(
+        EngineLM(engine), [get_task("lm_eval:tiny_sums")], verifier=verifier, metrics=["greedy", "avg@2"], limit=3
+    )
+    assert {s.task for s in found.samples} == {"lm_eval:tiny_sums"}
+    assert len(found.samples) == 3 + 6
+    assert found.metric("lm_eval:tiny_sums", "avg@2").documents == 3
+    assert all(s.prompt.endswith("\nA:") and s.tokens <= 12 for s in found.samples)
+    assert not [s for s in found.samples if "\n" in s.text]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("tiny_sum", "has no such task; did you mean 'tiny_sums'?"),
+        ("tiny_choice", "asks for multiple_choice; only tasks that generate an answer"),
+        ("tiny_group", "a group of lm-eval's; name one task"),
+        ("hellaswag", "asks for multiple_choice"),
+    ],
+)
+def test_others_are_refused_in_one_line(name: str, words: str) -> None:
+    with pytest.raises(PluginError) as caught:
+        get_task(f"lm_eval:{name}")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_metric_that_says_no_right_and_data_that_is_not_there(folder: Path) -> None:
+    with pytest.raises(DataError, match="does not say which answers are right"):
+        get_task("lm_eval:tiny_distance").documents(None)
+    (folder / "sums.json").unlink()
+    with pytest.raises(DataError, match="does not load") as caught:
+        get_task("lm_eval:tiny_sums").documents(None)
+    assert "\n" not in str(caught.value)
+
+
+def test_shipped_with_lm_eval_and_not_to_train_on() -> None:
+    task = get_task("lm_eval:gsm8k_cot")
+    assert (task.source, task.max_new_tokens) == ("openai/gsm8k", 256)
+    assert "Q:" in task.stop("raw")
+    with pytest.raises(PluginError, match="unknown training task"):
+        training_source("lm_eval:gsm8k_cot")
+
+
+SUITE = """
+groups: [{name: one, policies: [{name: a, model: micro/llama}]}]
+regimes: [independent]
+seeds: [1]
+evaluation: {tasks: [TASKS], k: 1, limit: 4}
+"""
+
+
+def test_in_a_suite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = folder / "s.yaml"
+    file.write_text(SUITE.replace("TASKS", "micro, 'lm_eval:tiny_sums'"))
+    cell = prepare(str(file), folder / "r").cells[0]
+    (said,) = results_versions("lm_eval:tiny_sums").values()
+    assert cell.identity.versions["lm_eval:tiny_sums"] == said
+    (folder / "other").mkdir()
+    yaml = (folder / "tiny_sums.yaml").read_text()
+    (folder / "other" / "tiny_sums.yaml").write_text(yaml.replace("max_gen_toks: 12", "max_gen_toks: 13"))
+    monkeypatch.setenv(lm_eval_source.VARIABLE, str(folder / "other"))
+    assert prepare(str(file), folder / "r").cells[0].key != cell.key
+    file.write_text(SUITE.replace("TASKS", "'lm_eval:tiny_sums'"))
+    with pytest.raises(SuiteError, match="gives no learning curve"):
+        prepare(str(file), folder / "r")
+    file.write_text(SUITE.replace("TASKS", "micro, 'lm_eval:tiny_sum'"))
+    with pytest.raises(SuiteError, match=r"evaluation.tasks\[1\]: unknown task lm_eval:tiny_sum"):
+        prepare(str(file), folder / "r")

@@ -1,0 +1,249 @@
+"""A JSONL file as a task: every fault names its line, a key follows the content, and nothing is trained on that is evaluated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.errors import DataError, PluginError, SuiteError
+from harness.session.suite.preflight import preflight
+from harness.session.suite.prepare import prepare
+from harness.suite.schema import FileTask, Training
+from harness.tasks import jsonl
+from harness.tasks.registry import get_task, named, source_of
+from harness.tasks.training import draw, pool_digest
+
+WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+ROWS = [{"question": f"{a} plus {b} is", "answer": i + j + 2} for i, a in enumerate(WORDS) for j, b in enumerate(WORDS)]
+SUITE = """
+groups:
+  - name: pair
+    policies:
+      - {name: a, model: micro/llama, style: raw}
+      - {name: b, model: micro/qwen, style: raw}
+regimes: [independent]
+seeds: [1]
+training: {steps: 1, prompts: 8, task: TRAINED}
+evaluation: {tasks: [EVALUATED], k: 1}
+"""
+FILE = "{file: my.jsonl, scorer: exact, held_out: 0.2}"
+
+
+def write(folder: Path, rows: object = ROWS, name: str = "my.jsonl") -> Path:
+    file = folder / name
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))  # type: ignore[attr-defined]
+    return file
+
+
+def suite(folder: Path, trained: str = FILE, evaluated: str = FILE) -> Path:
+    file = folder / "s.yaml"
+    file.write_text(SUITE.replace("TRAINED", trained).replace("EVALUATED", evaluated))
+    return file
+
+
+def task_of(file: Path, scorer: str = "exact", **more: object) -> FileTask:
+    return jsonl.pinned(FileTask(file=str(file), scorer=scorer, **more))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"{", "Input data was truncated"),
+        (b"[1]", "Expected `object`, got `array`"),
+        (b'{"answer": "1"}', "there is no question"),
+        (b'{"question": " ", "answer": "1"}', "there is no question"),
+        (b'{"question": "a"}', "there is no `answer`"),
+        (b'{"question": "a", "answer": " "}', "the answer is empty"),
+        (b'{"question": "a", "prompt": "b", "answer": "1"}', "`prompt` and `question` say different things"),
+        (b'{"question": "a", "answer": {"x": 1}}', "Expected"),
+        (b'{"question": "a", "answer": "1", "split": "dev"}', "Invalid enum value 'dev'"),
+        (b'{"question": "a", "answer": "1", "id": "1"}', "the id '1' is that of line 1"),
+        (b'{"question": "\xff", "answer": "1"}', "invalid"),
+        (b'{"question": "\\ud800", "answer": "1"}', "urrogate"),
+        (b'{"question": "' + b"a" * 40_000 + b'", "answer": "1"}', "length <= 32768"),
+        (b'{"question": "a", "x": "' + b"a" * (1 << 20) + b'"}', "at most 1,048,576"),
+        (b'{"question": "a", "x": ' + b"[" * 100_000, "ecursion"),
+        (b'{"question": "a", "answer": "E", "choices": ["x", "y"]}', "none of the 2 choices"),
+        (b'{"question": "a", "answer": "A", "choices": ["x", "A"]}', "more than one of the 2 choices"),
+        (b'{"question": "a", "answer": "A", "choices": ["x"]}', "length >= 2"),
+    ],
+)
+def test_every_fault_is_said_with_its_line(tmp_path: Path, line: bytes, words: str) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_bytes(b'{"question": "good", "answer": 1}\n\n' + line + b"\n")
+    with pytest.raises(DataError) as caught:
+        task_of(file)
+    said = str(caught.value)
+    assert said.startswith(f"{file}:3: ")
+    assert words.lower() in said.lower()
+    assert "\n" not in said
+    assert caught.value.exit_code == 2
+    assert len(said) < 400
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    for path, words in {
+        tmp_path / "no.jsonl": "No such file",
+        tmp_path: "is a directory",
+        Path("/dev/zero"): "not a regular",
+    }.items():
+        with pytest.raises(DataError, match=words):
+            task_of(path)
+    (tmp_path / "empty.jsonl").write_text("\n \n")
+    with pytest.raises(DataError, match="holds no question"):
+        task_of(tmp_path / "empty.jsonl")
+    with pytest.raises(PluginError, match="unknown scorer"):
+        task_of(write(tmp_path), "exakt")
+
+
+def test_scorers_need_their_own_fields(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r":1: there are no `tests`"):
+        task_of(write(tmp_path, [{"question": "f", "answer": 1}]), "python")
+    with pytest.raises(DataError, match=r":1: the tests are no Python"):
+        task_of(write(tmp_path, [{"question": "f", "tests": "assert ("}]), "python")
+    with pytest.raises(DataError, match=r":1: the answer is no letter from A to Z"):
+        task_of(write(tmp_path, [{"question": "f", "answer": "Paris"}]), "choice")
+    rows = [{"question": "Capital?", "choices": ["Rome", "Paris"], "answer": "Paris"}]
+    (prompt,) = get_task(task_of(write(tmp_path, rows), "choice")).documents(None)
+    assert (prompt.text, prompt.gold) == ("Capital?\n\nA. Rome\nB. Paris", "B")
+    rows = [{"prompt": "Square.", "tests": ["assert f(2) == 4", "assert f(3) == 9"]}]
+    (prompt,) = get_task(task_of(write(tmp_path, rows), "python")).documents(None)
+    assert prompt.gold == "assert f(2) == 4\nassert f(3) == 9"
+
+
+def test_questions_are_held_out_by_their_text_alone(tmp_path: Path) -> None:
+    task = task_of(write(tmp_path), held_out=0.2)
+    shuffled = task_of(write(tmp_path, ROWS[::-1], "other.jsonl"), held_out=0.2)
+    asked, again = ({p.text for p in get_task(t).documents(None)} for t in (task, shuffled))
+    assert asked == again
+    assert 10 < len(asked) < 32
+    trained = {p.text.partition("\n")[0] for p in source_of(task).pool().prompts}
+    assert not asked & trained
+    assert asked | trained == {str(row["question"]) for row in ROWS}
+    assert draw(task, 3, 8) == draw(task, 3, 8)
+    with pytest.raises(DataError, match="no levels"):
+        draw(task, 3, 8, min_level=2)
+
+
+def test_a_split_that_repeats_itself_is_left_out_of_training(tmp_path: Path) -> None:
+    rows = [
+        {"question": "What is 2 + 2?", "answer": 4, "split": "test"},
+        {"question": "what is $2+2$ ", "answer": 4, "split": "train"},
+        {"question": "What is the capital of France, the country?", "answer": "Paris", "split": "train"},
+    ]
+    source = source_of(task_of(write(tmp_path, rows)))
+    assert [p.id for p in source.pool().prompts] == ["3"]
+    assert [o.training for o in source.pool().overlaps] == ["2"]
+    assert "2 questions for training, 1 held out; 1 of the former are left out" in source.remarks()[0]
+
+
+def test_the_key_follows_the_content_and_not_the_place(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    write(tmp_path), write(tmp_path / "b")
+    key = lambda folder, **words: prepare(str(suite(folder, **words)), tmp_path / "r").cells[0].key  # noqa: E731
+    first = key(tmp_path)
+    assert key(tmp_path / "b") == first
+    assert prepare(str(suite(tmp_path / "b")), tmp_path / "r").bases[0].key == prepare(
+        str(suite(tmp_path)), tmp_path / "r"
+    ).bases[0].key  # fmt: skip
+    assert (
+        key(tmp_path, trained=FILE.replace("exact", "choice").replace("my.", "c.")) != first
+        if _choices(tmp_path)
+        else True
+    )
+    write(tmp_path, [*ROWS, {"question": "eleven plus one is", "answer": 12}])
+    assert key(tmp_path) != first
+
+
+def _choices(folder: Path) -> bool:
+    rows = [{"question": f"{row['question']}?", "choices": ["x", "y"], "answer": "A"} for row in ROWS]
+    return write(folder, rows, "c.jsonl").is_file()
+
+
+def test_the_key_follows_the_scorer_and_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.scoring import catalogue
+
+    write(tmp_path)
+    file = str(suite(tmp_path))
+    cell = prepare(file, tmp_path / "r").cells[0]
+    assert cell.identity.versions["scoring"] == "1"
+    assert "scoring" not in prepare("smoke", tmp_path / "r").cells[0].identity.versions
+    plain = suite(tmp_path, *[FILE.replace("exact", "math")] * 2)
+    assert prepare(str(plain), tmp_path / "r").cells[0].key != cell.key
+    suite(tmp_path)
+    before = type(catalogue.DOOR).results_version
+    raised = lambda door, name: ("scoring", "2") if name == "exact" else before(door, name)  # noqa: E731
+    monkeypatch.setattr(type(catalogue.DOOR), "results_version", raised)
+    later = prepare(file, tmp_path / "r")
+    assert later.cells[0].key != cell.key
+    assert {b.key for b in later.bases} != {b.key for b in prepare("smoke", tmp_path / "r").bases}
+
+
+def test_a_file_that_is_altered_after_the_plan_is_refused(tmp_path: Path) -> None:
+    write(tmp_path)
+    cell = prepare(str(suite(tmp_path)), tmp_path / "r").cells[0]
+    write(tmp_path, ROWS[:-1])
+    jsonl.questions.cache_clear()  # as in a worker
+    with pytest.raises(DataError, match="its content was altered"):
+        draw(Training.model_validate(cell.training.model_dump(mode="json")).task, 1, 2)
+    assert pool_digest(cell.training.task) == cell.identity.pool
+
+
+def test_training_on_what_is_evaluated_is_refused(tmp_path: Path) -> None:
+    write(tmp_path)
+    same = "{file: my.jsonl, scorer: exact}"
+    prepared = prepare(str(suite(tmp_path, same, same)), tmp_path / "r")
+    with pytest.raises(
+        SuiteError, match=r"evaluation.tasks\[0\]: 100 of the 100 training questions of my .* `held_out: 0.2`"
+    ):
+        preflight(prepared, run=False)
+    write(tmp_path, [{"question": row["question"].upper(), "answer": 0} for row in ROWS[:3]], "other.jsonl")
+    other = "{file: other.jsonl, scorer: exact}"
+    with pytest.raises(SuiteError, match="3 of the 100"):
+        preflight(prepare(str(suite(tmp_path, same, other)), tmp_path / "r"), run=False)
+    remarks = preflight(prepare(str(suite(tmp_path)), tmp_path / "r"), run=False)
+    assert any("questions for training, " in remark and "held out" in remark for remark in remarks)
+    short = suite(tmp_path)
+    short.write_text(short.read_text().replace("prompts: 8", "prompts: 99"))
+    with pytest.raises(SuiteError, match=r"training.prompts: 99 prompts a step asked for; the pool of my holds"):
+        preflight(prepare(str(short), tmp_path / "r"), run=False)
+
+
+@pytest.mark.parametrize(
+    ("trained", "words"),
+    [
+        ("{file: my.jsonl, scorer: exakt}", "training.task.scorer: unknown scorer 'exakt'; did you mean 'exact'"),
+        ("{file: my.jsonl, scorers: exact}", "training.task.scorers: unknown key; did you mean 'scorer'"),
+        ("{scorer: exact}", "training.task.file: Field required"),
+        ("{file: gone.jsonl}", "gone.jsonl: No such file"),
+        ("{file: my.jsonl, sha256: '00'}", "training.task.sha256: "),
+        ("7", "training.task: "),
+        ("my.jsonl", "unknown training task 'my.jsonl'"),
+        ("{file: /etc/passwd}", "lies outside the folders that a suite may name"),
+    ],
+)
+def test_suites_are_refused_in_one_line(tmp_path: Path, trained: str, words: str) -> None:
+    write(tmp_path)
+    with pytest.raises((SuiteError, DataError)) as caught:
+        prepare(str(suite(tmp_path, trained, "micro")), tmp_path / "r")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    write(tmp_path)
+    with pytest.raises(SuiteError, match="the task 'my' stands twice"):
+        prepare(str(suite(tmp_path, "micro", f"{FILE}, {FILE}")), tmp_path / "r")
+
+
+def test_on_a_command_line(tmp_path: Path) -> None:
+    file = write(tmp_path)
+    task = named(f"{file}:exact")
+    assert isinstance(task, FileTask)
+    assert (task.name, task.scorer) == ("my", "exact")
+    assert named("math500") == "math500"
+    assert isinstance(named(str(file)), FileTask)
+    with pytest.raises(DataError, match="No such file"):
+        named("gone.jsonl")
