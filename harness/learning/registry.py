@@ -18,12 +18,51 @@ from harness.plugins import Door
 from harness.suite.schema import Suite, Variant
 from harness.suite.space import Space, as_dict, spaces_of
 
+__all__ = [
+    "DOOR",
+    "RegimeInfo",
+    "build",
+    "check_declaration",
+    "check_options",
+    "installed",
+    "listing",
+    "load",
+    "option_name",
+    "remarks",
+    "resolved",
+    "spaces",
+    "validate",
+]
+
 DOOR: Door[Regime] = Door("harness.regimes", "regime", Regime)
+"""Where regimes plug in."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegimeInfo:
-    """One installed regime, or the reason why it does not load."""
+    """One installed regime, or the reason why it does not load.
+
+    Attributes
+    ----------
+    name
+        In suites.
+    origin
+        Package, version and place.
+    summary
+        First line of the docstring.
+    shares
+        Names of record types.
+    needs
+        With the default options.
+    options
+        Defaults by option.
+    spaces
+        What tuning may try, by option.
+    old_logprobs
+        As declared.
+    error
+        Why it does not load; empty where it does.
+    """
 
     name: str
     origin: str
@@ -42,7 +81,13 @@ def installed() -> dict[str, EntryPoint]:
 
 
 def load(name: str) -> type[Regime]:
-    """The regime's class. Raises PluginError with the nearest name, or with the import's own error."""
+    """The regime's class.
+
+    Raises
+    ------
+    PluginError
+        With the nearest name, or with the import's own error; or its Options is no dataclass.
+    """
     regime = DOOR.load(name)
     if not dataclasses.is_dataclass(regime.Options):
         raise PluginError(f"regime {name!r} ({regime.__module__}:{regime.__name__}): Options is not a dataclass")
@@ -50,7 +95,20 @@ def load(name: str) -> type[Regime]:
 
 
 def build(name: str, options: Mapping[str, Any]) -> Regime:
-    """An instance with validated options, and with needs that its shares can meet. Raises PluginError."""
+    """An instance with validated options, and with needs that its shares can meet.
+
+    Parameters
+    ----------
+    name
+        Of an installed regime.
+    options
+        As in a suite.
+
+    Raises
+    ------
+    PluginError
+        As `load` and `check_options`; or the plugin's own code fails.
+    """
     regime = load(name)
     try:
         instance = regime(check_options(regime, options))
@@ -63,7 +121,13 @@ def build(name: str, options: Mapping[str, Any]) -> Regime:
 
 
 def check_declaration(regime: Regime) -> None:
-    """Whether what the regime needs can come from what it shares. Raises PluginError."""
+    """Whether what the regime needs can come from what it shares.
+
+    Raises
+    ------
+    PluginError
+        It cannot, or shares, needs or `old_logprobs` are not declared as they must be.
+    """
     name, shares = type(regime).__name__, regime.shares
     if not isinstance(shares, frozenset) or not all(isinstance(k, type) and issubclass(k, Record) for k in shares):
         known = ", ".join(sorted(kind.__name__ for kind in SHIPPED))
@@ -86,7 +150,20 @@ def check_declaration(regime: Regime) -> None:
 
 
 def check_options(regime: type[Regime], options: Mapping[str, Any]) -> Any:
-    """`options` as the regime's Options. Raises PluginError starting with the option's name."""
+    """`options` as the regime's Options.
+
+    Parameters
+    ----------
+    regime
+        A class.
+    options
+        As in a suite.
+
+    Raises
+    ------
+    PluginError
+        Starting with the option's name.
+    """
     fields = {option_name(f): f.name for f in dataclasses.fields(regime.Options)}
     hints = get_type_hints(regime.Options)
     checked = {}
@@ -103,7 +180,13 @@ def check_options(regime: type[Regime], options: Mapping[str, Any]) -> Any:
 
 
 def spaces(regime: type[Regime]) -> dict[str, Space]:
-    """The search spaces that the regime's options carry, by option. Raises PluginError where a default lies outside its own."""
+    """The search spaces that the regime's options carry, by option.
+
+    Raises
+    ------
+    PluginError
+        A default lies outside its own.
+    """
     fields = {f.name: f for f in dataclasses.fields(regime.Options)}
     try:
         default = regime.Options()
@@ -137,8 +220,18 @@ def _typed(key: str, value: Any, hint: Any) -> Any:
 def validate(suite: Suite, source: str) -> Suite:
     """The suite with every variant's options filled in from its regime's defaults.
 
-    `source` is the file's path, for messages. Raises SuiteError naming the place for an unknown regime or option, for needs
-    that a regime's shares cannot meet, and for a sharing regime where nobody could share.
+    Parameters
+    ----------
+    suite
+        As loaded.
+    source
+        The file's path, for messages.
+
+    Raises
+    ------
+    SuiteError
+        Naming the place: an unknown regime or option, needs that a regime's shares cannot meet, a sharing regime where nobody
+        could share.
     """
     _conditions(suite, source)
     variants = []
