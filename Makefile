@@ -25,9 +25,9 @@ lint: $(VENV)/.tested
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# a broken link, an unknown page or a docstring that does not parse ends the build
+# a broken link, an unknown page or a docstring that does not parse ends the build; never --quiet, which hides these from --strict
 docs: $(VENV)-docs/.installed
-	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict
 	@echo "the documentation: site/index.html"
 
 docs-serve: $(VENV)-docs/.installed
