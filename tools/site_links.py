@@ -1,13 +1,15 @@
-"""A hook of the documentation's site (mkdocs.yml): `docs/NAME.md`, wherever a page or a docstring says it, becomes a link.
+"""A hook of the documentation's site (mkdocs.yml): what is right in the repository is right on the site.
 
-So pages and docstrings name each other as one finds them in the repository. A name without a page is a warning, which ends a
-strict build.
+`docs/NAME.md`, wherever a page or a docstring says it, becomes a link. A link to the README leads to the first page; one to another
+file outside docs/ is left as its text. A page or a file that is not there is a warning, which ends a strict build.
 """
 
 from __future__ import annotations
 
 import logging
+import posixpath
 import re
+from pathlib import Path
 from typing import Any
 
 from mkdocs.utils import get_relative_url
@@ -15,6 +17,21 @@ from mkdocs.utils import get_relative_url
 log = logging.getLogger("mkdocs.hooks.site_links")
 TAG = re.compile(r"(<[^>]+>)")
 MENTION = re.compile(r"(?<![\w/.])docs/([\w/-]+\.md)\b")
+OUTSIDE = re.compile(r"\[([^]]+)\]\((\.\./[^)#\s]+)(#[^)]*)?\)")
+ROOT = Path(__file__).parents[1]
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """The page without links that leave docs/."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def within(found: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join("docs", folder, found[2]))
+        if target.startswith("docs/") or not (ROOT / target).exists():
+            return found[0]  # for mkdocs to judge
+        return f"[{found[1]}]({posixpath.relpath('index.md', folder or '.')})" if target == "README.md" else found[1]
+
+    return OUTSIDE.sub(within, markdown)
 
 
 def on_page_content(html: str, *, page: Any, files: Any, **_: Any) -> str:

@@ -28,10 +28,8 @@ __all__ = [
     "listing",
     "load",
     "option_name",
-    "remarks",
     "resolved",
     "spaces",
-    "validate",
 ]
 
 DOOR: Door[Regime] = Door("harness.regimes", "regime", Regime)
@@ -220,18 +218,8 @@ def _typed(key: str, value: Any, hint: Any) -> Any:
 def validate(suite: Suite, source: str) -> Suite:
     """The suite with every variant's options filled in from its regime's defaults.
 
-    Parameters
-    ----------
-    suite
-        As loaded.
-    source
-        The file's path, for messages.
-
-    Raises
-    ------
-    SuiteError
-        Naming the place: an unknown regime or option, needs that a regime's shares cannot meet, a sharing regime where nobody
-        could share.
+    `source` is the file's path, for messages. Raises SuiteError naming the place for an unknown regime or option, for needs
+    that a regime's shares cannot meet, and for a sharing regime where nobody could share.
     """
     _conditions(suite, source)
     variants = []
