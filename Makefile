@@ -1,11 +1,12 @@
 # make run   set up and run the quickstart suite        make test   set up and run the tests
 # make bench [BENCH="--only sampling"]   speed beside what a user would take instead (docs/benchmarks.md)   make bench-smoke   in short
+# make docs   the documentation as a site, into site/        make docs-serve   the same, while one writes
 # make pretrained [ACCEPT_GEMMA_TERMS=yes] [MODELS=FOLDER]   fetch and convert two small pretrained models (docs/pretrained.md)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test leaderboard pretrained lint audit bench bench-smoke clean
+.PHONY: run test leaderboard pretrained lint audit bench bench-smoke docs docs-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/harness run quickstart
@@ -23,6 +24,14 @@ lint: $(VENV)/.tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# a broken link, an unknown page or a docstring that does not parse ends the build; never --quiet, which hides these from --strict
+docs: $(VENV)-docs/.installed
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict
+	@echo "the documentation: site/index.html"
+
+docs-serve: $(VENV)-docs/.installed
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs serve
 
 # says so and ends well where the advisories cannot be had
 audit: $(VENV)/.installed
@@ -66,8 +75,15 @@ $(VENV)-rliable/.installed: benchmarks/rliable.txt
 	$(VENV)-rliable/bin/python -m pip install --quiet --requirement benchmarks/rliable.txt
 	touch $@
 
+# read, not run: the harness and torch stay out
+$(VENV)-docs/.installed: pyproject.toml constraints.txt
+	test -x $(VENV)-docs/bin/python || $(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'], sep='\n')" > $(VENV)-docs/requirements.txt
+	$(VENV)-docs/bin/python -m pip install --quiet --constraint constraints.txt --requirement $(VENV)-docs/requirements.txt
+	touch $@
+
 # the OpenRLHF engine in an environment of its own: make test-openrlhf (docs/openrlhf.md)
 include openrlhf.mk
 
 clean:
-	rm -rf $(VENV) $(VENV)-bench $(VENV)-rliable build *.egg-info
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-rliable $(VENV)-docs site build *.egg-info

@@ -22,6 +22,26 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+__all__ = [
+    "CellError",
+    "CheckpointError",
+    "DataError",
+    "DiskFullError",
+    "EngineError",
+    "ExchangeError",
+    "Fault",
+    "FencedError",
+    "HarnessError",
+    "InfeasibleError",
+    "PluginError",
+    "StoreError",
+    "SuiteError",
+    "TokenizationError",
+    "TrainingError",
+    "UsageError",
+    "VerificationError",
+]
+
 
 class Fault(StrEnum):
     """Why a cell is missing: `fault` of a manifest and of the store's `cells`, NULL there for a cell that has not failed.
@@ -30,17 +50,27 @@ class Fault(StrEnum):
     """
 
     NOT_FINITE = "not finite"
+    """The loss is no number."""
     EXPLODED = "exploded"
+    """The loss is far out."""
     COLLAPSED = "collapsed"
+    """No answer is right any more."""
     TRUNCATED = "all truncated"
+    """No answer ends by itself any more."""
     MEMORY = "out of memory"
+    """Of the machine or of a GPU."""
     KILLED = "killed"
+    """The worker process ended without a word."""
     SILENT = "hung"
+    """The worker process gave no sign of life."""
     ENGINE = "engine"
+    """An EngineError."""
     VERIFIER = "verifier"
+    """A VerificationError."""
     DAMAGED = "damaged"
     """A file of the cell is torn or altered, or cannot be read or written."""
     BASE = "base failed"
+    """The base checkpoint that it starts from could not be made."""
     ERROR = "error"
     """Of a plugin, or of ours."""
 
@@ -58,7 +88,17 @@ class UsageError(HarnessError):
 
 
 class SuiteError(UsageError):
-    """A suite file is invalid. `path` is the place inside the file, e.g. ``groups[1].policies[0].model``."""
+    """A suite file is invalid.
+
+    Parameters
+    ----------
+    source
+        The file, as the user named it.
+    path
+        The place inside it, e.g. `groups[1].policies[0].model`; empty for the file as a whole.
+    problem
+        What is wrong there.
+    """
 
     def __init__(self, source: str, path: str, problem: str) -> None:
         self.source, self.path, self.problem = source, path, problem
@@ -82,7 +122,15 @@ class CellError(HarnessError):
 
 
 class TrainingError(CellError):
-    """The cell has trained itself into a state in which there is nothing left to measure; again it would do the same."""
+    """The cell has trained itself into a state in which there is nothing left to measure; again it would do the same.
+
+    Parameters
+    ----------
+    fault
+        Which state.
+    words
+        What was seen, for `harness status`.
+    """
 
     def __init__(self, fault: Fault, words: str) -> None:
         self.fault = fault
@@ -110,7 +158,15 @@ class DiskFullError(HarnessError):
 
 
 class ExchangeError(HarnessError):
-    """A peer's record was refused. `reason` is a short machine-readable word, used as a counter's name."""
+    """A peer's record was refused.
+
+    Parameters
+    ----------
+    reason
+        One of `Refusal`; a counter's name.
+    detail
+        What was found.
+    """
 
     def __init__(self, reason: str, detail: str = "") -> None:
         self.reason = reason
@@ -118,7 +174,15 @@ class ExchangeError(HarnessError):
 
 
 class TokenizationError(HarnessError):
-    """A text cannot be carried over to another tokenizer. `reason` as in `ExchangeError`."""
+    """A text cannot be carried over to another tokenizer.
+
+    Parameters
+    ----------
+    reason
+        As in `ExchangeError`.
+    detail
+        What was found.
+    """
 
     def __init__(self, reason: str, detail: str = "") -> None:
         self.reason = reason

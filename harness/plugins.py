@@ -13,13 +13,25 @@ from typing import Generic, TypeVar
 from harness.errors import PluginError
 from harness.versions import ROOT, owner, recorded, syntax_digest
 
+__all__ = ["Door"]
+
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Door(Generic[T]):
-    """What plugs in through one group of entry points. noun: what one is called in messages. kind: the class that each subclasses;
-    its `results_version` is the author's number for cells' keys, None where there is none (docs/versions.md)."""
+    """What plugs in through one group of entry points.
+
+    Attributes
+    ----------
+    group
+        Of the entry points, e.g. `harness.regimes`.
+    noun
+        What one is called in messages.
+    kind
+        The class that each subclasses; its `results_version` is the author's number for cells' keys, None where there is none
+        (docs/versions.md).
+    """
 
     group: str
     noun: str
@@ -30,7 +42,13 @@ class Door(Generic[T]):
         return {e.name: e for e in sorted(entry_points(group=self.group), key=lambda e: e.name)}
 
     def load(self, name: str) -> type[T]:
-        """The class. Raises PluginError with the nearest name, or with the import's own error."""
+        """The class.
+
+        Raises
+        ------
+        PluginError
+            With the nearest name, or with the import's own error.
+        """
         return _load(self, name)
 
     def origin(self, name: str) -> str:
@@ -39,8 +57,18 @@ class Door(Generic[T]):
         return f"{f'{entry.dist.name} {entry.dist.version}' if entry.dist else '?'} ({entry.value})"
 
     def results_version(self, name: str) -> tuple[str, str]:
-        """What a key calls the code, and its results version: ours from `harness.versions`, a plugin's own number, or, where it
-        declares none, the digest of its module's syntax. Raises PluginError."""
+        """What a key calls the code, and its results version.
+
+        Returns
+        -------
+        :
+            Ours from `harness.versions`; a plugin's own number, or, where it declares none, the digest of its module's syntax.
+
+        Raises
+        ------
+        PluginError
+            As `load`.
+        """
         found = self.load(name)
         spec = importlib.util.find_spec(found.__module__)
         file = None if spec is None or spec.origin is None else Path(spec.origin).resolve()

@@ -21,13 +21,30 @@ from harness.errors import CheckpointError
 from harness.files import TEMPORARY, write_atomic
 from harness.reading import open_regular, read_bytes
 
+__all__ = ["MAX_SEAL_BYTES", "OPTIMISER", "SEAL", "Seal", "check", "drop_optimiser", "write"]
+
 SEAL = "engine.json"
+"""File name."""
 OPTIMISER = "optimiser.safetensors"
+"""File name."""
 MAX_SEAL_BYTES = 1 << 20
+"""Of `engine.json`; a larger one is refused."""
 
 
 class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`engine.json`. files: sha256 of every other file of the folder, by name."""
+    """`engine.json`.
+
+    Attributes
+    ----------
+    format
+        1.
+    policy
+        Whose checkpoint.
+    version
+        Optimiser updates made.
+    files
+        sha256 of every other file of the folder, by name.
+    """
 
     format: int
     policy: str
@@ -36,7 +53,19 @@ class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write(folder: Path, policy: str, version: int, fill: Callable[[Path], None]) -> None:
-    """Let `fill` write the files into a temporary folder beside `folder`, seal it and put it in place of `folder`."""
+    """Write files into a temporary folder beside `folder`, seal it and put it in place of `folder`.
+
+    Parameters
+    ----------
+    folder
+        Where the checkpoint is to stand.
+    policy
+        Whose.
+    version
+        Optimiser updates made.
+    fill
+        Called with the temporary folder.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     new, old = (folder.with_name(f".{folder.name}.{kind}-{os.getpid()}") for kind in ("new", "old"))
     shutil.rmtree(new, ignore_errors=True)
@@ -59,7 +88,10 @@ def write(folder: Path, policy: str, version: int, fill: Callable[[Path], None])
 def drop_optimiser(folder: Path) -> None:
     """Seal the folder anew without the optimiser's state, then remove that. Cut off in between, it may be called again.
 
-    Raises CheckpointError where there is no seal.
+    Raises
+    ------
+    CheckpointError
+        There is no seal.
     """
     for cut_off in folder.glob(f"*{TEMPORARY}"):
         cut_off.unlink()
@@ -71,7 +103,14 @@ def drop_optimiser(folder: Path) -> None:
 
 
 def check(folder: Path, policy: str) -> Seal:
-    """The seal of a whole, unaltered checkpoint of `policy`.
+    """The seal of a whole, unaltered checkpoint.
+
+    Parameters
+    ----------
+    folder
+        Of the checkpoint.
+    policy
+        Whose it must be.
 
     Raises
     ------

@@ -25,13 +25,48 @@ from harness.learning.minibatches import minibatches
 from harness.learning.terms import OLD, Objective, Term, TermAnswer
 from harness.tasks.micro import LEVELS, SKILLS, Problem
 
+__all__ = [
+    "CHECKS",
+    "TOLERANCE",
+    "Case",
+    "answers_depend_on_seed_and_weights_only",
+    "broken_checkpoints_are_refused",
+    "checkpoints_are_ordinary_folders",
+    "closing_twice_is_fine",
+    "greedy_ignores_the_seed",
+    "measuring_changes_nothing",
+    "name_of",
+    "old_denominators_are_of_the_steps_start",
+    "restored_engine_continues_exactly",
+    "samples_are_well_formed",
+    "scores_equal_sampled_logprobs",
+    "tiny_policy",
+    "tiny_prompts",
+    "updates_move_probability_towards_advantage",
+    "updates_without_gradient_change_nothing",
+]
+
 TOLERANCE = 1e-4
 """Nats per token between sampled and teacher-forced log-probabilities (float32)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An engine under test. make: called with the policy's name. prompts: at least 6, of different lengths. folder: empty."""
+    """An engine under test.
+
+    Attributes
+    ----------
+    make
+        Called with the policy's name; gives a fresh engine at version 0, always with the same weights.
+    prompts
+        At least 6, of different lengths.
+    folder
+        Empty.
+    max_tokens
+        Of the longest answer.
+    group
+        Answers per prompt.
+    """
 
     make: Callable[[str], PolicyEngine]
     prompts: tuple[Prompt, ...]
@@ -41,20 +76,50 @@ class Case:
 
     @property
     def seeds(self) -> UInt64[np.ndarray, "P G"]:
+        """(P, G), the same each time."""
         return np.random.default_rng(7).integers(0, 2**64, (len(self.prompts), self.group), dtype=np.uint64)
 
     def sample(self, engine: PolicyEngine, temperature: float = 1.0) -> list[list[Sample]]:
+        """Answers to all prompts.
+
+        Parameters
+        ----------
+        engine
+            Of this case.
+        temperature
+            0 is greedy.
+        """
         return engine.sample(self.prompts, self.seeds, Sampling(temperature, self.max_tokens))
 
     def score(self, engine: PolicyEngine, samples: Sequence[Sequence[Sample]]) -> list[Float32[np.ndarray, "T"]]:
+        """Log-probabilities of samples, in their order.
+
+        Parameters
+        ----------
+        engine
+            Of this case.
+        samples
+            One list per prompt.
+        """
         prompts = [p for p, group in zip(self.prompts, samples, strict=True) for _ in group]
         return engine.score(prompts, [s.tokens for group in samples for s in group])
 
     def optimisation(self, **changes: object) -> Optimisation:
+        """Settings, changed where the check says so."""
         return replace(Optimisation(learning_rate=1e-3, max_tokens=self.max_tokens), **changes)  # type: ignore[arg-type]
 
     def term(self, samples: Sequence[Sequence[Sample]], advantages: Sequence[float], source: str = "own") -> Term:
-        """A GRPO term over the samples; the advantages are repeated in turn."""
+        """A GRPO term over the samples.
+
+        Parameters
+        ----------
+        samples
+            One list per prompt.
+        advantages
+            Repeated in turn.
+        source
+            `own` or `peer`.
+        """
         answers = [
             TermAnswer(prompt.id, sample.tokens, advantages[index % len(advantages)], sample.logprobs)
             for prompt, group in zip(self.prompts, samples, strict=True)
@@ -66,7 +131,15 @@ class Case:
 
 
 def tiny_policy(folder: Path, family: str = "llama") -> Path:
-    """A micro policy, trained for a second so that it ends its answers, as a Hugging Face folder."""
+    """A micro policy, trained for a second so that it ends its answers, as a Hugging Face folder.
+
+    Parameters
+    ----------
+    folder
+        Where to write it.
+    family
+        `llama`, `qwen`, `neox` or `gpt2`.
+    """
     import torch
 
     from harness.engines.embedded.families import build_model, build_tokenizer
@@ -89,7 +162,7 @@ def tiny_policy(folder: Path, family: str = "llama") -> Path:
 
 
 def tiny_prompts(count: int) -> tuple[Prompt, ...]:
-    """Prompts for it, of different lengths."""
+    """Prompts for `tiny_policy`, of different lengths."""
     return tuple(Prompt(f"p{i}", p.prompt, "0") for i, p in enumerate(_problems(count, seed=5)))
 
 
@@ -370,6 +443,7 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     checkpoints_are_ordinary_folders,
     closing_twice_is_fine,
 )
+"""All of them."""
 
 
 def name_of(check: Callable[[Case], None]) -> str:

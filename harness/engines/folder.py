@@ -16,6 +16,8 @@ from harness.engines.vocabulary import in_one_line, open_vocabulary
 from harness.errors import EngineError, UsageError
 from harness.reading import read_bytes
 
+__all__ = ["check_small_files", "has_template", "read_folder"]
+
 SMALL = {".json", ".jinja", ".txt", ".model"}
 MAX_SMALL_BYTES, MAX_INDEX_BYTES = 256 << 20, 64 << 20
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -44,7 +46,10 @@ def read_folder(folder: Path) -> tuple[PretrainedConfig, PreTrainedTokenizerFast
 def check_small_files(folder: Path) -> None:
     """The configuration could be a model's, and nothing that libraries read whole is larger than such files are.
 
-    Raises EngineError in one line.
+    Raises
+    ------
+    EngineError
+        In one line.
     """
     if not (folder / "config.json").exists():
         raise EngineError(f"{folder}: there is no config.json")

@@ -26,6 +26,8 @@ from harness.suite.schema import Policy
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
+__all__ = ["Account", "Engines", "NoOptions"]
+
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -38,20 +40,53 @@ class Account(Protocol):
     """What a cell in one process takes, before it runs: `harness.allocation.embedded` is one."""
 
     def process_memory(self, cell: CellDemand, micro_tokens: int = ..., /) -> Memory:
-        """Bytes, by phase."""
+        """Bytes, by phase.
+
+        Parameters
+        ----------
+        cell
+            What is asked for.
+        micro_tokens
+            Padded tokens of one forward and backward pass.
+        """
 
     def phases(self, cell: CellDemand, on: Device, gpu: bool, /) -> Phases:
-        """Seconds on one core, or on one GPU."""
+        """Seconds by phase, on one core or on one GPU.
+
+        Parameters
+        ----------
+        cell
+            What is asked for.
+        on
+            The device.
+        gpu
+            Whether it is one.
+        """
 
     def cores(self, cell: CellDemand, most: int, /) -> int:
-        """How many of `most` it makes use of."""
+        """How many cores it makes use of.
+
+        Parameters
+        ----------
+        cell
+            What is asked for.
+        most
+            Cores that there are.
+        """
 
 
 class Engines(ABC):
-    """A cell's engines, closed together. A subclass is what the entry-point group `harness.engines` names; its module imports
-    nothing heavy, for it is asked about options and needs before anything runs.
+    """A cell's engines, closed together.
 
-    options: engine options by policy name. temperature: of training; scores are at it.
+    A subclass is what the entry-point group `harness.engines` names; its module imports nothing heavy, for it is asked about
+    options and needs before anything runs.
+
+    Parameters
+    ----------
+    options
+        Engine options by policy name.
+    temperature
+        Of training; scores are at it.
     """
 
     packages: ClassVar[tuple[str, ...]] = ("torch", "transformers")
@@ -77,7 +112,22 @@ class Engines(ABC):
 
     @classmethod
     def precision(cls, policy: Policy, options: Mapping[str, Any], fast: bool) -> Precision:
-        """What it computes a policy in, for the plan. fast: whether the device multiplies bf16 fast. Raises UsageError."""
+        """What it computes a policy in, for the plan.
+
+        Parameters
+        ----------
+        policy
+            Of a suite.
+        options
+            The suite's `engine_options`.
+        fast
+            Whether the device multiplies bf16 fast.
+
+        Raises
+        ------
+        UsageError
+            The model's configuration cannot be had.
+        """
         asked: Precision | None = options.get("dtype")
         if asked or policy.model.startswith(MICRO):
             return asked or "fp32"
@@ -90,7 +140,15 @@ class Engines(ABC):
 
     @classmethod
     def devices(cls, options: Mapping[str, Any], source: str) -> int | None:
-        """Devices of a policy where a suite has laid out a clustered engine itself; None leaves that to the plan."""
+        """Devices of a policy where a suite has laid out a clustered engine itself; None leaves that to the plan.
+
+        Parameters
+        ----------
+        options
+            The suite's `engine_options`.
+        source
+            The suite's file, for messages.
+        """
         return None
 
     @classmethod
@@ -101,7 +159,13 @@ class Engines(ABC):
     @classmethod
     @contextmanager
     def cluster(cls, address: str | None) -> Iterator[dict[str, str]]:
-        """Environment that leads a run's workers to the cluster on which they meet. Raises EngineError if it does not start."""
+        """Environment that leads a run's workers to the cluster on which they meet.
+
+        Raises
+        ------
+        EngineError
+            It does not start.
+        """
         yield {}
 
     @staticmethod
@@ -109,16 +173,47 @@ class Engines(ABC):
     def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
         """Configuration and tokenizer of a folder that `open` will take, as far as can be said in seconds.
 
-        options: the suite's. Raises EngineError, in one line, for what the engine cannot run.
+        Parameters
+        ----------
+        folder
+            Of Hugging Face's layout.
+        options
+            The suite's `engine_options`.
+
+        Raises
+        ------
+        EngineError
+            In one line: what the engine cannot run.
         """
 
     @abstractmethod
     def open(self, policy: Policy, folder: Path) -> PolicyEngine:
-        """A policy from a Hugging Face folder. Raises EngineError if it does not open."""
+        """A policy that can be trained.
+
+        Parameters
+        ----------
+        policy
+            Of a suite.
+        folder
+            Its weights and tokenizer, of Hugging Face's layout.
+
+        Raises
+        ------
+        EngineError
+            It does not open.
+        """
 
     @abstractmethod
     def reference(self, policy: Policy, folder: Path) -> PolicyEngine:
-        """The same, frozen: it is only sampled and scored."""
+        """The same, frozen: it is only sampled and scored.
+
+        Parameters
+        ----------
+        policy
+            Of a suite.
+        folder
+            As in `open`.
+        """
 
     def transport(self, endpoints: Sequence[str]) -> Transport:
         """How the policies' messages travel."""
@@ -129,9 +224,21 @@ class Engines(ABC):
         return time.process_time()
 
     def each(self, work: Callable[[A], B], items: Iterable[A]) -> list[B]:
-        """`work` of every item, results in order: one after another, or side by side where policies have their own devices.
+        """Work on all items: one after another, or side by side where policies have their own devices.
 
         Side by side all have ended before the first error is raised.
+
+        Parameters
+        ----------
+        work
+            Called once per item.
+        items
+            Policies, or what stands for them.
+
+        Returns
+        -------
+        :
+            Results in order.
         """
         return [work(item) for item in items]
 

@@ -21,6 +21,8 @@ from harness.learning.packing import pack
 from harness.learning.surrogate import surrogate
 from harness.learning.terms import Term, TermAnswer
 
+__all__ = ["Forward", "learn"]
+
 Forward = Callable[[Sequence[TermAnswer]], Iterable[tuple[Sequence[int], Sequence[Tensor], int]]]
 """Takes answers through the model, by pieces: for each the indices of its answers, their tokens' log-probabilities (T,) with
 gradient, and the number of tokens that went through. The next piece is asked for when the backward pass of the last is done."""
@@ -38,10 +40,29 @@ def learn(
 ) -> UpdateReport:
     """`optimisation.updates` AdamW steps; one without gradient is a step too, so that all regimes make as many.
 
-    name, version: of the policy, for messages. score: for OLD denominators, as `PolicyEngine.score`.
+    Own terms go first through each mini-batch, so that measuring them apart changes nothing.
 
-    Own terms go first through each mini-batch, so that measuring them apart changes nothing. Raises EngineError if a gradient
-    is not finite.
+    Parameters
+    ----------
+    name, version
+        Of the policy, for messages.
+    masters
+        Its weights and optimiser.
+    prompts
+        All that a term's answers name.
+    terms
+        Of the step.
+    optimisation
+        Settings.
+    score
+        For OLD denominators, as `PolicyEngine.score`.
+    forward
+        The model.
+
+    Raises
+    ------
+    EngineError
+        A gradient is not finite.
     """
     for group in masters.optimiser.param_groups:
         group["lr"], group["betas"] = optimisation.learning_rate, optimisation.betas

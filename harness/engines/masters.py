@@ -16,11 +16,22 @@ from transformers import PreTrainedModel
 
 from harness.errors import CheckpointError
 
+__all__ = ["MASTER", "Masters"]
+
 MASTER = "master"
+"""Key of a separate master in the optimiser's file."""
 
 
 class Masters:
-    """Master weights of `model` by parameter name, and AdamW over them."""
+    """Master weights of a model, and AdamW over them.
+
+    Attributes
+    ----------
+    named
+        fp32 parameters by name.
+    optimiser
+        Over all of them.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.named: dict[str, nn.Parameter] = {}
@@ -37,6 +48,7 @@ class Masters:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
+        """In the model's order."""
         return list(self.named.values())
 
     @property
@@ -64,7 +76,13 @@ class Masters:
 
     @torch.no_grad()
     def load(self, path: Path) -> None:
-        """Put them back. Raises CheckpointError where they belong to other parameters."""
+        """Put back what `save` wrote.
+
+        Raises
+        ------
+        CheckpointError
+            It belongs to other parameters.
+        """
         for entry, value in load_file(path).items():
             key, _, name = entry.partition(":")
             parameter = self.named.get(name)

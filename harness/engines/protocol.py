@@ -17,11 +17,24 @@ from harness.learning.terms import Term
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+__all__ = ["Drift", "Optimisation", "PolicyEngine", "Sample", "Sampling", "TermReport", "UpdateReport"]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One sampled answer: tokens (T,) with the final EOS when `finished`, log-probabilities (T,) of the sampling
-    distribution (temperature applied), and the text decoded without EOS."""
+    """One sampled answer.
+
+    Attributes
+    ----------
+    tokens
+        (T,) ids, with the final EOS when `finished`.
+    logprobs
+        (T,) nats, of the sampling distribution (temperature applied).
+    text
+        Decoded without EOS.
+    finished
+        Whether it ended by itself; else it was cut off.
+    """
 
     tokens: Int32[np.ndarray, "T"]
     logprobs: Float32[np.ndarray, "T"]
@@ -33,12 +46,25 @@ class Sample:
 class TermReport:
     """What the updates of one step did with one term.
 
-    moved: of each of the term's answers, in its order, the tokens with a nonzero gradient; an answer is *used* if it has any.
-    tokens: of all its answers, masked ones left out. clipped_tokens: that would have a gradient if a bound of the ratio or of
-    its log had not taken it away. loss: the term's contribution.
-    ratios, ratio_mean, ratio_second: number, mean and mean square of the importance weights before clipping, of the answers
-    whose advantage and weight are not 0: one per token, or one per answer for `sequence` and `cross` ratios and for `nll`,
-    where it is 1; none for `kl`. gradient_norm: of this term alone; NaN where it was not measured.
+    Attributes
+    ----------
+    name
+        The term's.
+    source
+        `own` or `peer`.
+    moved
+        Of each of the term's answers, in its order, the tokens with a nonzero gradient; an answer is *used* if it has any.
+    tokens
+        Of all its answers, masked ones left out.
+    clipped_tokens
+        That would have a gradient if a bound of the ratio or of its log had not taken it away.
+    loss
+        The term's contribution.
+    ratios, ratio_mean, ratio_second
+        Number, mean and mean square of the importance weights before clipping, of the answers whose advantage and weight are
+        not 0: one per token, or one per answer for `sequence` and `cross` ratios and for `nll`, where it is 1; none for `kl`.
+    gradient_norm
+        Of this term alone; NaN where it was not measured.
     """
 
     name: str
@@ -72,8 +98,13 @@ class TermReport:
 class Drift:
     """Of the sampler from the trainer at the step's start, over the own answers learnt in the first update; NaN without any.
 
-    mean, p99: mean and 99th percentile of |trainer - sampler| over tokens, nats. outside: share of the answers of which a
-    first ratio to the sampler (the one of a sequence, any token's otherwise) lies outside the bounds of their own term.
+    Attributes
+    ----------
+    mean, p99
+        Mean and 99th percentile of |trainer - sampler| over tokens, nats.
+    outside
+        Share of the answers of which a first ratio to the sampler (the one of a sequence, any token's otherwise) lies outside
+        the bounds of their own term.
     """
 
     mean: float = float("nan")
@@ -83,11 +114,26 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class UpdateReport:
-    """What one step's updates did: one report per term, in the terms' order, and the totals.
+    """What one step's updates did.
 
-    gradient_norm: before clipping, mean over updates. trained_tokens: tokens that went through forward and backward.
-    own_gradient_norm, peer_gradient_norm: of all own and of all peer terms alone; NaN where not measured.
-    own_peer_cosine: cosine between the gradients of own and peer terms; NaN where one is absent or it was not measured.
+    Attributes
+    ----------
+    terms
+        One report per term, in the terms' order.
+    loss
+        Mean over the updates of their mini-batches' losses; the terms' own add up to it.
+    gradient_norm
+        Before clipping, mean over updates.
+    updates
+        Made.
+    trained_tokens
+        That went through forward and backward, prompts included.
+    own_gradient_norm, peer_gradient_norm
+        Of all own and of all peer terms alone; NaN where not measured.
+    own_peer_cosine
+        Between the gradients of own and peer terms; NaN where one is absent or it was not measured.
+    drift
+        Of the sampler from the trainer.
     """
 
     terms: tuple[TermReport, ...]
@@ -103,7 +149,15 @@ class UpdateReport:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Decoding settings. temperature 0 is greedy (log-probabilities then are those at temperature 1)."""
+    """Decoding settings.
+
+    Attributes
+    ----------
+    temperature
+        0 is greedy (log-probabilities then are those at temperature 1).
+    max_new_tokens
+        Longest answer, EOS included.
+    """
 
     temperature: float = 1.0
     max_new_tokens: int = 48
@@ -111,10 +165,24 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Optimisation:
-    """Optimiser settings of a step; `updates` mini-batches a step, terms in their `order`.
+    """A step's updates: AdamW (arXiv 1711.05101) on as many mini-batches, terms in their `order`.
 
-    measure: also report the gradient norms of own and peer terms alone, and their cosine.
-    old_logprobs, sampler_correction: how OLD denominators are filled in, and the C of `learning.denominators.settle`.
+    Attributes
+    ----------
+    learning_rate, betas, weight_decay
+        AdamW's.
+    clip_norm
+        Largest norm of an update's gradient; longer ones are scaled down to it.
+    updates
+        Mini-batches, each one update.
+    max_tokens
+        Longest answer (the constant of the `constant` aggregation).
+    measure
+        Report the gradient norms of own and peer terms alone, and their cosine.
+    old_logprobs
+        Whose log-probabilities OLD denominators are.
+    sampler_correction
+        C of `learning.denominators.settle`.
     """
 
     learning_rate: float = 1e-4
@@ -129,18 +197,23 @@ class Optimisation:
 
 
 class PolicyEngine(Protocol):
-    """A policy that can be sampled, scored, updated and stored.
+    """A policy that can be sampled, scored, updated and stored. Every call is bounded in time: a dead back end raises EngineError.
 
-    `version` counts optimiser updates. Every call is bounded in time: a dead back end raises EngineError.
+    Attributes
+    ----------
+    name
+        The policy's.
     """
 
     name: str
 
     @property
-    def version(self) -> int: ...
+    def version(self) -> int:
+        """Optimiser updates made so far."""
 
     @property
-    def tokenizer(self) -> PreTrainedTokenizerFast: ...
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """Of the policy."""
 
     @property
     def stop(self) -> tuple[int, ...]:
@@ -156,21 +229,65 @@ class PolicyEngine(Protocol):
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
-        """G answers per prompt. Answer (p, g) depends on its seed and the weights only, not on what it is batched with."""
+        """G answers per prompt. Answer (p, g) depends on its seed and the weights only, not on what it is batched with.
+
+        Parameters
+        ----------
+        prompts
+            P of them.
+        seeds
+            (P, G), one per answer.
+        sampling
+            Settings for all.
+
+        Returns
+        -------
+        :
+            P lists of G samples.
+        """
 
     def score(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
     ) -> list[Float32[np.ndarray, "T"]]:
-        """Log-probabilities (nats, at the training temperature) of `answers[i]` after `prompts[i]`, under the current weights."""
+        """Log-probabilities of given answers under the current weights.
+
+        Parameters
+        ----------
+        prompts
+            One per answer.
+        answers
+            Each (T,) ids; may be empty.
+
+        Returns
+        -------
+        :
+            Of each answer after its prompt (T,) log-probabilities, nats, at the training temperature.
+        """
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
-        """One step's optimiser updates on the terms; `prompts` holds every prompt that a term's answers name."""
+        """One step's optimiser updates on the terms.
+
+        Parameters
+        ----------
+        prompts
+            All that a term's answers name.
+        terms
+            Of one step.
+        optimisation
+            Settings.
+        """
 
     def save(self, folder: Path) -> None:
         """Write weights and tokenizer as a Hugging Face folder, and the optimiser's state beside them."""
 
     def restore(self, folder: Path) -> None:
-        """Continue exactly where `save` left off. Raises CheckpointError."""
+        """Continue exactly where `save` left off.
+
+        Raises
+        ------
+        CheckpointError
+            The folder is incomplete, altered or of another policy; the engine is as before.
+        """
 
     def close(self) -> None:
         """Free everything. Idempotent."""

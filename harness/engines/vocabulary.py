@@ -14,13 +14,31 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrained
 from harness.errors import EngineError
 from harness.experience.answers import Prompt
 
+__all__ = ["Vocabulary", "in_one_line", "open_vocabulary"]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vocabulary:
-    """policy: its name, for messages. stop: ids that end an answer; the first is the one that the policy would write itself
-    (by its chat template, where it has one), and so the one that it is taught. forbidden: ids of the output layer that are no
-    content (padding, rows without a token). size: rows of the output layer. opening: ids before every raw prompt (a BOS where
-    the tokenizer sets one itself)."""
+    """A policy's tokens.
+
+    Attributes
+    ----------
+    policy
+        Its name, for messages.
+    tokenizer
+        Of its folder.
+    chat
+        Prompts go through the chat template.
+    size
+        Rows of the output layer.
+    stop
+        Ids that end an answer; the first is the one that the policy would write itself (by its chat template, where it has one),
+        and so the one that it is taught.
+    forbidden
+        Ids of the output layer that are no content (padding, rows without a token).
+    opening
+        Ids before every raw prompt (a BOS where the tokenizer sets one itself).
+    """
 
     policy: str
     tokenizer: PreTrainedTokenizerFast
@@ -31,8 +49,13 @@ class Vocabulary:
     opening: tuple[int, ...]
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Ids of a prompt, by the chat template where the policy has one. Raises EngineError if there are none, or the template
-        fails."""
+        """Ids of a prompt, by the chat template where the policy has one.
+
+        Raises
+        ------
+        EngineError
+            There are none, or the template fails.
+        """
         if self.chat:
             turns = [{"role": "user", "content": prompt.text}]
             ids = _templated(self.policy, self.tokenizer, turns, opens_answer=True)
@@ -54,7 +77,15 @@ class Vocabulary:
         return not ids or (min(ids) >= 0 and max(ids) < self.size and self.forbidden.isdisjoint(ids))
 
     def text(self, tokens: Int32[np.ndarray, "T"], finished: bool) -> str:
-        """An answer's text, its EOS left out."""
+        """An answer's text, its EOS left out.
+
+        Parameters
+        ----------
+        tokens
+            (T,) ids.
+        finished
+            Whether the last one is an EOS.
+        """
         ids = tokens[:-1] if finished else tokens
         text = self.tokenizer.decode(ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return str(text)
@@ -62,6 +93,15 @@ class Vocabulary:
 
 def open_vocabulary(folder: Path, chat: bool, policy: str = "") -> Vocabulary:
     """Read a Hugging Face folder; nothing is downloaded, no code of it is run.
+
+    Parameters
+    ----------
+    folder
+        Its weights may be absent.
+    chat
+        Prompts are to go through the chat template.
+    policy
+        Name, for messages.
 
     Raises
     ------

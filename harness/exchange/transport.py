@@ -11,15 +11,28 @@ from typing import Protocol
 from harness.errors import ExchangeError
 from harness.experience.refusal import Refusal
 
+__all__ = ["MAILBOX_BYTES", "MAILBOX_MESSAGES", "Delivery", "InProcess", "Transport"]
+
 MAILBOX_BYTES = 256 << 20
+"""That wait from one sender to one receiver."""
 MAILBOX_MESSAGES = 1 << 18
+"""That wait from one sender to one receiver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What one author sent in one go. `sender` is the transport's word, `step` the sender's.
+    """What one author sent in one go.
 
-    dropped, dropped_bytes: messages of this sender that found its mailbox full.
+    Attributes
+    ----------
+    sender
+        The transport's word.
+    step
+        The sender's word.
+    messages
+        Encoded records, one each.
+    dropped, dropped_bytes
+        Messages of this sender that found its mailbox full, and their size.
     """
 
     sender: str
@@ -33,10 +46,33 @@ class Transport(Protocol):
     """Endpoints are policies' names. Safe to call from several threads; a process may hold only some of the endpoints."""
 
     def send(self, sender: str, receiver: str, step: int, messages: Sequence[bytes]) -> None:
-        """Hand over without waiting for the receiver. Raises ExchangeError (`unknown_author`) for an unknown endpoint."""
+        """Hand over without waiting for the receiver.
+
+        Parameters
+        ----------
+        sender, receiver
+            Endpoints.
+        step
+            Of the sender.
+        messages
+            Encoded records, one each.
+
+        Raises
+        ------
+        ExchangeError
+            `unknown_author`: there is no such endpoint.
+        """
 
     def receive(self, receiver: str, timeout: float) -> list[Delivery]:
-        """All that has arrived, each sender's in order; waits up to `timeout` seconds for a first one, then returns []."""
+        """All that has arrived, each sender's in order.
+
+        Parameters
+        ----------
+        receiver
+            An endpoint of this process.
+        timeout
+            Seconds to wait for a first delivery; then there is none.
+        """
 
 
 @dataclass(slots=True)
@@ -67,7 +103,15 @@ class _Box:
 
 
 class InProcess:
-    """Mailboxes in this process, bounded per sender and receiver."""
+    """Mailboxes in this process, bounded per sender and receiver.
+
+    Parameters
+    ----------
+    endpoints
+        Policies' names.
+    max_bytes, max_messages
+        That wait from one sender to one receiver; more are dropped and counted.
+    """
 
     def __init__(
         self, endpoints: Sequence[str], max_bytes: int = MAILBOX_BYTES, max_messages: int = MAILBOX_MESSAGES
@@ -77,6 +121,17 @@ class InProcess:
         self._boxes = {receiver: {sender: _Box() for sender in endpoints} for receiver in endpoints}
 
     def send(self, sender: str, receiver: str, step: int, messages: Sequence[bytes]) -> None:
+        """As `Transport.send`.
+
+        Parameters
+        ----------
+        sender, receiver
+            Endpoints.
+        step
+            Of the sender.
+        messages
+            Encoded records, one each.
+        """
         if sender not in self._boxes or receiver not in self._boxes:
             raise ExchangeError(Refusal.UNKNOWN_AUTHOR, f"{sender} -> {receiver}")
         with self._arrived:
@@ -86,6 +141,15 @@ class InProcess:
             self._arrived.notify_all()
 
     def receive(self, receiver: str, timeout: float) -> list[Delivery]:
+        """As `Transport.receive`.
+
+        Parameters
+        ----------
+        receiver
+            An endpoint.
+        timeout
+            Seconds.
+        """
         boxes = self._boxes[receiver]
         end = monotonic() + timeout
         with self._arrived:

@@ -14,10 +14,24 @@ from harness.verification.verdict import Verdict
 if TYPE_CHECKING:
     from harness.experience.records import Record
 
+__all__ = ["Answer", "Group", "Inbox", "PeerAnswer", "PeerValue", "Prompt"]
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A training or evaluation question. `text` is what a policy reads (before its chat template), `gold` the reference."""
+    """A training or evaluation question.
+
+    Attributes
+    ----------
+    id
+        Unique in its task.
+    text
+        What a policy reads (before its chat template).
+    gold
+        The reference answer.
+    labels
+        What results are broken down by: skill, level, subject.
+    """
 
     id: str
     text: str
@@ -29,8 +43,18 @@ class Prompt:
 class Answer:
     """One answer in the learner's own tokens.
 
-    tokens: (T,) including the final EOS when `finished`.
-    logprobs: (T,) nats, of the distribution that sampled the answer: the policy's own for its own answers.
+    Attributes
+    ----------
+    tokens
+        (T,) including the final EOS when `finished`.
+    logprobs
+        (T,) nats, of the distribution that sampled the answer: the policy's own for its own answers.
+    text
+        Decoded, without EOS.
+    finished
+        Whether it ended by itself; else it was cut off.
+    verdict
+        The learner's verifier's.
     """
 
     tokens: Int32[np.ndarray, "T"]
@@ -41,13 +65,27 @@ class Answer:
 
     @property
     def reward(self) -> float:
+        """1, 0, or NaN where the verdict is invalid."""
         return self.verdict.reward
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """All answers of one policy to one prompt at one step. Answers with an invalid verdict are still here;
-    regimes use `valid`."""
+    """All answers of one policy to one prompt at one step. Answers with an invalid verdict are still here; regimes use `valid`.
+
+    Attributes
+    ----------
+    prompt
+        As asked.
+    policy
+        Whose answers.
+    version
+        Optimiser updates that it had made.
+    step
+        Training step.
+    answers
+        In the order of their samples; records name an answer by its index here.
+    """
 
     prompt: Prompt
     policy: str
@@ -57,22 +95,47 @@ class Group:
 
     @property
     def valid(self) -> tuple[Answer, ...]:
+        """Answers on which the verifier could decide."""
         return tuple(a for a in self.answers if a.verdict.valid)
 
     @property
     def rewards(self) -> Float32[np.ndarray, "G"]:
-        """Rewards of the valid answers, in order."""
+        """(G,) rewards of the valid answers, in order."""
         return np.array([a.reward for a in self.valid], dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeerAnswer:
-    """A peer's answer after THL: in the learner's tokens, re-verified by the learner.
+    """A peer's answer after THL: in the learner's tokens, verified again by the learner.
 
-    tokens: (T,) the learner's, including the learner's EOS when the peer finished its answer.
-    aligned: (T,) the peer's log-probabilities carried onto the learner's tokens; None where the record held none.
-    source_logprob, source_tokens: sum of the peer's log-probabilities over its own tokens and their number, final EOS left out.
-    receiver_old: (T,) the learner's log-probabilities before the step's first update; None unless the regime `needs` them.
+    Attributes
+    ----------
+    author
+        Who gave it.
+    version
+        Optimiser updates that the author had made.
+    step
+        At which the author gave it.
+    prompt_id
+        Of the prompt that it answers.
+    index
+        In the author's group.
+    tokens
+        (T,) the learner's, including the learner's EOS when the peer finished its answer.
+    text
+        As sent.
+    finished
+        As the author says.
+    verdict
+        The learner's own; the author's claim where a suite has switched `reverify` off.
+    aligned
+        (T,) the peer's log-probabilities (nats) carried onto the learner's tokens; None where the record held none.
+    source_logprob
+        Sum of the peer's log-probabilities (nats) over its own tokens, final EOS left out; NaN where the record held none.
+    source_tokens
+        Their number.
+    receiver_old
+        (T,) the learner's log-probabilities (nats) before the step's first update; None unless the regime `needs` them.
     """
 
     author: str
@@ -91,12 +154,25 @@ class PeerAnswer:
 
     @property
     def reward(self) -> float:
+        """1, 0, or NaN where the verdict is invalid."""
         return self.verdict.reward
 
 
 @dataclass(frozen=True, slots=True)
 class PeerValue:
-    """Statistics of one peer group: `count` valid answers of which `right` are right."""
+    """Statistics of one peer group.
+
+    Attributes
+    ----------
+    author
+        Whose group.
+    prompt_id
+        Of its prompt.
+    count
+        Valid answers.
+    right
+        Those of them that are right.
+    """
 
     author: str
     prompt_id: str
@@ -106,7 +182,17 @@ class PeerValue:
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """What one learner received for one step, by prompt. Order: suite order of the authors, then answer index."""
+    """What one learner received for one step, by prompt id. Order: suite order of the authors, then answer index.
+
+    Attributes
+    ----------
+    answers
+        From `Rollout` and `TextRollout` records; those that the learner's own verifier could not decide on are refused.
+    successes
+        From `Success` records; only those that the learner's own verifier finds right.
+    values
+        From `GroupValue` records.
+    """
 
     answers: Mapping[str, tuple[PeerAnswer, ...]] = field(default_factory=dict)
     successes: Mapping[str, tuple[PeerAnswer, ...]] = field(default_factory=dict)

@@ -18,13 +18,38 @@ from harness.errors import ExchangeError
 from harness.experience.answers import Answer, Group
 from harness.experience.refusal import Refusal
 
+__all__ = [
+    "LOGPROB_FLOOR",
+    "LOGPROB_SLACK",
+    "MAX_TEXT_BYTES",
+    "MAX_TOKENS",
+    "SHIPPED",
+    "Count",
+    "GroupValue",
+    "Name",
+    "Pieces",
+    "Record",
+    "Rollout",
+    "Share",
+    "Success",
+    "Text",
+    "TextRollout",
+    "bounded",
+    "sent",
+]
+
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
+"""Of a policy or a prompt."""
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+"""A number of things."""
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+"""A fraction."""
 Pieces = Callable[[Answer], list[int]]
 """Byte length of each of an answer's tokens, final EOS left out; they sum to the text's length in bytes."""
 MAX_TEXT_BYTES = 1 << 20
+"""Of a record's text, in UTF-8."""
 MAX_TOKENS = 1 << 17
+"""Of one answer."""
 LOGPROB_SLACK = 1e-6
 """Rounding may lift the log-probability of a sure token a little above 0."""
 LOGPROB_FLOOR = -1e4
@@ -32,7 +57,19 @@ LOGPROB_FLOOR = -1e4
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
-    """Header shared by all records. `version` counts the author's optimiser updates."""
+    """Header shared by all records.
+
+    Attributes
+    ----------
+    author
+        Who sends it.
+    version
+        Optimiser updates that the author has made.
+    step
+        Training step at which the experience was made.
+    prompt_id
+        Of the prompt that it is about.
+    """
 
     author: Name
     version: Count
@@ -41,16 +78,43 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown
 
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> Sequence[Self]:
-        """What a group's author sends of it. Raises NotImplementedError where its regime makes the records itself."""
+        """What a group's author sends of it.
+
+        Parameters
+        ----------
+        group
+            The author's own.
+        pieces
+            Byte lengths of an answer's tokens.
+
+        Raises
+        ------
+        NotImplementedError
+            Its regime makes the records itself.
+        """
         raise NotImplementedError(f"{cls.__name__}.of: what is sent of a group")
 
     @classmethod
     def about(cls, group: Group, **fields: Any) -> Self:
-        """A record with the group's header."""
+        """A record with the group's header.
+
+        Parameters
+        ----------
+        group
+            Whose policy, version, step and prompt it names.
+        fields
+            The type's own.
+        """
         return cls(author=group.policy, version=group.version, step=group.step, prompt_id=group.prompt.id, **fields)
 
     def check(self) -> None:
-        """What the type cannot say, of a record that a peer sent: here, that all numbers are finite. Raises ExchangeError."""
+        """What the type cannot say, of a record that a peer sent: here, that all numbers are finite.
+
+        Raises
+        ------
+        ExchangeError
+            With the reason (`Refusal`).
+        """
         if not all(map(math.isfinite, _floats(msgspec.to_builtins(self)))):
             raise ExchangeError(Refusal.NOT_FINITE, "a number is not finite")
 
@@ -58,10 +122,27 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown
 class Rollout(Record, frozen=True, kw_only=True, tag="rollout"):
     """One sampled answer with the author's own token-level log-probabilities.
 
-    `tokens` and `logprobs` (nats, of the sampling distribution) are in the author's vocabulary and have equal length;
-    they exclude the final EOS, whose log-probability is `eos_logprob` when `finished`. `pieces` holds the byte length of
-    each token's text, so that a receiver can align without the author's tokenizer; their sum is the text's byte length.
-    `noncanonical` is the share of `tokens` that the author's tokenizer would not have made of `text`; None if not measured.
+    Attributes
+    ----------
+    index
+        In the author's group.
+    text
+        Without EOS.
+    tokens
+        Ids in the author's vocabulary, final EOS left out.
+    logprobs
+        One per token, nats, of the sampling distribution.
+    pieces
+        Byte length of each token's text, so that a receiver can align without the author's tokenizer; their sum is the text's
+        byte length.
+    finished
+        Whether it ended with EOS.
+    eos_logprob
+        Of that EOS, nats; 0 where there is none.
+    reward
+        The author's claim.
+    noncanonical
+        Share of `tokens` that the author's tokenizer would not have made of `text`; None if not measured.
     """
 
     index: Count
@@ -76,6 +157,7 @@ class Rollout(Record, frozen=True, kw_only=True, tag="rollout"):
 
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
+        """One record per answer that is sent."""
         found = []
         for i, a in sent(group):
             end = a.tokens.size - a.finished
@@ -95,6 +177,7 @@ class Rollout(Record, frozen=True, kw_only=True, tag="rollout"):
         return found
 
     def check(self) -> None:
+        """Lengths agree, pieces sum to the text, log-probabilities are finite and none is positive."""
         size, count = _text_bytes(self.text), len(self.tokens)
         if count == 0:
             raise ExchangeError(Refusal.EMPTY, "no tokens")
@@ -110,7 +193,19 @@ class Rollout(Record, frozen=True, kw_only=True, tag="rollout"):
 
 
 class TextRollout(Record, frozen=True, kw_only=True, tag="text"):
-    """One sampled answer as text with its reward; no tokens, no log-probabilities (SAPO, naive pooling)."""
+    """One sampled answer as text with its reward; no tokens, no log-probabilities (SAPO, naive pooling).
+
+    Attributes
+    ----------
+    index
+        In the author's group.
+    text
+        Without EOS.
+    finished
+        Whether it ended with EOS.
+    reward
+        The author's claim.
+    """
 
     index: Count
     text: Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
@@ -119,24 +214,36 @@ class TextRollout(Record, frozen=True, kw_only=True, tag="text"):
 
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
+        """One record per answer that is sent."""
         return [cls.about(group, index=i, text=a.text, finished=a.finished, reward=a.reward) for i, a in sent(group)]
 
     def check(self) -> None:
+        """There is text, of bounded size."""
         _text_bytes(self.text)
 
 
 class GroupValue(Record, frozen=True, kw_only=True, tag="value"):
-    """Only scalar statistics of one group travel (XGRPO): `count` valid answers, `right` of them right."""
+    """Only scalar statistics of one group travel (XGRPO, arXiv 2605.07244).
+
+    Attributes
+    ----------
+    count
+        Valid answers, at least 1.
+    right
+        Those of them that are right.
+    """
 
     count: Count
     right: Count
 
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
+        """One record, or none of a group without valid answers."""
         valid = group.valid
         return [cls.about(group, count=len(valid), right=sum(a.reward > 0 for a in valid))] if valid else []
 
     def check(self) -> None:
+        """No more right than valid, and at least one valid."""
         if self.count == 0:
             raise ExchangeError(Refusal.EMPTY, "a group without a valid answer")
         if self.right > self.count:
@@ -144,22 +251,33 @@ class GroupValue(Record, frozen=True, kw_only=True, tag="value"):
 
 
 class Success(Record, frozen=True, kw_only=True, tag="success"):
-    """Text of one answer that its author's verifier found right; no log-probabilities (SGT)."""
+    """Text of one answer that its author's verifier found right; no log-probabilities (SGT).
+
+    Attributes
+    ----------
+    index
+        In the author's group.
+    text
+        Without EOS.
+    """
 
     index: Count
     text: Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
 
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
+        """One record per right answer."""
         return [cls.about(group, index=i, text=a.text) for i, a in sent(group) if a.verdict.value == "right"]
 
     def check(self) -> None:
+        """There is text, of bounded size."""
         _text_bytes(self.text)
 
 
 Text = Rollout | TextRollout | Success
 """Records that carry an answer."""
 SHIPPED: frozenset[type[Record]] = frozenset({Rollout, TextRollout, GroupValue, Success})
+"""All types but those that regimes declare themselves."""
 
 
 def sent(group: Group) -> Iterator[tuple[int, Answer]]:
@@ -170,7 +288,10 @@ def sent(group: Group) -> Iterator[tuple[int, Answer]]:
 def bounded(kind: type[Record]) -> None:
     """Whether a type may be declared by a plugin: a tag of its own, and every field of a stated largest size.
 
-    Raises ValueError that names the field.
+    Raises
+    ------
+    ValueError
+        Names the field.
     """
     if kind.__struct_config__.tag in {other.__struct_config__.tag for other in SHIPPED}:
         raise ValueError(f"{kind.__name__}: the tag {kind.__struct_config__.tag!r} is taken; give the type its own")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+__all__ = ["Refusal"]
+
 
 class Refusal(StrEnum):
     """Reasons, used as names of counters and as values of the ledger's `reason` column."""
@@ -26,6 +28,7 @@ class Refusal(StrEnum):
 
     # the header
     UNKNOWN_AUTHOR = "unknown_author"
+    """No endpoint of that name."""
     FORGED = "forged"
     """The author named in the record is not the endpoint that sent it."""
     NOT_SUBSCRIBED = "not_subscribed"
@@ -33,10 +36,13 @@ class Refusal(StrEnum):
     UNKNOWN_PROMPT = "unknown_prompt"
     """The prompt was not asked at the record's step."""
     STALE = "stale"
+    """Older than `max_staleness` allows."""
     FUTURE = "future"
+    """Of a step that the receiver has not reached."""
     VERSION = "version"
     """The policy version contradicts an earlier record of the same author."""
     DUPLICATE = "duplicate"
+    """Of the same author, kind, step, prompt and index as one that was let in."""
     QUOTA = "quota"
     """Over the author's number of records or bytes for this step."""
     LATE = "late"

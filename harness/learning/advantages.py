@@ -10,7 +10,23 @@ from jaxtyping import Float32, Float64
 from harness.experience.answers import Answer, Group, PeerAnswer
 from harness.learning.terms import OLD, Objective, Term, TermAnswer
 
+__all__ = [
+    "EPSILON",
+    "GRPO",
+    "GSPO",
+    "Rewards",
+    "by_author",
+    "grpo_advantages",
+    "own_answers",
+    "own_term",
+    "peer_answer",
+    "rewards_of",
+    "spread",
+    "standardise",
+]
+
 EPSILON = 1e-6
+"""Added to a deviation before it divides."""
 
 GRPO = Objective(ratio="token", form="ppo", low=0.8, high=1.28, aggregation="token")
 """Token ratio, asymmetric clip 0.2 / 0.28 (arXiv 2402.03300 with DAPO's upper bound, as verl and OpenRLHF run it)."""
@@ -18,10 +34,11 @@ GSPO = Objective(ratio="sequence", form="ppo", low=1 - 3e-4, high=1 + 4e-4, aggr
 """Sequence ratio, clip 3e-4 / 4e-4 (arXiv 2507.18071)."""
 
 Rewards = Float64[np.ndarray, "n"]
+"""(n,) rewards, or advantages made of them."""
 
 
 def rewards_of(answers: Iterable[Answer | PeerAnswer]) -> Rewards:
-    """Rewards of valid answers."""
+    """Rewards, in order; of valid answers, for those of invalid ones are NaN."""
     return np.array([a.reward for a in answers], dtype=np.float64)
 
 
@@ -31,14 +48,42 @@ def spread(rewards: Rewards) -> float:
 
 
 def standardise(rewards: Rewards, pool: Rewards, scale: bool = True) -> Rewards:
-    """(R - mean of the pool) / (unbiased std of the pool + 1e-6); without `scale` only centred."""
+    """(R - mean of the pool) / (unbiased std of the pool + 1e-6); without `scale` only centred.
+
+    Parameters
+    ----------
+    rewards
+        (n,) to be standardised.
+    pool
+        (m,) m >= 1, of which mean and deviation are taken; often `rewards` themselves.
+    scale
+        Divide by the deviation (GRPO, arXiv 2402.03300); without, as Dr. GRPO (arXiv 2503.20783).
+
+    Returns
+    -------
+    :
+        (n,) advantages.
+    """
     centred = rewards - pool.mean()
     standardised: Rewards = centred / (spread(pool) + EPSILON) if scale else centred
     return standardised
 
 
 def own_answers(group: Group, advantages: Sequence[float] | Rewards) -> list[TermAnswer]:
-    """The group's valid answers with their advantages; the denominators are the learner's own old log-probabilities."""
+    """The group's valid answers with their advantages; the denominators are the learner's own old log-probabilities.
+
+    Parameters
+    ----------
+    group
+        An own one.
+    advantages
+        One per valid answer, in their order.
+
+    Raises
+    ------
+    ValueError
+        Not as many advantages as valid answers.
+    """
     return [
         TermAnswer(group.prompt.id, a.tokens, float(advantage), OLD, sampled=a.logprobs)
         for a, advantage in zip(group.valid, advantages, strict=True)
@@ -46,7 +91,22 @@ def own_answers(group: Group, advantages: Sequence[float] | Rewards) -> list[Ter
 
 
 def own_term(own: Sequence[Group], advantages: Callable[[Group], Rewards], objective: Objective) -> Term:
-    """One term over all own groups; a group without valid answers gives nothing."""
+    """One term over all own groups; a group without valid answers gives nothing.
+
+    Parameters
+    ----------
+    own
+        The step's groups.
+    advantages
+        Those of a group's valid answers, e.g. `grpo_advantages`.
+    objective
+        E.g. `GRPO` or `GSPO`.
+
+    Returns
+    -------
+    :
+        Named `own`, of source `own`.
+    """
     answers = [t for group in own if group.valid for t in own_answers(group, advantages(group))]
     return Term("own", "own", objective, tuple(answers))
 
@@ -65,7 +125,22 @@ def peer_answer(
     weight: float = 1.0,
     without_eos: bool = False,
 ) -> TermAnswer:
-    """A peer's answer as a term's; `without_eos` leaves the learner's final EOS out of the ratio."""
+    """A peer's answer as a term's.
+
+    Parameters
+    ----------
+    answer
+        As it stands in the inbox.
+    advantage
+        Idle in `nll`.
+    denominator
+        (T,) nats: `answer.aligned` (importance sampling from the peer) or `answer.receiver_old`; a float for `cross` ratios; None
+        for no ratio.
+    weight
+        Factor on the answer's objective.
+    without_eos
+        Leave the learner's final EOS out of the ratio.
+    """
     mask = None
     if without_eos and answer.finished:
         mask = np.ones(answer.tokens.size, dtype=bool)

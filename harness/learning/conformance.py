@@ -33,20 +33,43 @@ from harness.learning.situations import MAX_TOKENS, Situation, situations
 from harness.learning.terms import OLD, Denominator, Term, TermAnswer
 from harness.suite.space import Choice, Space
 
+__all__ = [
+    "CHECKS",
+    "Make",
+    "check_regime",
+    "declares_itself",
+    "draws_only_from_the_context",
+    "imports_no_torch",
+    "learns_alone_without_peers",
+    "learns_well_formed_terms",
+    "learns_with_all_that_may_be_searched",
+    "leaves_its_inputs_alone",
+    "publishes_what_it_shares",
+    "restores_its_state",
+]
+
 Make = Callable[[], Regime]
+"""Gives a fresh instance."""
 SAMPLED = 6
 """Settings drawn from a regime's search spaces."""
 
 
 def check_regime(regime: str | type[Regime], options: Mapping[str, Any] | None = None) -> None:
-    """Every check below on an installed regime's name or on a class.
+    """Every check below.
+
+    Parameters
+    ----------
+    regime
+        An installed one's name, or a class.
+    options
+        As in a suite.
 
     Raises
     ------
     AssertionError
         With the first clause of the contract that does not hold.
     PluginError
-        The name is unknown, or its module does not import.
+        The name is unknown, or its module does not import; or the options are refused.
     """
     kind = load(regime) if isinstance(regime, str) else regime
 
@@ -253,6 +276,7 @@ CHECKS: tuple[Callable[[Make], None], ...] = (
     leaves_its_inputs_alone,
     imports_no_torch,
 )
+"""All of them, as `check_regime` goes through them."""
 
 
 def _hold(condition: object, otherwise: str) -> None:

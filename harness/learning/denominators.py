@@ -20,7 +20,10 @@ from harness.experience.answers import Prompt
 from harness.learning.minibatches import MiniBatch, can_move
 from harness.learning.terms import OLD, TermAnswer
 
+__all__ = ["OldLogprobs", "Score", "from_sampler", "settle"]
+
 OldLogprobs = Literal["sampler", "trainer"]
+"""Whose log-probabilities OLD stands for."""
 Score = Callable[[Sequence[Prompt], Sequence[Int32[np.ndarray, "T"]]], Sequence[Float32[np.ndarray, "T"]]]
 """The trainer's log-probabilities of answers to prompts under its present weights."""
 
@@ -34,8 +37,18 @@ def settle(
 ) -> list[MiniBatch]:
     """The mini-batches with every OLD denominator filled in; call it before the step's first update.
 
-    `score` is asked at most once, for the answers of later mini-batches that can have a gradient. `correction` is what
-    `MiniBatch` says.
+    Parameters
+    ----------
+    batches
+        Of one step.
+    prompts
+        All that an answer names.
+    score
+        Asked at most once, for the answers of later mini-batches that can have a gradient.
+    old
+        Whose log-probabilities OLD stands for.
+    correction
+        C of the truncated importance correction of the sampler's drift (`learning.minibatches.MiniBatch`); 0 is none.
 
     Raises
     ------

@@ -17,6 +17,8 @@ from harness.experience.records import Pieces, Record
 from harness.learning.denominators import OldLogprobs
 from harness.learning.terms import Term
 
+__all__ = ["Context", "Need", "NoOptions", "Regime"]
+
 
 class Need(StrEnum):
     """What a regime needs of the substrate beyond the records themselves."""
@@ -31,8 +33,20 @@ class Need(StrEnum):
 class Context:
     """What `learn` may know besides experience.
 
-    policies: all of the group, in suite order. rng: derived from seed, group, policy and step, never from the regime.
-    max_tokens: longest answer an engine samples (Dr. GRPO's constant). updates: optimiser updates per step.
+    Attributes
+    ----------
+    learner
+        The policy that learns.
+    policies
+        All of the group, in suite order.
+    step
+        Training step, from 1.
+    rng
+        Derived from seed, group, policy and step, never from the regime.
+    max_tokens
+        Longest answer an engine samples, in tokens (Dr. GRPO's constant).
+    updates
+        Optimiser updates per step.
     """
 
     learner: str
@@ -51,8 +65,14 @@ class NoOptions:
 class Regime:
     """One policy's instance of a regime. State across steps is explicit: `state` and `restore`.
 
-    Subclasses set `shares` (record types published), `needs`, and `Options` (a frozen dataclass whose fields are the options
-    a suite may set; its `__post_init__` raises ValueError on a bad one).
+    Attributes
+    ----------
+    Options
+        A frozen dataclass whose fields are the options a suite may set; its `__post_init__` raises ValueError on a bad one.
+    shares
+        Record types published.
+    options
+        This instance's.
     """
 
     Options: ClassVar[type] = NoOptions
@@ -60,8 +80,9 @@ class Regime:
     results_version: ClassVar[int | None] = None
     """A plugin's own, to be raised when results change. None: every change of the module's code counts as one."""
     unequal_rollouts: ClassVar[bool] = True
+    """Whether policies may differ in rollouts per prompt."""
     unequal_reason: ClassVar[str] = ""
-    """Why policies may not differ in rollouts per prompt, where `unequal_rollouts` is False."""
+    """Why not, where it is False."""
     old_logprobs: ClassVar[OldLogprobs] = "trainer"
     """Whose log-probabilities OLD denominators are, unless a suite's variant says otherwise. The trainer's is the published
     way of GRPO and its kin (code: verl and OpenRLHF score own answers again before the first update)."""
@@ -75,13 +96,36 @@ class Regime:
         return frozenset()
 
     def publish(self, groups: Sequence[Group], pieces: Pieces) -> list[Record]:
-        """What the policy sends after its rollouts: by default all that `shares` names. Answers with an invalid verdict, and those
-        that are only EOS, are not exchanged."""
+        """What the policy sends after its rollouts: by default all that `shares` names.
+
+        Answers with an invalid verdict, and those that are only EOS, are not exchanged.
+
+        Parameters
+        ----------
+        groups
+            The step's own.
+        pieces
+            Byte lengths of an answer's tokens, which a `Rollout` carries.
+        """
         kinds = sorted(self.shares, key=lambda kind: kind.__name__)
         return [record for group in groups for kind in kinds for record in kind.of(group, pieces)]
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """The step's terms, from the learner's own groups and what peers sent.
+
+        Parameters
+        ----------
+        own
+            One group per prompt.
+        inbox
+            What arrived for this step; peers' answers are in the learner's tokens and verified by the learner.
+        context
+            All else that may be used.
+
+        Returns
+        -------
+        :
+            Terms, which the engine learns in their `order`.
 
         Raises
         ------

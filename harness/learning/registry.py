@@ -16,12 +16,49 @@ from harness.learning.regime import Need, Regime
 from harness.plugins import Door
 from harness.suite.space import Space, as_dict, spaces_of
 
+__all__ = [
+    "DOOR",
+    "RegimeInfo",
+    "build",
+    "check_declaration",
+    "check_options",
+    "installed",
+    "listing",
+    "load",
+    "option_name",
+    "resolved",
+    "spaces",
+]
+
 DOOR: Door[Regime] = Door("harness.regimes", "regime", Regime)
+"""Where regimes plug in."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegimeInfo:
-    """One installed regime, or the reason why it does not load."""
+    """One installed regime, or the reason why it does not load.
+
+    Attributes
+    ----------
+    name
+        In suites.
+    origin
+        Package, version and place.
+    summary
+        First line of the docstring.
+    shares
+        Names of record types.
+    needs
+        With the default options.
+    options
+        Defaults by option.
+    spaces
+        What tuning may try, by option.
+    old_logprobs
+        As declared.
+    error
+        Why it does not load; empty where it does.
+    """
 
     name: str
     origin: str
@@ -40,7 +77,13 @@ def installed() -> dict[str, EntryPoint]:
 
 
 def load(name: str) -> type[Regime]:
-    """The regime's class. Raises PluginError with the nearest name, or with the import's own error."""
+    """The regime's class.
+
+    Raises
+    ------
+    PluginError
+        With the nearest name, or with the import's own error; or its Options is no dataclass.
+    """
     regime = DOOR.load(name)
     if not dataclasses.is_dataclass(regime.Options):
         raise PluginError(f"regime {name!r} ({regime.__module__}:{regime.__name__}): Options is not a dataclass")
@@ -48,7 +91,20 @@ def load(name: str) -> type[Regime]:
 
 
 def build(name: str, options: Mapping[str, Any]) -> Regime:
-    """An instance with validated options, and with needs that its shares can meet. Raises PluginError."""
+    """An instance with validated options, and with needs that its shares can meet.
+
+    Parameters
+    ----------
+    name
+        Of an installed regime.
+    options
+        As in a suite.
+
+    Raises
+    ------
+    PluginError
+        As `load` and `check_options`; or the plugin's own code fails.
+    """
     regime = load(name)
     try:
         instance = regime(check_options(regime, options))
@@ -61,7 +117,13 @@ def build(name: str, options: Mapping[str, Any]) -> Regime:
 
 
 def check_declaration(regime: Regime) -> None:
-    """Whether what the regime needs can come from what it shares. Raises PluginError."""
+    """Whether what the regime needs can come from what it shares.
+
+    Raises
+    ------
+    PluginError
+        It cannot, or shares, needs or `old_logprobs` are not declared as they must be.
+    """
     name, shares = type(regime).__name__, regime.shares
     if not isinstance(shares, frozenset) or not all(isinstance(k, type) and issubclass(k, Record) for k in shares):
         known = ", ".join(sorted(kind.__name__ for kind in SHIPPED))
@@ -84,7 +146,20 @@ def check_declaration(regime: Regime) -> None:
 
 
 def check_options(regime: type[Regime], options: Mapping[str, Any]) -> Any:
-    """`options` as the regime's Options. Raises PluginError starting with the option's name."""
+    """`options` as the regime's Options.
+
+    Parameters
+    ----------
+    regime
+        A class.
+    options
+        As in a suite.
+
+    Raises
+    ------
+    PluginError
+        Starting with the option's name.
+    """
     fields = {option_name(f): f.name for f in dataclasses.fields(regime.Options)}
     hints = get_type_hints(regime.Options)
     checked = {}
@@ -101,7 +176,13 @@ def check_options(regime: type[Regime], options: Mapping[str, Any]) -> Any:
 
 
 def spaces(regime: type[Regime]) -> dict[str, Space]:
-    """The search spaces that the regime's options carry, by option. Raises PluginError where a default lies outside its own."""
+    """The search spaces that the regime's options carry, by option.
+
+    Raises
+    ------
+    PluginError
+        A default lies outside its own.
+    """
     fields = {f.name: f for f in dataclasses.fields(regime.Options)}
     try:
         default = regime.Options()

@@ -12,12 +12,27 @@ from harness.experience.records import SHIPPED, GroupValue, Record, Rollout, Suc
 from harness.learning.regime import Context, Need, Regime
 from harness.verification.verdict import Verdict
 
+__all__ = ["MAX_TOKENS", "Situation", "situations"]
+
 MAX_TOKENS = 8
+"""Of the longest answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """One learner's step: its groups and what came in."""
+    """One learner's step: its groups and what came in.
+
+    Attributes
+    ----------
+    name
+        What is particular about it.
+    own
+        The learner's groups.
+    inbox
+        What its peers sent.
+    policies
+        The learner first.
+    """
 
     name: str
     own: tuple[Group, ...]
@@ -25,6 +40,7 @@ class Situation:
     policies: tuple[str, ...]
 
     def context(self, seed: int = 0) -> Context:
+        """What the learner may know besides, with a generator of this seed."""
         return Context(self.policies[0], self.policies, 1, np.random.default_rng(seed), MAX_TOKENS, updates=2)
 
 

@@ -13,9 +13,14 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float32, Int32
 
+__all__ = ["OLD", "Aggregation", "Denominator", "Form", "Objective", "Ratio", "Term", "TermAnswer"]
+
 Ratio = Literal["token", "sequence", "cross"]
+"""Of what to what: `Objective.ratio`."""
 Form = Literal["ppo", "hard", "truncated", "nll", "kl"]
+"""How ratio and advantage meet: `Objective.form`."""
 Aggregation = Literal["token", "answer", "prompt", "constant"]
+"""What the loss is divided by: `Objective.aggregation`."""
 
 
 class Denominator(Enum):
@@ -26,21 +31,36 @@ class Denominator(Enum):
 
 
 OLD = Denominator.OLD
+"""Short for `Denominator.OLD`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """How log-probabilities become a number per token or per answer.
+    """How log-probabilities become a number per token or per answer (docs/experience.md has each value in a table).
 
-    ratio: `token` exp(lp - denominator) per token; `sequence` exp(mean lp - mean denominator) per answer (GSPO, arXiv
-        2507.18071); `cross` exp(mean lp - source mean) per answer, each side normalised by its own tokens (HACPO, 2603.02604).
-    form: `ppo` min(r A, clip(r) A); `hard` c stopgrad(c)^exponent A with c = clamp(r, low, high); `truncated` min(r, high) A
-        whose gradient beyond `high` is that of high A log r (the truncated weight stays, as a constant); `nll` the log-likelihood,
-        mean over the answer's tokens; `kl` minus the k3 estimate of KL(policy || denominator) per token.
-    low, high: the bounds of r (not of r - 1). `low_step` is added to `low` at each further update of the step, up to 1.
-    log_bound: |log r| is clamped to it before exp.
-    aggregation: the normaliser. `token` tokens of the mini-batch's answers; `answer` number of answers; `prompt` number of
-        the mini-batch's prompts; `constant` answers x the maximal answer length (Dr. GRPO, 2503.20783).
+    Attributes
+    ----------
+    ratio
+        `token`: exp(lp - denominator) per token; `sequence`: exp(mean lp - mean denominator) per answer (GSPO, arXiv
+        2507.18071); `cross`: exp(mean lp - source mean) per answer, each side normalised by its own tokens (HACPO, arXiv
+        2603.02604).
+    form
+        `ppo`: min(r A, clip(r) A); `hard`: c stopgrad(c)^exponent A with c = clamp(r, low, high); `truncated`: min(r, high) A
+        whose gradient beyond `high` is that of high A log r (the truncated weight stays, as a constant); `nll`: the
+        log-likelihood per token, without ratio or advantage; `kl`: minus the k3 estimate of KL(policy || denominator) per
+        token.
+    low, high
+        Bounds of r (not of r - 1).
+    low_step
+        Added to `low` at each further update of the step, up to 1.
+    exponent
+        Of `hard`.
+    log_bound
+        |log r| is clamped to it before exp.
+    aggregation
+        The normaliser. `token`: sum over tokens / tokens of the mini-batch's answers; `answer`: sum of the answers' means over
+        their tokens / number of answers; `prompt`: the same / number of the mini-batch's prompts; `constant`: sum over tokens
+        / (answers x the maximal answer length) (Dr. GRPO, arXiv 2503.20783).
     """
 
     ratio: Ratio = "token"
@@ -53,7 +73,7 @@ class Objective:
     aggregation: Aggregation = "token"
 
     def bounds(self, update: int) -> tuple[float, float]:
-        """Clip bounds at the `update`-th optimiser update of the step (0, 1, ...)."""
+        """Clip bounds (low, high) at the `update`-th optimiser update of the step (0, 1, ...)."""
         low = self.low if not self.low_step else min(1.0, self.low + update * self.low_step)
         return low, self.high
 
@@ -62,12 +82,27 @@ class Objective:
 class TermAnswer:
     """One answer of a term, in the learner's tokens.
 
-    tokens: (T,) ids. mask: (T,) which tokens take part; None means all.
-    denominator: (T,) log-probabilities the ratio is taken to; a float for `cross` ratios (the source's mean); None for `nll`,
-        or for the current policy without gradient (ratio exactly 1: the plain score function); OLD for an own answer.
-    sampled: (T,) log-probabilities that an own answer was sampled with; needed where the denominator is OLD.
-    scale: factor on the log-ratio (HACPO's normalisation by bytes: tokens / bytes).
-    origin: (author, index) of a peer's answer, for the exchange ledger.
+    Attributes
+    ----------
+    prompt_id
+        Of a prompt of the step.
+    tokens
+        (T,) ids.
+    advantage
+        A; idle in `nll` and `kl`.
+    denominator
+        (T,) log-probabilities (nats) the ratio is taken to; a float for `cross` ratios (the source's mean); None for `nll`, or for
+        the current policy without gradient (ratio exactly 1: the plain score function); OLD for an own answer.
+    weight
+        Factor on the answer's objective, not negative.
+    mask
+        (T,) which tokens take part; None means all.
+    scale
+        Factor on the log-ratio (HACPO's normalisation by bytes: tokens / bytes).
+    origin
+        (author, index) of a peer's answer, for the exchange ledger.
+    sampled
+        (T,) log-probabilities (nats) that an own answer was sampled with; needed where the denominator is OLD.
     """
 
     prompt_id: str
@@ -88,9 +123,22 @@ class TermAnswer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """Answers that share one objective. Terms of lower `order` are learnt in earlier mini-batches.
+    """Answers that share one objective.
 
-    source: `own` or `peer`, for bookkeeping (share of peer data used, gradient norms), never for the mathematics.
+    Attributes
+    ----------
+    name
+        In tables and messages.
+    source
+        `own` or `peer`, for bookkeeping (share of peer data used, gradient norms), never for the mathematics.
+    objective
+        Of all answers.
+    answers
+        May be empty.
+    weight
+        Factor on the term, not negative.
+    order
+        Terms of lower order are learnt in earlier mini-batches.
     """
 
     name: str

@@ -10,7 +10,19 @@ from jaxtyping import Float
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Mean over questions, standard error over questions, and the counts behind them."""
+    """Of one cell on one task.
+
+    Attributes
+    ----------
+    mean
+        Over questions.
+    error
+        Standard error over questions; NaN for fewer than two.
+    questions
+        With a valid answer.
+    answers
+        Valid ones.
+    """
 
     mean: float
     error: float
@@ -22,7 +34,12 @@ def accuracy(verdicts: Float[np.ndarray, "questions repeats"]) -> Accuracy:
     """Mean over the questions of each question's mean over its valid repeats.
 
     Questions are the clusters: repeats of one question are not independent evidence, so the standard error is that of
-    the questions' means. 1 is right, 0 wrong, NaN invalid or missing; a question without a valid answer is left out.
+    the questions' means.
+
+    Parameters
+    ----------
+    verdicts
+        (questions, repeats): 1 is right, 0 wrong, NaN invalid or missing; a question without a valid answer is left out.
     """
     x = np.atleast_2d(np.asarray(verdicts, dtype=np.float64))
     valid = ~np.isnan(x)

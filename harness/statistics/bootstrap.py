@@ -26,7 +26,15 @@ _ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class BootstrapInterval:
-    """A statistic of the scores with its percentile bootstrap interval."""
+    """A statistic of the scores with its percentile bootstrap interval.
+
+    Attributes
+    ----------
+    value
+        Of the scores as they are.
+    low, high
+        Ends of the interval.
+    """
 
     value: float
     low: float
@@ -36,7 +44,12 @@ class BootstrapInterval:
 def iqm(scores: Scores) -> float:
     """Interquartile mean: the mean of what is left of all runs on all tasks after a quarter is cut off at each end.
 
-    As many as `int(size / 4)` scores are cut off at each end, none for fewer than four scores.
+    As many as `int(size / 4)` scores are cut off at each end, none for fewer than four scores (Agarwal et al., arXiv 2108.13264).
+
+    Parameters
+    ----------
+    scores
+        (runs, tasks).
     """
     flat = np.sort(np.asarray(scores, dtype=np.float64), axis=None)
     cut = flat.size // 4
@@ -44,10 +57,21 @@ def iqm(scores: Scores) -> float:
 
 
 def iqm_interval(scores: Scores, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> BootstrapInterval:
-    """IQM with its stratified bootstrap interval.
+    """IQM with its stratified bootstrap interval (Agarwal et al., arXiv 2108.13264).
 
     No resample is sorted: how often each score was drawn, added up in the order of the scores, says how much of it lies in
     the middle half. Arrays have the resamples last, so that every step is one vector instruction over all of them.
+
+    Parameters
+    ----------
+    scores
+        (runs, tasks).
+    level
+        Of the interval, in (0, 1).
+    resamples
+        Of the runs inside each task.
+    seed
+        Of the resampling.
     """
     x = np.asarray(scores, dtype=np.float64)
     value = partial(_resampled_iqms, x)
@@ -78,7 +102,21 @@ def bootstrap_interval(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> BootstrapInterval:
-    """Any statistic, vectorised over its first axis."""
+    """Any statistic with its stratified bootstrap interval (Agarwal et al., arXiv 2108.13264).
+
+    Parameters
+    ----------
+    scores
+        (runs, tasks).
+    statistic
+        Of (resamples, runs, tasks): one number per resample.
+    level
+        Of the interval, in (0, 1).
+    resamples
+        Of the runs inside each task.
+    seed
+        Of the resampling.
+    """
     x = np.asarray(scores, dtype=np.float64)
     tasks = np.arange(x.shape[1])
 
@@ -91,7 +129,21 @@ def bootstrap_interval(
 def probability_of_improvement(
     ours: Scores, theirs: Float[np.ndarray, "others tasks"], level: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> BootstrapInterval:
-    """Probability that a run of ours beats a run of theirs on a task, ties half, mean over tasks (Mann-Whitney U / nm)."""
+    """Probability that a run of ours beats a run of theirs on a task, ties half, mean over tasks (Mann-Whitney U / nm).
+
+    Parameters
+    ----------
+    ours
+        (runs, tasks).
+    theirs
+        (others, tasks).
+    level
+        Of the interval, in (0, 1).
+    resamples
+        Of the runs inside each task, on both sides.
+    seed
+        Of the resampling.
+    """
     x, y = np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
     beats = (x[:, None] > y[None]) + 0.5 * (x[:, None] == y[None])
     chunk = max(1, _PAIRS // beats.size)

@@ -13,11 +13,20 @@ from harness.statistics.intervals import Array, Estimate, mean_interval
 
 
 def paired(ours: ArrayLike, theirs: ArrayLike, level: float = 0.95, noise: ArrayLike | None = None) -> Estimate:
-    """Differences by seed (last axis, equal order) with Student t interval and p-value; a pair with a NaN is missing.
+    """Differences by seed with Student t interval and p-value; a pair with a NaN is missing.
 
     Regimes of one seed see the same prompts and start from the same samples, so the pairs cancel what seeds share.
-    The question set is taken as given: the interval speaks of other seeds, not of other questions. `noise` is that of the
-    differences: given the questions both sides answer for themselves, so it is the sum of their `sampling_variance`.
+    The question set is taken as given: the interval speaks of other seeds, not of other questions.
+
+    Parameters
+    ----------
+    ours, theirs
+        (..., seeds) accuracies, seeds in equal order.
+    level
+        Of the interval, in (0, 1).
+    noise
+        (..., seeds) variance of each difference: given the questions both sides answer for themselves, so it is the sum of their
+        `sampling_variance`.
     """
     return mean_interval(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64), level, noise)
 
@@ -26,8 +35,14 @@ def paired(ours: ArrayLike, theirs: ArrayLike, level: float = 0.95, noise: Array
 class QuestionComparison:
     """Two regimes question by question.
 
-    difference: over questions, each the mean over seeds. wins, losses, draws: questions on which ours did better, worse,
-    equally well. sign_p: exact two-sided sign test on wins and losses.
+    Attributes
+    ----------
+    difference
+        Over questions, each the mean over seeds.
+    wins, losses, draws
+        Questions on which ours did better, worse, equally well.
+    sign_p
+        Exact two-sided sign test on wins and losses.
     """
 
     difference: Estimate
@@ -42,7 +57,12 @@ def paired_by_question(
 ) -> QuestionComparison:
     """Finer than by seed, and narrower in meaning: it takes the trained checkpoints as given and speaks of questions.
 
-    Entries are accuracies per question (means over repeats); NaN is missing.
+    Parameters
+    ----------
+    ours, theirs
+        (seeds, questions) accuracies per question (means over repeats); NaN is missing.
+    level
+        Of the interval, in (0, 1).
     """
     gaps = np.atleast_2d(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64))
     present = ~np.isnan(gaps)
@@ -55,9 +75,19 @@ def paired_by_question(
 
 
 def holm(p_values: Float[np.ndarray, "k"], weights: ArrayLike = 1.0) -> Float[np.ndarray, "k"]:
-    """Holm's step-down adjustment (Scand. J. Statist. 6, 1979) of one family of p-values; NaN ones do not count.
+    """Holm's step-down adjustment of one family of p-values (Scand. J. Statist. 6, 1979).
 
-    weights: how much of the family's error each may use up (his section 4); all alike without them.
+    Parameters
+    ----------
+    p_values
+        (k,); NaN ones do not count.
+    weights
+        How much of the family's error each may use up (his section 4); all alike without them.
+
+    Returns
+    -------
+    :
+        (k,) adjusted p-values.
     """
     p = np.asarray(p_values, dtype=np.float64)
     weight = np.broadcast_to(np.asarray(weights, dtype=np.float64), p.shape)
@@ -70,10 +100,25 @@ def holm(p_values: Float[np.ndarray, "k"], weights: ArrayLike = 1.0) -> Float[np
 
 
 def minimum_detectable(error: ArrayLike, n: ArrayLike, power: float = 0.8, level: float = 0.95) -> Array:
-    """The smallest true difference that a paired t test of n seeds finds with the given power.
+    """The smallest true difference that a paired t test finds with the given power.
 
-    `error` is the standard error of the mean difference (`Estimate.error`); exact by the noncentral t distribution, the
-    far tail left out. NaN where n < 2.
+    Exact by the noncentral t distribution, the far tail left out.
+
+    Parameters
+    ----------
+    error
+        Standard error of the mean difference (`Estimate.error`).
+    n
+        Seeds.
+    power
+        In (0, 1).
+    level
+        Of the test, in (0, 1).
+
+    Returns
+    -------
+    :
+        In the unit of `error`; NaN where n < 2.
     """
     counts, place = np.unique(
         np.asarray(n), return_inverse=True

@@ -17,7 +17,18 @@ Array = Float[np.ndarray, "..."]
 class Estimate:
     """Means of n values with an interval and a two-sided p-value against 0; arrays of one batch shape.
 
-    `low`, `high`, `p` are NaN where n < 2; `error` is the standard error, `n - 1` the degrees of freedom.
+    Attributes
+    ----------
+    mean
+        Of the values that are there.
+    low, high
+        Ends of the Student t interval; NaN where n < 2.
+    error
+        Standard error of the mean; NaN where n < 2.
+    p
+        NaN where n < 2.
+    n
+        Values; `n - 1` are the degrees of freedom.
     """
 
     mean: Array
@@ -42,18 +53,27 @@ LUCK = 0.07
 
 
 def mean_interval(values: ArrayLike, level: float = 0.95, noise: ArrayLike | None = None) -> Estimate:
-    """Mean and Student t interval with n - 1 degrees of freedom over the last axis; NaN entries are missing.
+    """Mean and Student t interval with n - 1 degrees of freedom over the last axis.
 
-    noise: a variance that each value is known to have (`sampling_variance`), of the shape of `values`. A few seeds may agree
-    by chance far closer than their noise allows, and three equal values would claim to know the mean exactly. So a variance
-    over seeds is taken for at least
+    A few seeds may agree by chance far closer than their noise allows, and three equal values would claim to know the mean
+    exactly. So a variance over seeds is taken for at least
 
         w chi2(LUCK, n - 1) / (n - 1),    w the mean of the noise,
 
     the lower 7 % quantile of what n seeds show where the noise is all there is: less is luck. w itself would be too much of a
     floor: Student's t has paid for small spreads already, and intervals of three seeds would then nearly always cover. With
-    this one they cover at most 97 % (simulated), in the worst case of nothing but noise, and 95 % where seeds differ more.
-    Without `noise`, values that are all equal have an interval of no width.
+    this one they cover at most 97 % (simulated), in the worst case of nothing but noise, and 95 % where seeds differ more
+    (our reading).
+
+    Parameters
+    ----------
+    values
+        (..., n); NaN entries are missing.
+    level
+        Of the interval, in (0, 1).
+    noise
+        Of the shape of `values`: a variance that each value is known to have (`sampling_variance`). Without it, values that are
+        all equal have an interval of no width.
     """
     x = np.asarray(values, dtype=np.float64)
     present = ~np.isnan(x)

@@ -28,11 +28,26 @@ Matrix = Float[np.ndarray, "regimes regimes"]
 class Judgement:
     """What the seeds say of several regimes.
 
-    own: each one's mean. difference: of each pair, row minus column, paired by seed. p: of each pair, adjusted for the whole
-    family. gains, gain_p: those against each regime's reference, NaN where it has none. detectable: the smallest gain that
-    would have been found with 80 % power, at the level to which the correction brings a single comparison. groups: letters of
-    each regime's tie groups; two regimes are told apart exactly where they share no letter. best: those that cannot be told from
-    the best mean. verdicts: one of VERDICTS.
+    Attributes
+    ----------
+    own
+        Each one's mean.
+    difference
+        Of each pair, row minus column, paired by seed.
+    p
+        (regimes, regimes) of each pair, adjusted for the whole family.
+    gains, gain_p
+        Those against each regime's reference, NaN where it has none.
+    detectable
+        The smallest gain that would have been found with 80 % power, at the level to which the correction brings a single
+        comparison.
+    groups
+        Letters of each regime's tie groups; two regimes are told apart exactly where they share no letter (compact letter
+        display: Piepho, J. Comput. Graph. Statist. 13, 2004).
+    best
+        Those that cannot be told from the best mean.
+    verdicts
+        One of VERDICTS each.
     """
 
     own: Estimate
@@ -54,13 +69,23 @@ def judge(
 ) -> Judgement:
     """All pairs by a paired t test, corrected as one family by Holm's method, and what follows from that.
 
-    noise: `sampling_variance` of each score; NaN scores are missing. references: the row that each regime is compared with.
     Comparisons with the reference count one each in the correction and all the other pairs together one more: the question
     is what the reference is for, and the others would otherwise drown it. Whoever gains over a regime that gains over a
     third one gains over the third as well: that follows from the two and adds no error.
 
     Each pair is tested with its own error. One error pooled over all regimes would have more degrees of freedom, and
     would be wrong where one regime escapes a local optimum on some seeds only: its error is ten times that of the others.
+
+    Parameters
+    ----------
+    scores
+        (regimes, seeds) accuracies; NaN ones are missing.
+    noise
+        (regimes, seeds) `sampling_variance` of each.
+    references
+        The row that each regime is compared with; None for none.
+    margin
+        Accuracy below which an effect is of no interest.
     """
     difference = paired(scores[:, None], scores[None], noise=noise[:, None] + noise[None])
     compared = np.array([r is not None for r in references], dtype=bool)
@@ -87,8 +112,24 @@ def judge(
 
 
 def verdict(difference: Estimate, adjusted: float, margin: float) -> str:
-    """The one rule: an effect where the corrected test finds one; none beyond the margin where the interval lies inside it;
-    else one cannot tell."""
+    """The one rule of what a screen says of a gain.
+
+    An effect where the corrected test finds one; none beyond the margin where the interval lies inside it; else one cannot tell.
+
+    Parameters
+    ----------
+    difference
+        To the reference.
+    adjusted
+        Its p-value, corrected.
+    margin
+        Accuracy below which an effect is of no interest.
+
+    Returns
+    -------
+    :
+        `gains`, `loses`, `no effect beyond the margin` or `cannot tell`.
+    """
     if adjusted <= ALPHA:
         return GAINS if difference.mean > 0 else LOSES
     return WITHIN if -margin <= difference.low and difference.high <= margin else UNTOLD

@@ -9,20 +9,28 @@ from harness.statistics.intervals import Array
 
 
 def sampling_variance(accuracy: ArrayLike, error: ArrayLike, questions: ArrayLike, answers: ArrayLike) -> Array:
-    """Variance of an accuracy on a given question set that its answers alone make; arrays of one shape.
+    """Variance of an accuracy on a given question set that its answers alone make; arrays of one shape (our reading).
 
-    `error` is the standard error over `questions` (`accuracy`, the store's `scores`), `answers` the valid answers to them,
-    k = answers / questions to each. The questions are given, so what differs between them is no noise. With k > 1 the
-    repeats tell the two apart: a right-or-wrong answer of probability p_q varies by p_q (1 - p_q), whose mean is the whole
-    variance a (1 - a) less that between the questions, (questions - 1) error^2, corrected for k; so the mean over all varies
-    by
+    The questions are given, so what differs between them is no noise. With k = answers / questions > 1 the repeats tell the two
+    apart: a right-or-wrong answer of probability p_q varies by p_q (1 - p_q), whose mean is the whole variance a (1 - a) less
+    that between the questions, (questions - 1) error^2, corrected for k; so the mean over all varies by
 
         (a (1 - a) - (questions - 1) error^2) / ((k - 1) questions).
 
     A single answer per question tells nothing apart: half of error^2 is taken, as if the questions differed as much as the
-    answers to one of them. Never less than 1 / answers^2, the
-    step from one count of right answers to the next: where all answers are right there is no spread to be seen, and yet
-    another seed may get one wrong.
+    answers to one of them. Never less than 1 / answers^2, the step from one count of right answers to the next: where all
+    answers are right there is no spread to be seen, and yet another seed may get one wrong.
+
+    Parameters
+    ----------
+    accuracy
+        a, in [0, 1].
+    error
+        Standard error over questions (`statistics.accuracy`, the store's `scores`).
+    questions
+        Asked.
+    answers
+        Valid ones, to all questions.
     """
     a, e, n, total = (np.asarray(v, dtype=np.float64) for v in (accuracy, error, questions, answers))
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -19,15 +19,28 @@ from harness.store.manifest import SuiteFile
 from harness.store.place import store_path
 from harness.store.schema import CURRENT, DERIVED
 
+__all__ = ["LIMITS", "OWN_MEMORY", "OWN_SECONDS", "Answer", "Limits", "Snapshot"]
+
 OWN_SECONDS = 120.0
 """What one of our own statements may take: those of `show` and of the leaderboard's pages."""
 OWN_MEMORY = 4 << 30
+"""Bytes that our own statements may take together."""
 _BATCH = 256
 _DAMAGE = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException, duckdb.SerializationException)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user's statement may take. rows, bytes: of its answer, which is cut there. seconds, memory (bytes): it is ended."""
+    """What a user's statement may take.
+
+    Attributes
+    ----------
+    rows, bytes
+        Of its answer, which is cut there.
+    seconds
+        Then it is ended.
+    memory
+        Bytes; if it needs more it is ended.
+    """
 
     rows: int = 10_000
     bytes: int = 16 << 20
@@ -36,10 +49,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 LIMITS = Limits()
+"""Of `harness sql`."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of a user's statement. cut: by which limit it lacks rows, `rows` or `bytes`; empty where it is whole."""
+    """Rows of a user's statement.
+
+    Attributes
+    ----------
+    columns
+        Names.
+    rows
+        As Python values.
+    cut
+        By which limit it lacks rows, `rows` or `bytes`; empty where it is whole.
+    """
 
     columns: list[str] = []
     rows: list[list[Any]] = []
@@ -53,10 +77,19 @@ class Snapshot:
     """
 
     def __init__(self, results: Path, shown: SuiteFile | None = None, memory: int = OWN_MEMORY) -> None:
-        """shown: the run whose cells count for its suite, instead of the one that stands for the suite's folder.
-        memory: bytes that statements may take together.
+        """Parameters
+        ----------
+        results
+            The results folder.
+        shown
+            The run whose cells count for its suite, instead of the one that stands for the suite's folder.
+        memory
+            Bytes that statements may take together.
 
-        Raises StoreError where there is no store, or it cannot be read.
+        Raises
+        ------
+        StoreError
+            There is no store, or it cannot be read.
         """
         self._path = path = store_path(results)
         if not path.is_file():
@@ -87,7 +120,20 @@ class Snapshot:
             raise StoreError(self._damaged(error)) from error
 
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> pa.Table:
-        """Rows of one of our own statements. Safe to call from several threads. Raises StoreError."""
+        """Rows of one of our own statements. Safe to call from several threads.
+
+        Parameters
+        ----------
+        statement
+            DuckDB's SQL; tables and columns stand in docs/store.md.
+        parameters
+            For its question marks.
+
+        Raises
+        ------
+        StoreError
+            It fails, or takes longer than `OWN_SECONDS`.
+        """
         with self._connection.cursor() as cursor:
             try:
                 cursor.execute(self._use)
@@ -97,9 +143,21 @@ class Snapshot:
                 raise StoreError(self._damaged(error) if _is_damage(error) else str(error)) from error
 
     def sql(self, statement: str, limits: Limits = LIMITS) -> Answer:
-        """A user's statement: exactly one that only reads. What bounds its memory and time for certain is `harness.store.sql`.
+        """A user's statement. What bounds its memory and time for certain is `harness.store.sql`.
 
-        Raises UsageError.
+        Parameters
+        ----------
+        statement
+            Exactly one that only reads.
+        limits
+            On its answer and time.
+
+        Raises
+        ------
+        UsageError
+            It is refused, fails or exceeds a limit.
+        StoreError
+            The store is damaged.
         """
         try:
             parsed = duckdb.extract_statements(statement)
@@ -125,6 +183,7 @@ class Snapshot:
         return f"{self._path}: cannot be read: {_first_line(error)} (delete it: it is built again from the journals)"
 
     def close(self) -> None:
+        """Idempotent."""
         self._connection.close()
 
     def __enter__(self) -> Snapshot:

@@ -8,50 +8,108 @@ from __future__ import annotations
 
 import msgspec
 
+__all__ = [
+    "NAN",
+    "PUBLISHED",
+    "TABLES",
+    "TABLE_OF",
+    "CostRow",
+    "CurveRow",
+    "ExchangeRow",
+    "Row",
+    "SampleRow",
+    "StepRow",
+    "TermRow",
+    "TraceRow",
+]
+
 NAN = float("nan")
+"""Not measured."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all rows. `at` is the training step after which a resumed cell drops the row; None keeps it for good."""
+    """Base of all rows."""
 
     @property
     def at(self) -> int | None:
+        """The training step after which a resumed cell drops the row; None keeps it for good."""
         step: int | None = getattr(self, "step", None)
         return step
 
 
 class StepRow(Row, frozen=True, kw_only=True):
-    """One policy at one training step.
+    r"""One policy at one training step.
 
     Whoever's they are, answers *take part* if their advantage and weight are not 0, and are *used* if one of their tokens had
     a nonzero gradient in the step's update: taking part, and not outside a bound of its ratio on the side that clips.
 
-    version: optimiser updates made so far. right, wrong, invalid: verdicts on own answers, which add up to `answers`;
-    truncated ones are wrong. empty: without visible text; unboxed: with text but without \\boxed.
-    reward_mean: right / (right + wrong). answer_tokens_mean: mean length, EOS included.
-    entropy: minus the mean log-probability of the sampled tokens, in nats: an unbiased estimate of the sampling
-    distribution's entropy per token, the same for every engine.
-    loss, gradient_norm: mean over the step's updates, the norm before clipping. own_gradient_norm, peer_gradient_norm,
-    own_peer_cosine: gradients of own and of peer terms alone.
-    kl_step, kl_base: k3 estimate per token on the step's valid own answers of KL(sampling policy || policy after the step)
-    and of KL(sampling policy || base policy).
-    sampler_drift, sampler_drift_p99: |trainer - sampler| of own tokens' log-probabilities at the step's start, mean and 99th
-    percentile. sampler_drift_outside: own answers whose first ratio to the sampler is outside their own term's bounds. All
-    three over the answers learnt in the first update.
-    weight_second_moment, effective_sample_size: mean r^2, and (mean r)^2 / mean r^2 (Kish), over the importance weights r of
-    peer answers that took part, before clipping: one r per token, or one per answer where the ratio is the answer's.
-    Imitation (`nll`) has no ratio: r = 1 for each answer. Coefficients of a regime (omega, lambda) are no part of r.
-    clipped_share: of the tokens of peer answers that took part, those without a gradient because of a bound of the ratio;
-    an answer with one ratio has all its tokens clipped or none.
-    refused_share: of the records that peers sent, those refused by the exchange, by THL or by the verifier.
-    peer_received, peer_used: peer answers that the exchange let in, and those of them that were used.
-    prompts: asked at this step. prompts_all_wrong: those with valid own answers, none of them right; prompts_rescued: those
-    of them on which another policy's own answers to the step had a success.
-    peer_only_support_share: of all tokens with a nonzero gradient (KL terms left out), those of peer answers that were made
-    likelier on the prompts that prompts_all_wrong counts.
-    rollouts: own answers sampled, generated_tokens: their tokens. trained_tokens: through forward and backward, prompts
-    included. exchanged_tokens: of the peer answers that neither THL nor the verifier refused, in the learner's tokens, EOS
-    included. exchanged_bytes: of all records that the exchange let in. *_seconds: CPU time of each phase.
+    Attributes
+    ----------
+    policy, step
+        Whose, and when.
+    version
+        Optimiser updates made so far.
+    reward_mean
+        right / (right + wrong).
+    right, wrong, invalid
+        Verdicts on own answers, which add up to `answers`.
+    truncated
+        Own answers that were cut off; they are wrong.
+    empty
+        Own answers without visible text.
+    unboxed
+        Own answers with text but without \boxed.
+    answers
+        Own ones.
+    answer_tokens_mean
+        Mean length, EOS included.
+    entropy
+        Minus the mean log-probability of the sampled tokens, nats: an unbiased estimate of the sampling distribution's entropy
+        per token, the same for every engine.
+    loss, gradient_norm
+        Mean over the step's updates, the norm before clipping.
+    updates
+        Made at this step.
+    own_gradient_norm, peer_gradient_norm, own_peer_cosine
+        Gradients of own and of peer terms alone.
+    kl_step, kl_base
+        k3 estimate per token (nats) on the step's valid own answers of KL(sampling policy || policy after the step) and of
+        KL(sampling policy || base policy).
+    sampler_drift, sampler_drift_p99
+        |trainer - sampler| of own tokens' log-probabilities at the step's start (nats), mean and 99th percentile, over the
+        answers learnt in the first update.
+    sampler_drift_outside
+        Share of these answers whose first ratio to the sampler is outside their own term's bounds.
+    weight_second_moment, effective_sample_size
+        Mean r^2, and (mean r)^2 / mean r^2 (Kish), over the importance weights r of peer answers that took part, before
+        clipping: one r per token, or one per answer where the ratio is the answer's. Imitation (`nll`) has no ratio: r = 1 for
+        each answer. Coefficients of a regime (omega, lambda) are no part of r.
+    clipped_share
+        Of the tokens of peer answers that took part, those without a gradient because of a bound of the ratio; an answer with
+        one ratio has all its tokens clipped or none.
+    refused_share
+        Of the records that peers sent, those refused by the exchange, by THL or by the verifier.
+    peer_received, peer_used
+        Peer answers that the exchange let in, and those of them that were used.
+    prompts
+        Asked at this step.
+    prompts_all_wrong
+        Those with valid own answers, none of them right.
+    prompts_rescued
+        Those of them on which another policy's own answers to the step had a success.
+    peer_only_support_share
+        Of all tokens with a nonzero gradient (KL terms left out), those of peer answers that were made likelier on the prompts
+        that `prompts_all_wrong` counts.
+    rollouts, generated_tokens
+        Own answers sampled, and their tokens.
+    trained_tokens
+        Through forward and backward, prompts included.
+    exchanged_tokens
+        Of the peer answers that neither THL nor the verifier refused, in the learner's tokens, EOS included.
+    exchanged_bytes
+        Of all records that the exchange let in.
+    generate_seconds, verify_seconds, exchange_seconds, score_seconds, train_seconds
+        CPU time of each phase.
     """
 
     policy: str
@@ -103,11 +161,25 @@ class StepRow(Row, frozen=True, kw_only=True):
 class TermRow(Row, frozen=True, kw_only=True):
     """What the updates of one step did with one term: `engines.protocol.TermReport` of one policy.
 
-    answers, tokens: all of the term's, masked tokens left out. active, active_tokens: with a nonzero gradient.
-    clipped_tokens: that would have a gradient if a bound of the ratio had not taken it away. loss: its share of the step's.
-    ratios, ratio_mean, ratio_second: number, mean and mean square of the importance weights of answers that took part,
-    before clipping: one per token, or one per answer for `sequence` and `cross` ratios and, as 1, for `nll`; none for `kl`.
-    gradient_norm: of this term alone; NULL where not measured, or where others share its source.
+    Attributes
+    ----------
+    policy, step
+        Whose, and when.
+    name, source
+        The term's; source is `own` or `peer`.
+    answers, tokens
+        All of the term's, masked tokens left out.
+    active, active_tokens
+        With a nonzero gradient.
+    clipped_tokens
+        That would have a gradient if a bound of the ratio had not taken it away.
+    loss
+        Its share of the step's.
+    ratios, ratio_mean, ratio_second
+        Number, mean and mean square of the importance weights of answers that took part, before clipping: one per token, or
+        one per answer for `sequence` and `cross` ratios and, as 1, for `nll`; none for `kl`.
+    gradient_norm
+        Of this term alone; NULL where not measured, or where others share its source.
     """
 
     policy: str
@@ -129,13 +201,38 @@ class TermRow(Row, frozen=True, kw_only=True):
 class ExchangeRow(Row, frozen=True, kw_only=True):
     """One record that travelled, as its receiver saw it.
 
-    step: at which it was collected; made: the step its author names. kind: `rollout`, `text`, `value`, `success`, empty where
-    the header could not be read. messages: how many alike the row sums up, 0 for an author that sent nothing
-    (`exchange.ledger.Entry`). bytes: on the wire. source_tokens, receiver_tokens: under either tokenizer, EOS left out, 0
-    where not known. accepted or refused with `reason` (`experience.refusal.Refusal`). residual_*: THL's five.
-    marks_spelled: reasoning marks (`<think>` and the like) that the receiver has no token for and reads as letters.
-    verdict: the receiver's own (`right`, `wrong`, `invalid`; empty where none was made).
-    used: a token of it had a nonzero gradient in the step's update (as in `steps`); never true of a `value`.
+    Attributes
+    ----------
+    step
+        At which it was collected.
+    author, receiver
+        Policies.
+    kind
+        `rollout`, `text`, `value`, `success`, the tag of a plugin's own type; empty where the header could not be read.
+    prompt_id, index
+        Which answer it is about.
+    made
+        The step its author names; -1 where the header could not be read.
+    version
+        Optimiser updates that the author had made.
+    messages
+        How many alike the row sums up, 0 for an author that sent nothing.
+    bytes
+        On the wire.
+    source_tokens, receiver_tokens
+        Under either tokenizer, EOS left out, 0 where not known.
+    accepted
+        Or refused.
+    reason
+        Of a refusal (`experience.refusal.Refusal`).
+    residual_text, residual_boundary, residual_mass, residual_length, residual_canonical
+        `tokenization.residuals.Residuals`.
+    marks_spelled
+        Reasoning marks (`<think>` and the like) that the receiver has no token for and reads as letters.
+    verdict
+        The receiver's own (`right`, `wrong`, `invalid`; empty where none was made).
+    used
+        A token of it had a nonzero gradient in the step's update (as in `steps`); never true of a `value`.
     """
 
     step: int
@@ -165,8 +262,30 @@ class ExchangeRow(Row, frozen=True, kw_only=True):
 class TraceRow(Row, frozen=True, kw_only=True):
     """One exchanged answer kept in full for readers (a few per step suffice).
 
-    used: as in `exchanges`. own_text: one of the receiver's answers to the same prompt. *_pieces: byte length of each token's text;
-    *_logprobs: per token; `aligned` is the author's, carried onto the receiver's tokens.
+    Attributes
+    ----------
+    step
+        At which it was collected.
+    author, receiver
+        Policies.
+    prompt_id, prompt, gold
+        What was asked.
+    own_text, own_verdict
+        One of the receiver's answers to the same prompt.
+    peer_text, peer_verdict
+        The author's answer, and the receiver's verdict on it.
+    used
+        As in `exchanges`.
+    index
+        In the author's group.
+    source_pieces, receiver_pieces
+        Byte length of each token's text, under either tokenizer.
+    source_logprobs
+        The author's, per token, nats.
+    aligned
+        The author's, carried onto the receiver's tokens, nats.
+    receiver_logprobs
+        The receiver's own, per token, nats.
     """
 
     step: int
@@ -193,12 +312,39 @@ PUBLISHED = -1
 
 
 class SampleRow(Row, frozen=True, kw_only=True):
-    """One evaluation answer. metric: `greedy` or `sampled` (temperature 1); `repeat` counts the samples of a question.
+    """One evaluation answer.
 
-    checkpoint_step: training step of the evaluated checkpoint, 0 for the base, -1 for a pretrained model before its supervised
-    start. prompt: what the policy read.
-    vote: for maj@k, the `repeat` of the first valid answer to the question that says the same by the verifier's own
-    reading; -1 where nothing was extracted or the verdict is invalid.
+    Attributes
+    ----------
+    policy
+        Whose.
+    checkpoint_step
+        Training step of the evaluated checkpoint, 0 for the base, -1 for a pretrained model before its supervised start.
+    task, doc_id
+        Which question.
+    metric
+        `greedy` or `sampled` (temperature 1).
+    repeat
+        Counts the samples of a question.
+    labels
+        What results are broken down by: skill, level, subject.
+    prompt
+        What the policy read.
+    text
+        The answer.
+    extracted
+        What was taken for its result.
+    vote
+        For maj@k, the `repeat` of the first valid answer to the question that says the same by the verifier's own reading; -1
+        where nothing was extracted or the verdict is invalid.
+    gold
+        The reference answer.
+    verdict, reason
+        `verification.verdict.Verdict`.
+    tokens
+        Of the answer.
+    finished
+        Whether it ended by itself.
     """
 
     policy: str
@@ -220,11 +366,24 @@ class SampleRow(Row, frozen=True, kw_only=True):
 
     @property
     def at(self) -> int | None:
+        """The step after that of its checkpoint."""
         return self.checkpoint_step + 1  # an evaluation comes after its checkpoint
 
 
 class CurveRow(Row, frozen=True, kw_only=True):
-    """Held-out accuracy of one policy during training. metric: `greedy` or `sampled`."""
+    """Held-out accuracy of one policy during training.
+
+    Attributes
+    ----------
+    policy, step
+        Whose, and when.
+    metric
+        `greedy` or `sampled`.
+    accuracy
+        In [0, 1].
+    answers
+        Behind it.
+    """
 
     policy: str
     step: int
@@ -236,9 +395,20 @@ class CurveRow(Row, frozen=True, kw_only=True):
 class CostRow(Row, frozen=True, kw_only=True):
     """An entry of the append-only cost ledger: what one attempt spent, repeated work included.
 
-    policy: empty for costs that no single policy caused. phase: generate, verify, exchange, score,
-    train, evaluate, save, ...
-    tokens: generated and trained ones together.
+    Attributes
+    ----------
+    attempt
+        Start of the cell, from 1.
+    policy
+        Empty for costs that no single policy caused.
+    phase
+        generate, verify, exchange, score, train, evaluate, save, ...
+    cpu_seconds, gpu_seconds, wall_seconds
+        Spent.
+    rollouts
+        Sampled.
+    tokens
+        Generated and trained ones together.
     """
 
     attempt: int
@@ -260,4 +430,6 @@ TABLES: dict[str, type[Row]] = {
     "curves": CurveRow,
     "costs": CostRow,
 }
+"""Rows by table."""
 TABLE_OF: dict[type[Row], str] = {row: name for name, row in TABLES.items()}
+"""Tables by row."""

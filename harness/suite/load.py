@@ -18,10 +18,13 @@ from harness.errors import SuiteError, UsageError
 from harness.suite import yaml
 from harness.suite.schema import Suite
 
+__all__ = ["LABORATORY", "find", "first_error", "load", "resolve", "shipped"]
+
 _STEP = re.compile(r"([A-Za-z0-9_.+-]+?)((?:\[\d{1,4}\])*)(?:\.(?=[A-Za-z])|$)")
 _LONGEST_KEY = 200
 
 LABORATORY = "bandit.yaml"
+"""The file of `harness bandit`."""
 
 
 def shipped() -> dict[str, Path]:
@@ -33,7 +36,13 @@ def shipped() -> dict[str, Path]:
 
 
 def find(name: str) -> Path:
-    """The file meant by `name`: a path, or the name of a shipped suite. Raises SuiteError."""
+    """The file meant by `name`: a path, or the name of a shipped suite.
+
+    Raises
+    ------
+    SuiteError
+        There is no such suite; with the nearest name.
+    """
     path = Path(name)
     if path.suffix in {".yaml", ".yml"} or os.path.exists(path):
         return path
@@ -49,7 +58,22 @@ def find(name: str) -> Path:
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Suite:
-    """Read, override (`key=value`, the key a path such as ``training.steps``) and validate. Raises SuiteError."""
+    """Read, override and validate a suite.
+
+    Parameters
+    ----------
+    name
+        A path, or the name of a shipped suite.
+    overrides
+        `key=value`, the key a path such as `training.steps`.
+
+    Raises
+    ------
+    SuiteError
+        With the place of the first fault. Regimes' own options are checked later (`harness.learning.registry.validate`).
+    UsageError
+        An override is no `key=value`, or names no place.
+    """
     path = find(name)
     raw = yaml.read(path)
     if raw is None:
@@ -60,7 +84,24 @@ def load(name: str, overrides: Sequence[str] = ()) -> Suite:
 
 
 def resolve(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Suite:
-    """A suite from its plain data, overrides applied. Raises SuiteError."""
+    """A suite from its plain data, overrides applied.
+
+    Parameters
+    ----------
+    raw
+        As YAML gives it; left alone.
+    overrides
+        As in `load`.
+    source
+        For messages.
+
+    Raises
+    ------
+    SuiteError
+        As `load`.
+    UsageError
+        As `load`.
+    """
     own = copy.deepcopy(dict(raw))
     for override in overrides:
         _apply(own, override)
@@ -72,7 +113,15 @@ def resolve(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Su
 
 
 def first_error(error: ValidationError, source: str) -> SuiteError:
-    """The first of pydantic's findings, with its place written as in YAML."""
+    """The first of pydantic's findings, with its place written as in YAML.
+
+    Parameters
+    ----------
+    error
+        With all of them.
+    source
+        For the message.
+    """
     first = error.errors(include_url=False)[0]
     where = ""
     for part in (p for p in first["loc"] if not str(p).startswith("<")):  # the forms that a task may have are no keys

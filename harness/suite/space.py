@@ -14,8 +14,12 @@ from statistics import NormalDist
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+__all__ = ["Choice", "Prior", "Range", "Scale", "Space", "as_dict", "spaces_of"]
+
 Scale = Literal["linear", "log"]
+"""`Range.scale`."""
 Prior = Literal["uniform", "normal"]
+"""`Range.prior`."""
 
 WIDTH = 0.25
 """Standard deviation of a normal prior, as a part of the range on its scale."""
@@ -27,8 +31,18 @@ DIGITS = 3
 class Range:
     """Numbers from `low` to `high`, both included.
 
-    scale: on which equal steps are alike. prior: `uniform` on that scale, or `normal` around the default, cut off at the ends.
-    whole: whole numbers only. relative: `low` and `high` are factors of the value that the suite gives.
+    Attributes
+    ----------
+    low, high
+        The ends.
+    scale
+        On which equal steps are alike.
+    prior
+        `uniform` on that scale, or `normal` around the default, cut off at the ends.
+    whole
+        Whole numbers only.
+    relative
+        `low` and `high` are factors of the value that the suite gives.
     """
 
     low: float
@@ -60,7 +74,15 @@ class Range:
         )
 
     def at(self, u: float, default: Any) -> float | int:
-        """The value at `u` of [0, 1] under the prior around `default`, rounded to three significant digits."""
+        """The value at `u` under the prior, rounded to three significant digits.
+
+        Parameters
+        ----------
+        u
+            In [0, 1].
+        default
+            Around which a normal prior lies.
+        """
         if self.prior == "normal":
             bell = NormalDist(self._place(default), WIDTH)
             low, high = bell.cdf(0.0), bell.cdf(1.0)
@@ -73,7 +95,20 @@ class Range:
         return min(max(float(f"{found:.{DIGITS}g}"), self.low), self.high)
 
     def unit(self, value: float, default: Any) -> float:
-        """Where `at` finds the value."""
+        """Where `at` finds a value.
+
+        Parameters
+        ----------
+        value
+            In the range.
+        default
+            Around which a normal prior lies.
+
+        Returns
+        -------
+        :
+            u in [0, 1].
+        """
         u = min(max(self._place(value), 0.0), 1.0)
         if self.prior == "uniform":
             return u
@@ -97,7 +132,15 @@ class Range:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Choice:
-    """One of a few values, all equally likely. Of relative ones, `values` are factors of the value that the suite gives."""
+    """One of a few values, all equally likely.
+
+    Attributes
+    ----------
+    values
+        Two or more.
+    relative
+        They are factors of the value that the suite gives.
+    """
 
     values: tuple[Any, ...]
     relative: bool = False
@@ -122,6 +165,7 @@ class Choice:
 
 
 Space = Range | Choice
+"""Of one setting."""
 
 
 def as_dict(space: Space) -> dict[str, Any]:
@@ -140,7 +184,14 @@ def _bare(hint: Any) -> Iterable[Any]:
 
 
 def spaces_of(kind: type, defaults: Mapping[str, Any]) -> dict[str, Space]:
-    """The spaces that a class's annotations carry, by field. `defaults`: of the fields.
+    """The spaces that a class's annotations carry, by field.
+
+    Parameters
+    ----------
+    kind
+        A dataclass.
+    defaults
+        Of its fields.
 
     Raises
     ------

@@ -12,13 +12,21 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64, Integer
 
+__all__ = ["Chunks", "Segmentations", "chunks", "inexact", "spread"]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segmentations:
     """The same answers in two tokenizers, flat.
 
-    source_ends (S,), receiver_ends (R,): where each token ends, counted from its answer's beginning, not decreasing.
-    source_counts, receiver_counts: (A,) tokens of each answer, none of them 0; the last ends of an answer agree.
+    Attributes
+    ----------
+    source_ends
+        (S,) where each token ends, counted in bytes from its answer's beginning, not decreasing.
+    receiver_ends
+        (R,) likewise; the last ends of an answer agree.
+    source_counts, receiver_counts
+        (A,) tokens of each answer, none of them 0.
     """
 
     source_ends: Integer[np.ndarray, "S"]
@@ -28,7 +36,15 @@ class Segmentations:
 
     @classmethod
     def of(cls, source_ends: Integer[np.ndarray, "S"], receiver_ends: Integer[np.ndarray, "R"]) -> Segmentations:
-        """Of a single answer."""
+        """Of a single answer.
+
+        Parameters
+        ----------
+        source_ends
+            (S,) bytes.
+        receiver_ends
+            (R,) bytes.
+        """
         return cls(source_ends, receiver_ends, np.array([source_ends.size]), np.array([receiver_ends.size]))
 
 
@@ -36,7 +52,10 @@ class Segmentations:
 class Chunks:
     """Chunk c is source tokens [source[c], source[c+1]) and receiver tokens [receiver[c], receiver[c+1]).
 
-    source, receiver: (C+1,) indices into the flat tokens. No chunk reaches over two answers.
+    Attributes
+    ----------
+    source, receiver
+        (C+1,) indices into the flat tokens. No chunk reaches over two answers.
     """
 
     source: Int64[np.ndarray, "C+1"]
@@ -44,16 +63,20 @@ class Chunks:
 
     @property
     def source_sizes(self) -> Int64[np.ndarray, "C"]:
+        """(C,) source tokens of each chunk."""
         return np.diff(self.source)
 
     @property
     def receiver_sizes(self) -> Int64[np.ndarray, "C"]:
+        """(C,) receiver tokens of each chunk."""
         return np.diff(self.receiver)
 
 
 def chunks(pair: Segmentations) -> Chunks:
-    """Smallest chunks whose ends both segmentations share. Tokens without bytes join the chunk before them, or the answer's
-    first chunk where there is none before."""
+    """Smallest chunks whose ends both segmentations share.
+
+    Tokens without bytes join the chunk before them, or the answer's first chunk where there is none before.
+    """
     sizes = pair.source_ends[np.cumsum(pair.source_counts) - 1] + 1
     begins = np.cumsum(sizes, dtype=np.int64) - sizes
     source = pair.source_ends.astype(np.int64) + np.repeat(begins, pair.source_counts)
@@ -83,12 +106,27 @@ def spread(
     logprobs: Float64[np.ndarray, "S"],
     weights: Float64[np.ndarray, "R"] | None = None,
 ) -> Float32[np.ndarray, "R"]:
-    """Source log-probabilities (nats) on the receiver's tokens: each chunk's sum, in proportion to bytes or to `weights`.
+    """Source log-probabilities on the receiver's tokens: each chunk's sum, in proportion to bytes or to `weights`.
 
-    weights: (R,) the receiver's own log-probabilities of its tokens. One above 0 by rounding counts as 0, so that none cancels
-    another, which would make shares of any size; a chunk in which they sum to 0 falls back on bytes.
     The sum over each answer is conserved to 1e-6 after rounding too, unless no token of it is fine enough to take up the
     rounding error (an answer whose every log-probability is below -16).
+
+    Parameters
+    ----------
+    pair
+        The answers.
+    parts
+        `chunks(pair)`.
+    logprobs
+        (S,) nats.
+    weights
+        (R,) the receiver's own log-probabilities of its tokens. One above 0 by rounding counts as 0, so that none cancels
+        another, which would make shares of any size; a chunk in which they sum to 0 falls back on bytes.
+
+    Returns
+    -------
+    :
+        (R,) nats.
     """
     mass = np.add.reduceat(logprobs, parts.source[:-1])
     sizes = parts.receiver_sizes
@@ -121,5 +159,5 @@ def _rounded(values: Float64[np.ndarray, "R"], counts: Integer[np.ndarray, "A"])
 
 
 def inexact(parts: Chunks) -> Bool[np.ndarray, "C"]:
-    """Chunks in which the spreading is a guess: those with more than one receiver token."""
+    """(C,) chunks in which the spreading is a guess: those with more than one receiver token."""
     return parts.receiver_sizes > 1

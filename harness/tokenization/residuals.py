@@ -13,21 +13,30 @@ from jaxtyping import Int32
 from harness.errors import TokenizationError
 from harness.tokenization.codec import Decoded, Encoded, TokenCodec
 
+__all__ = ["WINDOW", "Budget", "Residuals", "edit_distance", "noncanonical_shares", "text_residual"]
+
 WINDOW = 2048
 """Byte edit distance costs the square of the length, so longer texts are compared in windows cut at token ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
-    """The five residuals of one message. All definitions are our reading (ALGORITHMS, "THL").
+    """The five residuals of one message; NaN where not measured (a record without tokens has only `text`). All definitions are our
+    reading.
 
-    text: byte edit distance between the text and the receiver's decoding of its own tokens / bytes. (Over 2 KiB: the sum
-        over windows, an upper bound.)
-    boundary: share of the receiver's tokens in chunks that hold more than one of them, where the spreading is a guess.
-    mass: |sum of aligned - sum of source log-probabilities|, nats.
-    length: |receiver's tokens - source's tokens| / source's tokens, final EOS left out.
-    canonical: share of the source's tokens that its own tokenizer would not have made of its text, as the source says.
-    NaN: not measured (a record without tokens has only `text`).
+    Attributes
+    ----------
+    text
+        Byte edit distance between the text and the receiver's decoding of its own tokens / bytes. (Over 2 KiB: the sum over
+        windows, an upper bound.)
+    boundary
+        Share of the receiver's tokens in chunks that hold more than one of them, where the spreading is a guess.
+    mass
+        |sum of aligned - sum of source log-probabilities|, nats.
+    length
+        |receiver's tokens - source's tokens| / source's tokens, final EOS left out.
+    canonical
+        Share of the source's tokens that its own tokenizer would not have made of its text, as the source says.
     """
 
     text: float = nan
@@ -39,7 +48,13 @@ class Residuals:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most of each residual that is accepted. A residual that was not measured is not held against the record."""
+    """The most of each residual that is accepted. A residual that was not measured is not held against the record.
+
+    Attributes
+    ----------
+    text, boundary, mass, length, canonical
+        As in `Residuals`; infinite by default.
+    """
 
     text: float = inf
     boundary: float = inf
@@ -57,7 +72,16 @@ class Budget:
 
 
 def text_residual(codec: TokenCodec, text: str, encoded: Encoded) -> float:
-    """The `text` residual of one text that `codec` has encoded.
+    """The `text` residual of one text.
+
+    Parameters
+    ----------
+    codec
+        The receiver's.
+    text
+        As sent.
+    encoded
+        What `codec` made of it.
 
     Raises
     ------
@@ -83,7 +107,13 @@ def _cuts(ends: Int32[np.ndarray, "T"], others: Int32[np.ndarray, "T"]) -> list[
 
 
 def edit_distance(a: bytes, b: bytes) -> int:
-    """Levenshtein distance, bit-parallel in Python's long integers (Myers 1999, in Hyyro's 2003 form)."""
+    """Levenshtein distance in bytes, bit-parallel in Python's long integers (Myers 1999, in Hyyro's 2003 form).
+
+    Parameters
+    ----------
+    a, b
+        Of any length.
+    """
     if a == b:
         return 0
     common = _common_prefix(a, b)
@@ -117,8 +147,15 @@ def _common_prefix(a: bytes, b: bytes) -> int:
 
 
 def noncanonical_shares(codec: TokenCodec, answers: Sequence[Int32[np.ndarray, "T"]]) -> list[float]:
-    """The `canonical` residual of `codec`'s own sampled answers (final EOS left out): the share of an answer's tokens that
-    encoding its text does not make to end at the same place. 1.0 where the text cannot be encoded at all.
+    """The `canonical` residual of own sampled answers: the share of an answer's tokens that encoding its text does not make to end
+    at the same place. 1.0 where the text cannot be encoded at all.
+
+    Parameters
+    ----------
+    codec
+        The sampler's.
+    answers
+        Each (T,) ids, final EOS left out.
 
     Raises
     ------

@@ -6,14 +6,25 @@ from typing import Literal
 
 import msgspec
 
+__all__ = ["Verdict"]
+
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The verifier's decision on one answer.
+    """A verifier's decision on one answer.
 
     `right` and `wrong` are decisions about the answer: a missing, unreadable, truncated or over-limit answer is wrong.
     So is one that takes more time or memory than a pair has: its author would else choose which failures count.
-    `invalid` means that the verifier itself failed (`reason`: ``timeout`` of a stopped process, ``crash``); such an answer
-    is left out of every statistic and of every loss, and counted. It is never a zero.
+    `invalid` means that the verifier itself failed; such an answer is left out of every statistic and of every loss, and
+    counted. It is never a zero.
+
+    Attributes
+    ----------
+    value
+        The decision.
+    reason
+        Of a wrong or invalid one: `missing`, `over-limit: ...`, `timeout` of a stopped process, `crash`.
+    extracted
+        What was taken for the answer, cut short.
     """
 
     value: Literal["right", "wrong", "invalid"]
@@ -22,6 +33,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def valid(self) -> bool:
+        """Whether the verifier could decide."""
         return self.value != "invalid"
 
     @property

@@ -17,7 +17,10 @@ from harness.verification.pool import Pool
 from harness.verification.scorer import Called
 from harness.verification.verdict import Verdict
 
+__all__ = ["MAX_TEXT", "Verifier", "require_valid"]
+
 MAX_TEXT = 1 << 22
+"""Characters; a longer response is wrong unread."""
 _CACHE_SIZE = 1 << 18
 _LONGEST = 1 << 17
 """Characters of a text that a scorer is given: with its gold, less than a message holds."""
@@ -32,8 +35,10 @@ class Verifier:
 
     Parameters
     ----------
-    workers: processes of the pool; default one per core that this process may use.
-    limits: CPU seconds and wall-clock seconds per pair, bytes of memory per worker.
+    workers
+        Processes of the pool; default one per core that this process may use.
+    limits
+        CPU seconds and wall-clock seconds per pair, bytes of memory per worker.
     """
 
     def __init__(self, workers: int | None = None, limits: Limits | None = None) -> None:
@@ -151,10 +156,17 @@ def _verdict(reply: Reply, answer: str) -> Verdict:
 def require_valid(verdicts: Iterable[Verdict], max_share: float) -> None:
     """Stop a cell whose verifier fails too often.
 
+    Parameters
+    ----------
+    verdicts
+        Of a step or an evaluation.
+    max_share
+        Of them that may be invalid, in [0, 1].
+
     Raises
     ------
     VerificationError
-        More than `max_share` of the verdicts are invalid.
+        More are.
     """
     every = list(verdicts)
     invalid = [verdict for verdict in every if not verdict.valid]

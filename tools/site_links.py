@@ -1,0 +1,55 @@
+"""A hook of the documentation's site (mkdocs.yml): what is right in the repository is right on the site.
+
+`docs/NAME.md`, wherever a page or a docstring says it, becomes a link. A link to the README leads to the first page; one to another
+file outside docs/ is left as its text. A page or a file that is not there is a warning, which ends a strict build.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.utils import get_relative_url
+
+log = logging.getLogger("mkdocs.hooks.site_links")
+TAG = re.compile(r"(<[^>]+>)")
+MENTION = re.compile(r"(?<![\w/.])docs/([\w/-]+\.md)\b")
+OUTSIDE = re.compile(r"\[([^]]+)\]\((\.\./[^)#\s]+)(#[^)]*)?\)")
+ROOT = Path(__file__).parents[1]
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """The page without links that leave docs/."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def within(found: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join("docs", folder, found[2]))
+        if target.startswith("docs/") or not (ROOT / target).exists():
+            return found[0]  # for mkdocs to judge
+        return f"[{found[1]}]({posixpath.relpath('index.md', folder or '.')})" if target == "README.md" else found[1]
+
+    return OUTSIDE.sub(within, markdown)
+
+
+def on_page_content(html: str, *, page: Any, files: Any, **_: Any) -> str:
+    """The page with its mentions linked, but for those inside links and blocks of code."""
+
+    def linked(found: re.Match[str]) -> str:
+        file = files.get_file_from_path(found[1])
+        if file is None:
+            log.warning("%s names %s, which is no page", page.file.src_uri, found[0])
+            return found[0]
+        return f'<a href="{get_relative_url(file.url, page.url)}">{found[0]}</a>'
+
+    parts, depth = TAG.split(html), 0
+    for i, part in enumerate(parts):
+        if i % 2 == 0:
+            parts[i] = part if depth else MENTION.sub(linked, part)
+        elif re.match(r"<(a|pre)\b", part):
+            depth += 1
+        elif re.match(r"</(a|pre)>", part):
+            depth -= 1
+    return "".join(parts)
