@@ -55,6 +55,16 @@ def test_run_and_analyse(results: Path) -> None:
 
 
 @pytest.mark.timeout(400)
+def test_submit(results: Path, tmp_path: Path) -> None:
+    paths = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    command = ["sh", EXAMPLES / "submit" / "bundle.sh", "pair", results]
+    environment = os.environ | {"PATH": paths, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "accepted: re-executed" in done.stdout
+
+
+@pytest.mark.timeout(400)
 def test_extend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package, site = shutil.copytree(EXAMPLES / "extend", tmp_path / "extend"), tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
