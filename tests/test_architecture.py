@@ -40,7 +40,8 @@ LEVELS = {
     "session": 7,
     "clusters": 8,
     "tuning": 8,
-    "cli": 9,
+    "submission": 9,
+    "cli": 10,
 }
 """A package imports only packages of a lower level. The harness itself reaches regimes by their entry points alone."""
 OUTSIDE = {"regimes", "leaderboard"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from harness.cli import drafting, listing, models, reading, running, standing, submitting
+from harness.cli import drafting, listing, models, reading, running, sharing, standing, submitting
 
 app = typer.Typer(
     name="harness",
@@ -34,6 +34,8 @@ app.command("bandit")(running.bandit)
 app.command("new-regime")(listing.new_regime)
 app.command("new-engine")(listing.new_engine)
 app.command("export")(reading.export)
-app.command("import")(reading.import_)
+app.command("import")(sharing.import_)
+app.command("bundle")(sharing.bundle)
+app.command("submit-check")(sharing.submit_check)
 app.command("doctor")(listing.doctor)
 app.command("leaderboard")(reading.leaderboard)

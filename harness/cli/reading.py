@@ -1,4 +1,4 @@
-"""Commands that read results: show, sql, export, import, leaderboard, rescore."""
+"""Commands that read results: show, sql, export, leaderboard, rescore."""
 
 from __future__ import annotations
 
@@ -61,11 +61,14 @@ def show_suite(
 
     file: the altered run to show instead of what stands for the suite's folder.
     """
+    import msgspec
+
     from harness.statistics import MARGIN
     from harness.store.manifest import read_suite, suite_files
     from harness.store.ranking import heading
     from harness.store.read import Snapshot
     from harness.store.render import render
+    from harness.store.submission import read_submission
     from harness.store.table import show_rows, suites
     from harness.store.tuning import read_tuning, tuning_rows, with_tuning
 
@@ -95,6 +98,8 @@ def show_suite(
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         for one in names:
             rows, head = show_rows(snapshot, one, margin), heading(snapshot, one, margin)
+            if (taken := read_submission(results / one)) is not None:
+                head = msgspec.structs.replace(head, submission=taken.describe())
             text = render(one, rows, format_, width, colour, head)
             tuning = read_tuning(results, one, file)
             if tuning is not None:
@@ -144,23 +149,6 @@ def export(
         ingest(results)
     export_report(results, out, suite)
     print(f"wrote {out}", file=sys.stderr)
-
-
-def import_(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Another lab's results folder.")],
-    origin: Annotated[str | None, typer.Option("--origin", help="A label for where they come from.")] = None,
-    results: Results = RESULTS,
-    json: Json = False,
-) -> None:
-    """Merge another lab's results after validating every record."""
-    from harness.store.foreign import bounded, import_results
-
-    with bounded():
-        report = import_results(folder, results, origin or folder.resolve().name)
-    if json:
-        print_json(report)
-    else:
-        print(report.describe())
 
 
 def leaderboard(
