@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+import harness
 from harness.cli import drafting, listing, models, reading, running, sharing, standing, submitting
 
 app = typer.Typer(
@@ -14,6 +17,22 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"harness {harness.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def shared(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Compare experience-sharing regimes: train every cell of regime x group of policies x seed, evaluate, store, show."""
+
 
 app.command("run")(running.run)
 app.command("plan")(running.plan)

@@ -81,9 +81,12 @@ def import_(
     if re_execute:
         raise UsageError(f"{source}: --re-execute is for bundles")
     from harness.store.foreign import bounded, import_results
+    from harness.submission.check import mark_reported
 
+    label = origin or source.resolve().name
     with bounded():
-        found = import_results(source, results, origin or source.resolve().name)
+        found = import_results(source, results, label)
+    mark_reported(results, label)
     if json:
         print_json(found)
     else:

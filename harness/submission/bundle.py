@@ -23,7 +23,7 @@ from harness.submission.container import SCORES, pack
 from harness.submission.processor import processor
 
 KEPT = ("steps", "samples", "curves", "costs")
-"""The tables that a suite's table is made of, and that the checks need. Of samples the prompts are left out: the tasks have them."""
+"""What a suite's table is made of, and the checks need. Of samples the prompts are left out: the tasks have them."""
 COMPACT = "compact-000001"
 
 
@@ -127,5 +127,3 @@ def _portable(value: Any) -> Any:
 
 def _model(name: str) -> str:
     return Path(name).name if name.startswith(("/", "~", ".")) or local_folder(name) else name
-
-

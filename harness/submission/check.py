@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, SuiteError, UsageError
 from harness.store.foreign import bounded, import_results
-from harness.store.submission import Submission, write_submission
+from harness.store.manifest import read_suite, suite_files
+from harness.store.submission import Submission, read_submission, write_submission
 from harness.store.text import visible
 from harness.submission import figures, origin, rows
 from harness.submission.category import category
 from harness.submission.container import unpack
 from harness.submission.evidence import Evidence
 from harness.submission.rerun import Again, re_execute
+from harness.suite.load import resolve
 
 MEMORY = 1 << 30
 """What reading and checking a bundle may take."""
@@ -36,7 +38,8 @@ class Report(msgspec.Struct, kw_only=True):
 
     bundle: str
     lines: list[Line] = []
-    submission: Submission = Submission()
+    submission: Submission | None = None
+    """How far it may be believed; None where it is refused."""
 
     @property
     def refused(self) -> str:
@@ -46,8 +49,10 @@ class Report(msgspec.Struct, kw_only=True):
     def describe(self) -> str:
         """A line for each check, and what the bundle may be called."""
         width = max(len(line.check) for line in self.lines)
-        lines = [f"{'ok     ' if x.good else 'REFUSED'}  {x.check:{width}}  {visible(x.words, 600)}" for x in self.lines]
-        end = "refused" if self.refused else f"accepted: {self.submission.describe()}"
+        lines = [
+            f"{'ok     ' if x.good else 'REFUSED'}  {x.check:{width}}  {visible(x.words, 600)}" for x in self.lines
+        ]
+        end = "refused" if self.submission is None else f"accepted: {self.submission.describe()}"
         return "\n".join([*lines, f"{visible(self.bundle)}: {visible(end)}"])
 
 
@@ -107,21 +112,37 @@ def checked(bundle: Path, results: Path, again: Again | None = None) -> Iterator
         yield evidence, report
 
 
-def take_bundle(bundle: Path, results: Path, origin_: str | None, again: Again | None = None) -> tuple[Report, Path | None]:
+def take_bundle(
+    bundle: Path, results: Path, origin_: str | None, again: Again | None = None
+) -> tuple[Report, Path | None]:
     """Check the bundle and take it over into results/<suite>@<origin>; the folder is None where it is refused.
 
     origin_: by default the digest in the bundle's name. Raises UsageError, StoreError, DiskFullError.
     """
     with checked(bundle, results, again) as (evidence, report):
-        if evidence is None or report.refused:
+        if evidence is None or report.submission is None:
             return report, None
         label = origin_ or evidence.name.removeprefix(f"{evidence.suite}-").removesuffix(".zip")
         target = results / f"{evidence.suite}@{label}"
+        before = read_submission(target)
+        if before is not None and before.bundle != evidence.name:
+            raise UsageError(f"{target}: holds {before.bundle or 'a folder that was imported'}; give another --origin")
         with bounded(MEMORY):
             origin.foreign(evidence, results, target)
             import_results(evidence.root, results, label)
-        write_submission(target, report.submission)
+        if before is None or before.badge != "re-executed":
+            write_submission(target, report.submission)
         return report, target
+
+
+def mark_reported(results: Path, label: str) -> None:
+    """Say of what was imported as a folder that nothing of it was checked but its form. Raises DiskFullError, StoreError."""
+    for folder in sorted(results.glob(f"*@{label}")):
+        if read_submission(folder) is None and suite_files(folder):
+            about = ""
+            with suppress(SuiteError):
+                about = category(resolve(read_suite(folder).config, (), str(folder)))
+            write_submission(folder, Submission(category=about))
 
 
 def _judge(
@@ -148,5 +169,3 @@ def _re_executed(report: Report, evidence: Evidence, again: Again) -> tuple[str,
 
 def _reason(error: Exception) -> str:
     return str(error) or "more memory than a check may take" if isinstance(error, MemoryError) else str(error)
-
-

@@ -66,7 +66,9 @@ class Evidence:
         try:
             return resolve(self.file.config, (), self.place(f"{self.suite}/suite.json: config"))
         except SuiteError as error:
-            raise BundleError("suite", self.place(f"{self.suite}/suite.json: config.{error.path}"), error.problem) from None
+            raise BundleError(
+                "suite", self.place(f"{self.suite}/suite.json: config.{error.path}"), error.problem
+            ) from None
 
     @cached_property
     def manifests(self) -> dict[str, Manifest]:

@@ -37,7 +37,11 @@ def table(e: Evidence) -> str:
             for name in line.__struct_fields__:
                 a, b = getattr(line, name), getattr(right, name)
                 if not _equal(a, b):
-                    who = ", ".join(str(getattr(right, n)) for n in ("cell", "regime", "policy", "task", "metric") if hasattr(right, n))
+                    who = ", ".join(
+                        str(getattr(right, n))
+                        for n in ("cell", "regime", "policy", "task", "metric")
+                        if hasattr(right, n)
+                    )
                     problem = f"{a} for {who}; the samples give {b}"
                     raise BundleError("table", e.place(f"{SCORES}: {kind}[{i}].{name}"), problem)
     return f"{len(found.scores)} accuracies and {len(found.rows)} lines, as the samples give them"
@@ -86,5 +90,3 @@ def _alike(a: Variant, b: Variant) -> bool:
     return a.sampling_stream != b.sampling_stream and all(
         getattr(a, name) == getattr(b, name) for name in type(a).model_fields if name not in ("name", "sampling_stream")
     )
-
-

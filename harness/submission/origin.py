@@ -30,7 +30,19 @@ from harness.versions import recorded
 _COMMIT = re.compile(r"([0-9a-f]{40})?")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,40}\+([0-9a-f]{12})")
 _MARKUP = re.compile(r"<[A-Za-z/!?]")
-_SAID_OF_A_CELL = ("suite", "key", "group", "regime", "regime_type", "seed", "budget", "options", "engine", "baseline", "config")
+_SAID_OF_A_CELL = (
+    "suite",
+    "key",
+    "group",
+    "regime",
+    "regime_type",
+    "seed",
+    "budget",
+    "options",
+    "engine",
+    "baseline",
+    "config",
+)
 CLOCKS = timedelta(days=1)
 """How far clocks of two labs may be apart."""
 
@@ -67,7 +79,9 @@ def suite(e: Evidence) -> str:
         raise BundleError("suite", e.place(place, "name"), f"{found.name!r} in the folder of {e.suite!r}")
     if e.suite in shipped():
         ours = prepare(e.suite, Path("results")).suite
-        theirs = found.model_copy(update={"regimes": [v for v in found.regimes if not _is_tuned(v.name, found.regimes)]})
+        theirs = found.model_copy(
+            update={"regimes": [v for v in found.regimes if not _is_tuned(v.name, found.regimes)]}
+        )
         if path := first_difference(plain(theirs.model_dump(mode="json")), plain(ours.model_dump(mode="json"))):
             problem = f"altered: {path[1]} where the shipped suite has {path[2]}; a suite of another content has a name of its own"
             raise BundleError("suite", e.place(place, f"config.{path[0]}"), problem)
@@ -85,7 +99,9 @@ def seeds(e: Evidence) -> str:
     wanted = [(g.name, v.name, s) for g in suite.groups for s in suite.seeds for v in suite.regimes]
     for label in wanted:
         if label not in e.cells:
-            raise BundleError("seeds", e.place(e.suite), f"{named(label)} is missing; a bundle holds every cell of its suite")
+            raise BundleError(
+                "seeds", e.place(e.suite), f"{named(label)} is missing; a bundle holds every cell of its suite"
+            )
     if more := sorted(e.cells.keys() - set(wanted)):
         raise BundleError("seeds", e.place(e.suite), f"{named(more[0])} is no cell of the suite")
     for base, manifest in e.derived_bases():
@@ -106,7 +122,9 @@ def keys(e: Evidence) -> str:
             problem = f"{difference[1]} where the suite gives {difference[2]} for {cell.label}"
             raise BundleError("keys", f"{place}: {difference[0]}", problem)
         entries = [(p.name, p.model) for p in found.policies]
-        if entries != [(p.name, p.model) for p in cell.group.policies] or found.identity.models.keys() != {n for n, _ in entries}:
+        if entries != [(p.name, p.model) for p in cell.group.policies] or found.identity.models.keys() != {
+            n for n, _ in entries
+        }:
             raise BundleError("keys", f"{place}: policies", "are not the group's")
         _evaluated_alike(found, place)
     for base, manifest in e.derived_bases():
@@ -149,7 +167,9 @@ def provenance(e: Evidence) -> str:
         elapsed = _elapsed(said.started, said.finished, place)
         if manifest.engine == "embedded":
             if not said.packages.get("torch"):
-                raise BundleError("provenance", f"{place}.packages", "without torch, which the embedded engine trains by")
+                raise BundleError(
+                    "provenance", f"{place}.packages", "without torch, which the embedded engine trains by"
+                )
             _affordable(e, key, elapsed, said.machine.get("cores", ""), place)
         commits.add(said.commit)
         dirty += said.dirty
@@ -191,7 +211,9 @@ def text(e: Evidence) -> str:
             for column in columns if table in tables else ():
                 for word in tables[table][column].unique().to_pylist():
                     if _MARKUP.search(word) or visible(word) != word or "\n" in word:
-                        raise BundleError("text", e.place(f"{e.suite}/{key}: {table}.{column}"), f"markup in {word[:60]!a}")
+                        raise BundleError(
+                            "text", e.place(f"{e.suite}/{key}: {table}.{column}"), f"markup in {word[:60]!a}"
+                        )
     return "no markup or escapes in any name"
 
 
@@ -246,5 +268,3 @@ def _strings(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
             yield from _strings(inner, f"{path}[{i}]")
     elif isinstance(value, str):
         yield path[:200], value
-
-

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from harness.errors import SuiteError, UsageError
+from harness.learning import registry
 from harness.phases import Interrupted
 from harness.session.jobs import run_job
 from harness.session.messages import CellJob
@@ -84,7 +85,9 @@ def run_again(stored: Path, folder: Path, deadline: float = math.inf) -> None:
 def differences(left: Mapping[str, pa.Table], right: Mapping[str, pa.Table]) -> Iterator[tuple[str, bool, str]]:
     """Each table, whether its rows but times and costs are the same, and that in words."""
     for table in sorted((left.keys() | right.keys()) - APART):
-        old, new = ([_plain(row) for row in (side[table].to_pylist() if table in side else [])] for side in (left, right))
+        old, new = (
+            [_plain(row) for row in (side[table].to_pylist() if table in side else [])] for side in (left, right)
+        )
         columns = sorted({c for row in (old or new) for c in row})
         wrong = [c for c in columns if [row.get(c) for row in old] != [row.get(c) for row in new]]
         later = [c for c in wrong if old and all(row.get(c) is None for row in old)]
@@ -103,20 +106,26 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def re_execute(evidence: Evidence, again: Again) -> list[ReRun]:
-    """Train `again.cells` random cells of a checked bundle in a scratch folder. Raises BundleError for the first that comes out as
-    another one, or that cannot be trained here."""
+    """Train `again.cells` random cells of a checked bundle in a scratch folder, of those whose regimes are installed here.
+
+    Raises BundleError for the first that comes out as another one, or where nothing can be trained here.
+    """
     seed = secrets.randbelow(1 << 31) if again.seed is None else again.seed
-    cells = sorted(evidence.cells.items())
+    cells = [manifest for _, manifest in sorted(evidence.cells.items()) if manifest.regime_type in registry.installed()]
+    if not cells:
+        raise BundleError("re-execution", evidence.place(evidence.suite), "none of its regimes is installed here")
     chosen = Random(seed).sample(cells, min(again.cells, len(cells)))
-    for _, manifest in chosen:
+    for manifest in chosen:
         _possible(evidence, manifest)
-    return [_again(evidence, manifest, seed, again.minutes) for _, manifest in chosen]
+    return [_again(evidence, manifest, seed, again.minutes) for manifest in chosen]
 
 
 def _possible(e: Evidence, manifest: Manifest) -> None:
     place = e.place(f"{e.suite}/{manifest.key}")
     if manifest.engine != "embedded":
-        raise BundleError("re-execution", place, f"of the engine {manifest.engine}; embedded cells alone can be trained again")
+        raise BundleError(
+            "re-execution", place, f"of the engine {manifest.engine}; embedded cells alone can be trained again"
+        )
     for package, version in manifest.identity.versions.items():
         ours = recorded().get(package)
         if ours is not None and str(ours.version) != version:

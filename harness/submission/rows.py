@@ -48,7 +48,9 @@ def questions(e: Evidence) -> str:
             _all_asked(e.resolved.evaluation, [r for r in own if r["checkpoint_step"] == newest], asked, seen, place)
     unknown = [task for task, known in asked.items() if known is None]
     count = sum(e.tables(key)["samples"].num_rows for key in e.manifests)
-    return f"{count:,} answers, none left out" + (f"; not here to compare with: {', '.join(unknown)}" if unknown else "")
+    return f"{count:,} answers, none left out" + (
+        f"; not here to compare with: {', '.join(unknown)}" if unknown else ""
+    )
 
 
 def _last_step(e: Evidence, manifest: Manifest) -> int:
@@ -68,7 +70,11 @@ def _all_asked(
         found.setdefault((row["task"], row["metric"]), {}).setdefault(row["doc_id"], set()).add(row["repeat"])
         known = asked.get(row["task"])
         if known is not None and row["gold"] != known.get(row["doc_id"]):
-            ours = "which the suite does not ask" if row["doc_id"] not in known else f"whose answer is {known[row['doc_id']][:40]!a}"
+            ours = (
+                "which the suite does not ask"
+                if row["doc_id"] not in known
+                else f"whose answer is {known[row['doc_id']][:40]!a}"
+            )
             problem = f"the question {row['doc_id'][:80]!a}, {ours}, has {row['gold'][:40]!a}"
             raise BundleError("questions", place, problem)
     for task in evaluation.tasks:
@@ -86,7 +92,9 @@ def _all_asked(
                 problem = f"{task}, {metric}: the question {next(iter(answers))[:80]!a} is not asked in the others"
                 raise BundleError("questions", place, problem)
     if found:
-        raise BundleError("questions", place, f"answers that the suite does not ask for: {', '.join(next(iter(found)))[:80]}")
+        raise BundleError(
+            "questions", place, f"answers that the suite does not ask for: {', '.join(next(iter(found)))[:80]}"
+        )
 
 
 def steps(e: Evidence) -> str:
@@ -104,7 +112,9 @@ def steps(e: Evidence) -> str:
             for r in own:
                 valid = r["right"] + r["wrong"]
                 mean = r["right"] / valid if valid else None
-                if valid + r["invalid"] != r["answers"] or (mean is not None and abs(mean - (r["reward_mean"] or 0)) > 1e-6):
+                if valid + r["invalid"] != r["answers"] or (
+                    mean is not None and abs(mean - (r["reward_mean"] or 0)) > 1e-6
+                ):
                     raise BundleError("steps", place, f"the counts of step {r['step']} do not add up")
             count += len(own)
     return f"{count:,}, each adds up"
@@ -121,7 +131,9 @@ def cells(e: Evidence) -> str:
             continue
         place = e.place(f"{e.suite}/{cell.key}: steps")
         if not _may_receive(cell) and any(table["peer_received"].to_pylist()):
-            raise BundleError("cells", place, f"{cell.label} received answers of peers, though nobody shares: another cell's rows?")
+            raise BundleError(
+                "cells", place, f"{cell.label} received answers of peers, though nobody shares: another cell's rows?"
+            )
         if cell.engine != "embedded":  # other engines' samplers do not repeat to the digit
             continue
         stream = f"{cell.group.name}/{cell.seed}/{cell.variant.sampling_stream}"
@@ -129,10 +141,14 @@ def cells(e: Evidence) -> str:
         mine = sorted(tuple(r[name] for name in _SAMPLED) for r in table.to_pylist() if r["step"] == 1)
         other, theirs = first.setdefault(like, (cell, mine))
         if theirs != mine:
-            problem = f"{cell.label} did not begin with the samples of {other.label}, as one seed on one kind of CPU does: another cell's rows?"
+            problem = f"{cell.label} did not begin with the samples of {other.label}, as a seed on one kind of CPU does"
             raise BundleError("cells", place, problem)
         twin = whole.setdefault(_content(table), cell)
-        if (twin.group.name, twin.seed, twin.variant.sampling_stream) != (cell.group.name, cell.seed, cell.variant.sampling_stream):
+        if (twin.group.name, twin.seed, twin.variant.sampling_stream) != (
+            cell.group.name,
+            cell.seed,
+            cell.variant.sampling_stream,
+        ):
             raise BundleError("cells", place, f"{cell.label} has the rows of {twin.label}")
     return f"{len(e.derived)}, each with rows of its own seed"
 
@@ -163,7 +179,9 @@ def verdicts(e: Evidence) -> str:
                 said = row["verdict"], row["extracted"], row["vote"] if row["vote"] is not None else vote
                 if said != (again.value, again.extracted, vote):
                     where = f"{row['task']}, {row['metric']}, {row['doc_id'][:80]}#{row['repeat']}"
-                    problem = f"stated {said[0]} ({said[1][:40]!a}), but its text is {again.value} ({again.extracted[:40]!a})"
+                    problem = (
+                        f"stated {said[0]} ({said[1][:40]!a}), but its text is {again.value} ({again.extracted[:40]!a})"
+                    )
                     raise BundleError("verdicts", e.place(f"{e.suite}/{key}: samples: {where}"), problem)
             count += table.num_rows
     return f"{count:,} answers judged again, all as stated"
@@ -187,5 +205,3 @@ def _sample(row: dict[str, Any], verdict: Verdict) -> EvaluationSample:
         task=row["task"], mode=row["metric"], document=row["doc_id"], repeat=row["repeat"], prompt="", text=row["text"],
         gold=row["gold"], verdict=verdict, tokens=row["tokens"], finished=row["finished"],
     )  # fmt: skip
-
-

@@ -205,6 +205,24 @@ def import_(harness: Place) -> None:
     assert rows == [["other-lab"]]
 
 
+def bundle(harness: Place) -> None:
+    written = Path(harness("bundle", "tiny").strip())
+    assert written.name.startswith("tiny-")
+    assert harness.json("bundle", "tiny", "-o", "again.zip") == {
+        "bundle": "again.zip",
+        "bytes": (harness.root / written).stat().st_size,
+    }
+
+
+def submit_check(harness: Place) -> None:
+    harness("bundle", "tiny", "-o", "mine.zip")
+    report = harness.json("submit-check", "mine.zip")
+    assert report["refused"] == ""
+    assert "accepted: re-scored" in harness("submit-check", "mine.zip")
+    (harness.root / "torn.zip").write_bytes((harness.root / "mine.zip").read_bytes()[:-9])
+    assert "REFUSED  container  torn.zip: not a bundle" in harness("submit-check", "torn.zip", code=2)
+
+
 def doctor(harness: Place) -> None:
     checks = {row["name"]: row for row in harness.json("doctor")["checks"]}
     assert checks["engine embedded"]["ok"]
@@ -238,7 +256,7 @@ STARTED: dict[str, Callable[[Place], None]] = {
     "run": run, "plan": plan, "submit": submit, "status": status, "logs": logs, "show": show, "regimes": regimes, "tasks": tasks,
     "engines": engines, "data": data, "eval": evaluate, "convert": convert, "rescore": rescore, "sql": sql,
     "bandit": bandit, "new-suite": new_suite, "new-regime": new_regime, "new-engine": new_engine, "export": export,
-    "import": import_, "doctor": doctor, "leaderboard": leaderboard,
+    "import": import_, "bundle": bundle, "submit-check": submit_check, "doctor": doctor, "leaderboard": leaderboard,
 }  # fmt: skip
 
 
