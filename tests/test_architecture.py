@@ -27,6 +27,7 @@ LEVELS = {
     "store": 2,
     "published": 2,
     "exchange": 3,
+    "formats": 3,
     "allocation": 3,
     "learning": 4,
     "tokenization": 4,

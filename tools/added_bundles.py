@@ -27,11 +27,17 @@ def git(*arguments: str) -> bytes:
 
 def added(base: str, head: str, folder: Path) -> list[Path]:
     """The bundles, written to `folder`. Raises UsageError, BundleError."""
-    words = git("diff", "--name-status", "--no-renames", "-z", f"{base}...{head}").decode("utf-8", "replace").split("\0")[:-1]
+    words = (
+        git("diff", "--name-status", "--no-renames", "-z", f"{base}...{head}")
+        .decode("utf-8", "replace")
+        .split("\0")[:-1]
+    )
     changes = list(zip(words[::2], words[1::2], strict=True))
     for kind, path in changes:
         if kind != "A" or not NAME.fullmatch(path):
-            raise UsageError(f"{path[:200]!a}: a submission adds submissions/<suite>-<digest>.zip, and changes nothing ({kind})")
+            raise UsageError(
+                f"{path[:200]!a}: a submission adds submissions/<suite>-<digest>.zip, and changes nothing ({kind})"
+            )
     if not 0 < len(changes) <= MOST:
         raise UsageError(f"{len(changes)} bundles; a pull request adds 1 to {MOST}")
     found = []

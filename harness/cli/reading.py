@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from harness.store.manifest import SuiteFile
 
 FORMATS = ("table", "json", "csv", "markdown", "latex")
+EXPORTS = {"html": "report.html", "lm-eval": "lm-eval", "parquet": "parquet", "cards": "cards"}
+"""Formats of `export`, and what each writes by default."""
 
 
 def show(
@@ -138,17 +140,42 @@ def sql(
 
 def export(
     suite: MaybeSuite = None,
-    out: Annotated[Path, typer.Option("--out", help="The HTML file to write.")] = Path("report.html"),
+    format_: Annotated[str, typer.Option("--format", help=", ".join(EXPORTS))] = "html",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="What to write; default report.html, or a folder named as the format.")
+    ] = None,
     results: Results = RESULTS,
 ) -> None:
-    """A static HTML report: one file, no server."""
+    """A static HTML report: one file, no server. Or one suite as lm-eval's output folders, as Parquet, as model cards."""
+    if format_ not in EXPORTS:
+        raise UsageError(f"--format {format_}: one of {', '.join(EXPORTS)}")
+    if suite is None and format_ != "html":
+        raise UsageError(f"--format {format_}: name the suite")
     from harness.store.ingest import ingest
-    from leaderboard.report import export_report
 
     if results.is_dir():
         ingest(results)
-    export_report(results, out, suite)
-    print(f"wrote {out}", file=sys.stderr)
+    target = out or Path(EXPORTS[format_])
+    if format_ == "html":
+        from leaderboard.report import export_report
+
+        export_report(results, target, suite)
+        print(f"wrote {target}", file=sys.stderr)
+    else:
+        count = _export_suite(suite_name(str(suite)), format_, target, results)
+        print(f"wrote {target}: {count} {'tables' if format_ == 'parquet' else 'policies of cells'}", file=sys.stderr)
+
+
+def _export_suite(suite: str, format_: str, out: Path, results: Path) -> int:
+    from harness.formats.cards import write_cards
+    from harness.formats.lm_eval import write_lm_eval
+    from harness.formats.parquet import write_parquet
+    from harness.store.read import Snapshot
+
+    with Snapshot(results) as snapshot:
+        if format_ == "parquet":
+            return write_parquet(snapshot, suite, out)
+        return (write_lm_eval if format_ == "lm-eval" else write_cards)(snapshot, results, suite, out)
 
 
 def leaderboard(

@@ -16,7 +16,7 @@ from harness.submission.container import ABOUT, SCORES, About, pack
 
 
 class Forgery:
-    """A bundle's members in a folder. Where samples are changed, scores.json becomes what the changed ones give."""
+    """A bundle's members in a folder. Where samples or costs are changed, scores.json becomes what these give."""
 
     def __init__(self, bundle: Path, folder: Path) -> None:
         self.root = folder
@@ -24,7 +24,7 @@ class Forgery:
             file.extractall(folder)
         self.about = msgspec.json.decode((folder / ABOUT).read_bytes(), type=About)
         self.folder = folder / self.about.suite
-        self.sampled = False
+        self.restated = False
 
     def cell(self, regime: str, seed: int) -> Path:
         return next(m for m in self._folders() if (read_manifest(m).regime, read_manifest(m).seed) == (regime, seed))
@@ -40,13 +40,13 @@ class Forgery:
 
     def table(self, cell: Path, name: str, change: Callable[[pa.Table], pa.Table]) -> None:
         file = next(cell.glob(f"journal/*/{name}-*.arrow"))
-        self.sampled |= name == "samples"
+        self.restated |= name in ("samples", "costs")
         data = change(read_columns(file)[1])
         file.unlink()
         write_columns(file.parent, name, data)
 
     def pack(self, out: Path) -> Path:
-        if self.sampled:
+        if self.restated:
             try:
                 given = stated(self.root, self.about.suite)
                 (self.root / SCORES).write_bytes(msgspec.json.encode(given))
