@@ -1,8 +1,9 @@
-"""Commands by which results go from lab to lab: bundle, submit-check, import."""
+"""Commands by which results go elsewhere: bundle, submit-check, import, track."""
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -91,6 +92,27 @@ def import_(
         print_json(found)
     else:
         print(found.describe())
+
+
+def track(
+    suite: SuiteName,
+    to: Annotated[str, typer.Option("--to", help="tensorboard.")] = "tensorboard",
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the runs are kept.")] = Path("runs"),
+    live: Annotated[bool, typer.Option("--live", help="Go on looking until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option("--every", min=0.1, max=3600, help="Seconds between two looks.")] = 15.0,
+    results: Results = RESULTS,
+) -> None:
+    """Follow a suite's journals, while it runs or afterwards; nothing is written twice."""
+    if to != "tensorboard":
+        raise UsageError(f"--to {to}: tensorboard is known")
+    from harness.formats.tensorboard import follow
+
+    name = suite_name(suite)
+    print(f"{follow(results, name, out):,} new points in {out / name}", file=sys.stderr)
+    while live:
+        time.sleep(every)
+        if count := follow(results, name, out):
+            print(f"{count:,} new points in {out / name}", file=sys.stderr)
 
 
 def _again(cells: int, seed: int | None, minutes: float) -> Again | None:

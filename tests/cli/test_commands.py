@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,13 @@ def submit_check(harness: Place) -> None:
     assert "REFUSED  container  torn.zip: not a bundle" in harness("submit-check", "torn.zip", code=2)
 
 
+def track(harness: Place) -> None:
+    harness("track", "tiny", "--to", "nowhere", code=2)
+    installed = find_spec("tensorboard") is not None
+    harness("track", "tiny", "--out", "runs", code=0 if installed else 2)
+    assert (harness.root / "runs/tiny/pair/sgt").is_dir() == installed
+
+
 def doctor(harness: Place) -> None:
     checks = {row["name"]: row for row in harness.json("doctor")["checks"]}
     assert checks["engine embedded"]["ok"]
@@ -256,7 +264,7 @@ STARTED: dict[str, Callable[[Place], None]] = {
     "run": run, "plan": plan, "submit": submit, "status": status, "logs": logs, "show": show, "regimes": regimes, "tasks": tasks,
     "engines": engines, "data": data, "eval": evaluate, "convert": convert, "rescore": rescore, "sql": sql,
     "bandit": bandit, "new-suite": new_suite, "new-regime": new_regime, "new-engine": new_engine, "export": export,
-    "import": import_, "bundle": bundle, "submit-check": submit_check, "doctor": doctor, "leaderboard": leaderboard,
+    "import": import_, "bundle": bundle, "submit-check": submit_check, "track": track, "doctor": doctor, "leaderboard": leaderboard,
 }  # fmt: skip
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import duckdb
@@ -100,3 +103,19 @@ def test_the_hub_reads_the_cards(results: Path, snapshot: Snapshot, tmp_path: Pa
     assert scores["micro", "greedy accuracy"] == stored["accuracy"][0].as_py()
     assert card.data.library_name == "transformers"
     assert f"`{key}`" in card.text
+
+
+def test_the_pages_commands_run_as_printed(tmp_path: Path) -> None:
+    write(tmp_path / "results", "quickstart")
+    page = (Path(__file__).parents[2] / "docs/formats.md").read_text()
+    commands = [line.strip() for line in page.splitlines() if line.startswith("    harness ")]
+    assert len(commands) == 5
+    for command in commands:
+        if "track" in command and find_spec("tensorboard") is None:
+            continue
+        done = subprocess.run(
+            [Path(sys.executable).with_name("harness"), *command.split()[1:]],
+            cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    assert {"report.html", "lm-eval", "parquet", "cards"} <= {p.name for p in tmp_path.iterdir()}
