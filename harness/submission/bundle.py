@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 import harness
+from harness.cache import PRETRAINED
 from harness.errors import StoreError, UsageError
 from harness.session.weights import local_folder
 from harness.store.files import write_atomic
@@ -126,4 +127,6 @@ def _portable(value: Any) -> Any:
 
 
 def _model(name: str) -> str:
+    if name.startswith(PRETRAINED):  # lies in everybody's cache under this name
+        return name
     return Path(name).name if name.startswith(("/", "~", ".")) or local_folder(name) else name

@@ -12,12 +12,15 @@ PUBLISHED = "published defaults"
 
 def category(suite: Suite) -> str:
     """*published defaults*, or *tuned (budget N)* with the number of trials per regime; variants with settings of their own that no
-    search chose are named."""
+    search chose are named, and those whose defaults nobody here knows."""
     names = {v.name for v in suite.regimes}
     chosen = {n for n in names if suite.tune is not None and n.endswith(TUNED) and n.removesuffix(TUNED) in names}
     kind = f"tuned (budget {suite.tune.trials})" if suite.tune is not None else PUBLISHED
-    own = [v.name for v in suite.regimes if v.name not in chosen and v.name != suite.baseline and not _published(v)]
-    return f"{kind}; settings of their own: {', '.join(own)}" if own else kind
+    known = [v for v in suite.regimes if v.name not in chosen and v.regime in registry.installed()]
+    own = [v.name for v in known if v.name != suite.baseline and not _published(v)]
+    unknown = [v.name for v in suite.regimes if v.regime not in registry.installed()]
+    kind += f"; settings of their own: {', '.join(own)}" if own else ""
+    return kind + (f"; not installed here: {', '.join(unknown)}" if unknown else "")
 
 
 def _published(variant: Variant) -> bool:

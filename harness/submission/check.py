@@ -22,7 +22,7 @@ from harness.submission.rerun import Again, re_execute
 from harness.suite.load import resolve
 
 MEMORY = 1 << 30
-"""What reading and checking a bundle may take."""
+"""What reading a bundle may take; then its rows are known, and the store may take what it takes for any import."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +94,8 @@ def checked(bundle: Path, results: Path, again: Again | None = None) -> Iterator
                 size = f"{bundle.stat().st_size:,} bytes, {len(about.files)} files"
                 report.lines.append(Line(check="container", good=True, words=f"{size}, all as stated; content {name}"))
                 _judge(report, FIRST, evidence)
-                if not report.refused:
+            if not report.refused:
+                with bounded():
                     _judge(report, {**THEN, "foreign": lambda e: origin.foreign(e, results)}, evidence, go_on=True)
         except (HarnessError, MemoryError) as error:
             report.lines.append(Line(check=getattr(error, "check", "container"), good=False, words=_reason(error)))
@@ -127,7 +128,7 @@ def take_bundle(
         before = read_submission(target)
         if before is not None and before.bundle != evidence.name:
             raise UsageError(f"{target}: holds {before.bundle or 'a folder that was imported'}; give another --origin")
-        with bounded(MEMORY):
+        with bounded():
             origin.foreign(evidence, results, target)
             import_results(evidence.root, results, label)
         if before is None or before.badge != "re-executed":

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -121,6 +122,6 @@ def named(label: Label) -> str:
     return "/".join(map(str, label))
 
 
-def plain(value: object) -> object:
+def plain(value: object) -> Any:
     """Structs as what JSON makes of them, for comparisons."""
     return msgspec.json.decode(msgspec.json.encode(value))

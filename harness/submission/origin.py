@@ -14,7 +14,6 @@ import msgspec
 from harness.errors import PluginError, SuiteError
 from harness.learning import registry
 from harness.session.manifests import cell_manifest, suite_file
-from harness.session.prepare import prepare
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest
 from harness.store.text import visible
@@ -22,7 +21,8 @@ from harness.submission.bundle import compact
 from harness.submission.container import BundleError
 from harness.submission.evidence import Evidence, named, plain
 from harness.suite.cells import digest
-from harness.suite.load import shipped
+from harness.suite.load import load, shipped
+from harness.suite.schema import Suite
 from harness.tasks.registry import get_task
 from harness.tuning.suites import TUNED
 from harness.versions import recorded
@@ -78,15 +78,26 @@ def suite(e: Evidence) -> str:
     if e.suite != found.name:
         raise BundleError("suite", e.place(place, "name"), f"{found.name!r} in the folder of {e.suite!r}")
     if e.suite in shipped():
-        ours = prepare(e.suite, Path("results")).suite
+        ours = registry.validate(load(e.suite), place)
         theirs = found.model_copy(
             update={"regimes": [v for v in found.regimes if not _is_tuned(v.name, found.regimes)]}
         )
-        if path := first_difference(plain(theirs.model_dump(mode="json")), plain(ours.model_dump(mode="json"))):
+        if path := first_difference(_written(theirs), _written(ours)):
             problem = f"altered: {path[1]} where the shipped suite has {path[2]}; a suite of another content has a name of its own"
             raise BundleError("suite", e.place(place, f"config.{path[0]}"), problem)
         return f"{e.suite}, as it is shipped"
     return f"{e.suite}, a suite of its own"
+
+
+def _written(suite: Suite) -> Any:
+    """As plain data, without what resolving adds: commits of models, where they lie, the task of a start's examples."""
+    plain_ = plain(suite.model_dump(mode="json"))
+    for group in plain_["groups"]:
+        for policy in group["policies"]:
+            policy["model"] = Path(policy["model"]).name
+            policy.pop("revision", None)
+            (policy.get("stage0") or {}).pop("task", None)
+    return plain_
 
 
 def _is_tuned(name: str, variants: list[Any]) -> bool:

@@ -35,9 +35,13 @@ SUITE = "synthetic-small"
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("results")
+    return write(tmp_path_factory.mktemp("results"), SUITE)
+
+
+def write(folder: Path, suite: str) -> Path:
+    """Results with what an evaluation's configuration has."""
     write_results(
-        folder, regimes=REGIMES[:3], seeds=(1, 2), steps=2, questions=10, tasks=("micro", "gsm8k"), text="<b>"
+        folder, suite, regimes=REGIMES[:3], seeds=(1, 2), steps=2, questions=10, tasks=("micro", "gsm8k"), text="<b>"
     )
     evaluation = {"limit": None, "max_new_tokens": None, "k": 2}
     for file in (f for f in folder.glob("*/*/manifest.json") if not f.parent.name.startswith("base-")):

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harness.submission.check import checked
+from harness.submission.rerun import Again
+
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(600)
 GIT = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b.c", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b.c"}
@@ -79,6 +82,18 @@ def test_every_command_runs_as_printed(walked: list[tuple[str, str]]) -> None:
     assert said["harness show halves@my-lab --results seen"].startswith(
         "halves@my-lab: re-scored; published defaults\n"
     )
+
+
+def test_who_has_not_the_regime_judges_everything_and_trains_what_is_known(
+    walked: list[tuple[str, str]], stranger: dict[str, str], tmp_path: Path
+) -> None:
+    assert walked
+    bundle = next(Path(stranger["PWD"]).glob("halves-*.zip"))
+    with checked(bundle, tmp_path, Again(4, seed=0)) as (_, report):
+        pass
+    assert report.submission is not None, report.describe()
+    assert set(report.submission.re_executed) == {"llama-qwen/independent/1", "llama-qwen/independent/2"}
+    assert report.submission.category == "published defaults; not installed here: halves"
 
 
 def _added(stranger: dict[str, str], clone: Path, out: Path) -> subprocess.CompletedProcess[str]:
