@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -85,6 +88,22 @@ class Door(Generic[T]):
         return called, f"syntax {syntax_digest(sources)}"
 
 
+@contextmanager
+def _without_folder(module: str) -> Iterator[None]:
+    """A folder here that has the module's name is no module: worker processes, which look here first, would take a plugin's project
+    for the plugin."""
+    spec = None if module in sys.modules else importlib.util.find_spec(module)
+    if spec is None or spec.origin is not None:
+        yield
+        return
+    before = sys.path[:]
+    sys.path[:] = [place for place in before if Path(place or ".").resolve() != Path.cwd()]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
 @cache
 def _load(door: Door[T], name: str) -> type[T]:
     known = door.installed()
@@ -94,7 +113,8 @@ def _load(door: Door[T], name: str) -> type[T]:
         raise PluginError(f"unknown {door.noun} {name!r}{meant} (installed: {', '.join(known)})")
     called = f"{door.noun} {name!r} ({known[name].value})"
     try:
-        found = known[name].load()
+        with _without_folder(known[name].module.partition(".")[0]):
+            found = known[name].load()
     except (Exception, SystemExit) as error:  # whatever a plugin's import raises is this plugin's error, not ours
         raise PluginError(f"{called} does not load: {type(error).__name__}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, door.kind)):

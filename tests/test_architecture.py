@@ -30,6 +30,7 @@ LEVELS = {
     "store": 2,
     "published": 2,
     "exchange": 4,
+    "formats": 3,
     "allocation": 3,
     "learning": 4,
     "tokenization": 3,
@@ -43,7 +44,8 @@ LEVELS = {
     "session": 7,
     "clusters": 8,
     "tuning": 8,
-    "cli": 9,
+    "submission": 9,
+    "cli": 10,
 }
 """A package imports only packages of a lower level. The harness itself reaches regimes by their entry points alone. `exchange` is
 above `tokenization`, as its receiving half retokenises; neither it nor `learning` knows the other: both stand on `experience`."""

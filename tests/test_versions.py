@@ -13,8 +13,8 @@ import pytest
 from harness.versions import BESIDE, PACKAGES, ROOT, files_of, owner, parse, syntax_digest
 
 COMPUTES_NOTHING = {
-    "allocation", "bandit", "cache", "cli", "clusters", "errors", "files", "gguf", "limits", "locks", "phases", "plugins",
-    "published", "reading", "scaffold", "statistics", "store", "suite", "threads", "tuning", "versions",
+    "allocation", "bandit", "cache", "cli", "clusters", "errors", "files", "formats", "gguf", "limits", "locks", "phases",
+    "plugins", "published", "reading", "scaffold", "statistics", "store", "submission", "suite", "threads", "tuning", "versions",
 }  # fmt: skip
 SOURCE = '''
 """A module."""

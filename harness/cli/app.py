@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from harness.cli import drafting, listing, models, reading, running, standing, submitting
+import harness
+from harness.cli import drafting, listing, models, reading, running, sharing, standing, submitting
 
 app = typer.Typer(
     name="harness",
@@ -14,6 +17,22 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"harness {harness.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def shared(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Compare experience-sharing regimes: train every cell of regime x group of policies x seed, evaluate, store, show."""
+
 
 app.command("run")(running.run)
 app.command("plan")(running.plan)
@@ -35,6 +54,9 @@ app.command("new-regime")(listing.new_regime)
 app.command("new-task")(listing.new_task)
 app.command("new-engine")(listing.new_engine)
 app.command("export")(reading.export)
-app.command("import")(reading.import_)
+app.command("import")(sharing.import_)
+app.command("bundle")(sharing.bundle)
+app.command("submit-check")(sharing.submit_check)
+app.command("track")(sharing.track)
 app.command("doctor")(listing.doctor)
 app.command("leaderboard")(reading.leaderboard)

@@ -1,4 +1,4 @@
-"""Commands that read results: show, sql, export, import, leaderboard, rescore."""
+"""Commands that read results: show, sql, export, leaderboard, rescore."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from harness.store.manifest import SuiteFile
 
 FORMATS = ("table", "json", "csv", "markdown", "latex")
+EXPORTS = {"html": "report.html", "lm-eval": "lm-eval", "parquet": "parquet", "cards": "cards"}
+"""Formats of `export`, and what each writes by default."""
 
 
 def show(
@@ -61,11 +63,14 @@ def show_suite(
 
     file: the altered run to show instead of what stands for the suite's folder.
     """
+    import msgspec
+
     from harness.statistics import MARGIN
     from harness.store.manifest import read_suite, suite_files
     from harness.store.ranking import heading
     from harness.store.read import Snapshot
     from harness.store.render import render
+    from harness.store.submission import read_submission
     from harness.store.table import show_rows, suites
     from harness.store.tuning import read_tuning, tuning_rows, with_tuning
 
@@ -95,6 +100,8 @@ def show_suite(
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         for one in names:
             rows, head = show_rows(snapshot, one, margin), heading(snapshot, one, margin)
+            if (taken := read_submission(results / one)) is not None:
+                head = msgspec.structs.replace(head, submission=taken.describe())
             text = render(one, rows, format_, width, colour, head)
             tuning = read_tuning(results, one, file)
             if tuning is not None:
@@ -133,34 +140,42 @@ def sql(
 
 def export(
     suite: MaybeSuite = None,
-    out: Annotated[Path, typer.Option("--out", help="The HTML file to write.")] = Path("report.html"),
+    format_: Annotated[str, typer.Option("--format", help=", ".join(EXPORTS))] = "html",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="What to write; default report.html, or a folder named as the format.")
+    ] = None,
     results: Results = RESULTS,
 ) -> None:
-    """A static HTML report: one file, no server."""
+    """A static HTML report: one file, no server. Or one suite as lm-eval's output folders, as Parquet, as model cards."""
+    if format_ not in EXPORTS:
+        raise UsageError(f"--format {format_}: one of {', '.join(EXPORTS)}")
+    if suite is None and format_ != "html":
+        raise UsageError(f"--format {format_}: name the suite")
     from harness.store.ingest import ingest
-    from leaderboard.report import export_report
 
     if results.is_dir():
         ingest(results)
-    export_report(results, out, suite)
-    print(f"wrote {out}", file=sys.stderr)
+    target = out or Path(EXPORTS[format_])
+    if format_ == "html":
+        from leaderboard.report import export_report
 
-
-def import_(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Another lab's results folder.")],
-    origin: Annotated[str | None, typer.Option("--origin", help="A label for where they come from.")] = None,
-    results: Results = RESULTS,
-    json: Json = False,
-) -> None:
-    """Merge another lab's results after validating every record."""
-    from harness.store.foreign import bounded, import_results
-
-    with bounded():
-        report = import_results(folder, results, origin or folder.resolve().name)
-    if json:
-        print_json(report)
+        export_report(results, target, suite)
+        print(f"wrote {target}", file=sys.stderr)
     else:
-        print(report.describe())
+        count = _export_suite(suite_name(str(suite)), format_, target, results)
+        print(f"wrote {target}: {count} {'tables' if format_ == 'parquet' else 'policies of cells'}", file=sys.stderr)
+
+
+def _export_suite(suite: str, format_: str, out: Path, results: Path) -> int:
+    from harness.formats.cards import write_cards
+    from harness.formats.lm_eval import write_lm_eval
+    from harness.formats.parquet import write_parquet
+    from harness.store.read import Snapshot
+
+    with Snapshot(results) as snapshot:
+        if format_ == "parquet":
+            return write_parquet(snapshot, suite, out)
+        return (write_lm_eval if format_ == "lm-eval" else write_cards)(snapshot, results, suite, out)
 
 
 def leaderboard(

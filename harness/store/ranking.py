@@ -107,13 +107,15 @@ class Missing(msgspec.Struct, frozen=True, kw_only=True):
 class Head(msgspec.Struct, frozen=True):
     """What stands above a suite's rows: the sentence of every choice, and by metric the regimes across groups and benchmarks
     (means of the groups' policies; nothing where there is one group and one benchmark). starts: of pretrained policies that had
-    a supervised one, accuracy before it, after it and after RL."""
+    a supervised one, accuracy before it, after it and after RL. submission: of another lab's results, how far they were checked
+    (`store.submission`)."""
 
     margin: float = MARGIN
     sentences: list[Headline] = []
     across: dict[str, list[Aggregate]] = {}
     missing: list[Missing] = []
     starts: list[Moment] = []
+    submission: str = ""
 
 
 def rank(rows: Sequence[SeedRow], pairs: bool, margin: float = MARGIN) -> Ranking:

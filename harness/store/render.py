@@ -51,7 +51,7 @@ def _table(suite: str, rows: Rows, width: int, colour: bool, head: Head) -> str:
     if not rows:
         return "\n".join(["no finished cells yet", *_not_there(head.missing, width)]) + "\n"
     columns = shown("terminal")[: None if width >= 120 else _NARROW]
-    parts = []
+    parts = _folded(visible(f"{suite}: {head.submission}"), width, "", colour) if head.submission else []
     opening = [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)]
     if opening:
         parts += _folded(visible(suite), width, "bold", colour)

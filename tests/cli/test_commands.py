@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,31 @@ def import_(harness: Place) -> None:
     assert rows == [["other-lab"]]
 
 
+def bundle(harness: Place) -> None:
+    written = Path(harness("bundle", "tiny").strip())
+    assert written.name.startswith("tiny-")
+    assert harness.json("bundle", "tiny", "-o", "again.zip") == {
+        "bundle": "again.zip",
+        "bytes": (harness.root / written).stat().st_size,
+    }
+
+
+def submit_check(harness: Place) -> None:
+    harness("bundle", "tiny", "-o", "mine.zip")
+    report = harness.json("submit-check", "mine.zip")
+    assert report["refused"] == ""
+    assert "accepted: re-scored" in harness("submit-check", "mine.zip")
+    (harness.root / "torn.zip").write_bytes((harness.root / "mine.zip").read_bytes()[:-9])
+    assert "REFUSED  container  torn.zip: not a bundle" in harness("submit-check", "torn.zip", code=2)
+
+
+def track(harness: Place) -> None:
+    harness("track", "tiny", "--to", "nowhere", code=2)
+    installed = find_spec("tensorboard") is not None
+    harness("track", "tiny", "--out", "runs", code=0 if installed else 2)
+    assert (harness.root / "runs/tiny/pair/sgt").is_dir() == installed
+
+
 def doctor(harness: Place) -> None:
     checks = {row["name"]: row for row in harness.json("doctor")["checks"]}
     assert checks["engine embedded"]["ok"]
@@ -244,7 +270,8 @@ STARTED: dict[str, Callable[[Place], None]] = {
     "run": run, "plan": plan, "submit": submit, "status": status, "logs": logs, "show": show, "regimes": regimes, "tasks": tasks,
     "engines": engines, "data": data, "eval": evaluate, "convert": convert, "rescore": rescore, "sql": sql,
     "bandit": bandit, "new-suite": new_suite, "new-regime": new_regime, "new-task": new_task, "new-engine": new_engine,
-    "export": export, "import": import_, "doctor": doctor, "leaderboard": leaderboard,
+    "export": export, "import": import_, "bundle": bundle, "submit-check": submit_check, "track": track, "doctor": doctor,
+    "leaderboard": leaderboard,
 }  # fmt: skip
 
 

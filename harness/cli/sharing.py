@@ -1,0 +1,132 @@
+"""Commands by which results go elsewhere: bundle, submit-check, import, track."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.options import RESULTS, Json, Results, SuiteName, print_json, suite_name
+from harness.errors import UsageError
+from harness.store.text import visible
+
+if TYPE_CHECKING:
+    from harness.submission.check import Report
+    from harness.submission.rerun import Again
+
+ReExecute = Annotated[
+    int, typer.Option("--re-execute", metavar="N", min=0, max=10_000, help="Train so many random cells again here.")
+]
+Drawn = Annotated[
+    int | None, typer.Option("--seed", min=0, help="Of the choice of cells; default one that nobody could foresee.")
+]
+Minutes = Annotated[float, typer.Option("--minutes", min=0.1, max=100_000, help="For each cell that is trained again.")]
+
+
+def bundle(
+    suite: SuiteName,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Default <suite>-<digest>.zip in this folder.")
+    ] = None,
+    results: Results = RESULTS,
+    json: Json = False,
+) -> None:
+    """One file of a finished suite's results, for other labs to check: no weights, named by its content."""
+    from harness.submission.bundle import make_bundle
+
+    path = make_bundle(suite_name(suite), results, out)
+    if json:
+        print_json({"bundle": str(path), "bytes": path.stat().st_size})
+    else:
+        print(path)
+        print(f"{path.stat().st_size:,} bytes; next: harness submit-check {path}", file=sys.stderr)
+
+
+def submit_check(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A file that `harness bundle` made.")],
+    re_execute: ReExecute = 0,
+    seed: Drawn = None,
+    minutes: Minutes = 60.0,
+    results: Results = RESULTS,
+    json: Json = False,
+) -> None:
+    """Everything that a bundle must withstand, a line each; exit code 2 with the reason where it is refused."""
+    from harness.submission.check import checked
+
+    with checked(bundle, results, _again(re_execute, seed, minutes)) as (_, report):
+        pass
+    _end(report, json)
+
+
+def import_(
+    source: Annotated[Path, typer.Argument(metavar="DIR|BUNDLE", help="Another lab's results folder, or its bundle.")],
+    origin: Annotated[str | None, typer.Option("--origin", help="A label for where they come from.")] = None,
+    re_execute: ReExecute = 0,
+    seed: Drawn = None,
+    minutes: Minutes = 60.0,
+    results: Results = RESULTS,
+    json: Json = False,
+) -> None:
+    """Merge another lab's results after validating every record; a bundle is taken whole, or refused."""
+    if source.is_file():
+        from harness.submission.check import take_bundle
+
+        report, folder = take_bundle(source, results, origin, _again(re_execute, seed, minutes))
+        if folder is not None:
+            print(f"imported into {folder}; next: harness show {folder.name}", file=sys.stderr)
+        _end(report, json)
+        return
+    if re_execute:
+        raise UsageError(f"{source}: --re-execute is for bundles")
+    from harness.store.foreign import bounded, import_results
+    from harness.submission.check import mark_reported
+
+    label = origin or source.resolve().name
+    with bounded():
+        found = import_results(source, results, label)
+    mark_reported(results, label)
+    if json:
+        print_json(found)
+    else:
+        print(found.describe())
+
+
+def track(
+    suite: SuiteName,
+    to: Annotated[str, typer.Option("--to", help="tensorboard.")] = "tensorboard",
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the runs are kept.")] = Path("runs"),
+    live: Annotated[bool, typer.Option("--live", help="Go on looking until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option("--every", min=0.1, max=3600, help="Seconds between two looks.")] = 15.0,
+    results: Results = RESULTS,
+) -> None:
+    """Follow a suite's journals, while it runs or afterwards; nothing is written twice."""
+    if to != "tensorboard":
+        raise UsageError(f"--to {to}: tensorboard is known")
+    from harness.formats.tensorboard import follow
+
+    name = suite_name(suite)
+    print(f"{follow(results, name, out):,} new points in {out / name}", file=sys.stderr)
+    while live:
+        time.sleep(every)
+        if count := follow(results, name, out):
+            print(f"{count:,} new points in {out / name}", file=sys.stderr)
+
+
+def _again(cells: int, seed: int | None, minutes: float) -> Again | None:
+    from harness.submission.rerun import Again
+
+    return Again(cells, seed, minutes) if cells else None
+
+
+def _end(report: Report, json: bool) -> None:
+    """Print the report and leave: refused is exit code 2."""
+    if json:
+        print_json({**{n: getattr(report, n) for n in report.__struct_fields__}, "refused": visible(report.refused)})
+    else:
+        print(report.describe())
+    if report.refused:
+        print(f"harness: {visible(report.refused, 2000)}", file=sys.stderr)
+        raise typer.Exit(2)

@@ -1,0 +1,86 @@
+"""Model cards of checkpoints: what was trained, from what, by which rule, and what came of it, in the hub's own metadata."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.files import write_atomic
+from harness.formats.cells import Finished, Scored, finished_cells
+from harness.store.read import Snapshot
+
+_NAMES = {"greedy": "greedy accuracy", "sampled": "mean accuracy of samples (avg@k)"}
+
+
+def write_cards(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
+    """Write `<out>/<cell key>/<policy>/README.md` for each policy of each finished cell, to go beside the weights of
+    results/<suite>/<cell key>/checkpoint/<policy>; gives their number. Raises UsageError, StoreError, DiskFullError."""
+    count = 0
+    for count, cell in enumerate(finished_cells(snapshot, results, suite), 1):  # noqa: B007
+        write_atomic(out / cell.manifest.key / cell.policy / "README.md", card(cell).encode())
+    return count
+
+
+def card(cell: Finished) -> str:
+    """The card as Markdown below YAML."""
+    m = cell.manifest
+    peers = ", ".join(p.name for p in m.policies if p.name != cell.policy) or "nobody"
+    training, p = m.config["training"], m.provenance
+    lines = [f"| {s.task} | {_metric(s)} | {_percent(s.value)} | {s.questions} | {s.answers} |" for s in cell.scores]
+    head = yaml.safe_dump(_metadata(cell), sort_keys=False, allow_unicode=True, width=1000)
+    return f"""---
+{head}---
+
+# {cell.policy}, trained by {m.regime} on {m.group}
+
+A checkpoint of the suite `{m.suite}`: `{cell.model}` after {training["steps"]} steps of reinforcement learning with verifiable
+rewards on `{training["task"]}`, beside {peers}, under the experience-sharing regime `{m.regime_type}` with seed {m.seed} and
+rollout budget {m.budget}. It was trained to compare regimes, and is not meant for anything else.
+
+| task | metric | accuracy in % | questions | answers |
+| --- | --- | ---: | ---: | ---: |
+{chr(10).join(lines)}
+
+One seed says little: `harness show {m.suite}` has the regime's intervals over seeds, and its gain over the baseline.
+
+| | |
+| --- | --- |
+| cell | `{m.key}` |
+| options | `{m.options or "the regime's own"}` |
+| engine | {m.engine} |
+| code | {p.code_version}, commit `{p.commit or "unknown"}`{", changed" if p.dirty else ""} |
+| libraries | {", ".join(f"{name} {version}" for name, version in p.packages.items())} |
+| finished | {p.finished} |
+"""
+
+
+def _metadata(cell: Finished) -> dict[str, Any]:
+    """Keys of the hub's model cards. A base model is named where it lies on the hub."""
+    m = cell.manifest
+    revision = next(p.revision for p in m.policies if p.name == cell.policy)
+    own = {"base_model": cell.model, "base_model_relation": "finetune"} if revision and "/" in cell.model else {}
+    tasks = [
+        {
+            "task": {"type": "text-generation"},
+            "dataset": {"name": s.task, "type": s.task},
+            "metrics": [{"name": _metric(s), "type": "accuracy", "value": s.value}],
+        }
+        for s in cell.scores
+        if s.value is not None
+    ]
+    return {
+        "library_name": "transformers",
+        **own,
+        "tags": ["reinforcement-learning", "experience-sharing", m.regime_type],
+        "model-index": [{"name": cell.name, "results": tasks}],
+    }
+
+
+def _metric(score: Scored) -> str:
+    return _NAMES.get(score.metric, score.metric)
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}"

@@ -1,0 +1,179 @@
+"""Cells trained and evaluated again from what is stored of them, and compared row by row."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+from harness.errors import SuiteError, UsageError
+from harness.learning import registry
+from harness.phases import Interrupted
+from harness.session.cell.provenance import packages
+from harness.session.driver.jobs import cell_job, run_job
+from harness.session.policy.roots import check_roots
+from harness.store.journal import read_journal
+from harness.store.manifest import Manifest, read_manifest
+from harness.submission.bundle import compact
+from harness.submission.container import BundleError
+from harness.submission.evidence import Evidence
+from harness.submission.processor import processor
+from harness.suite.cells import cell_of
+from harness.verification.verifier import Verifier
+from harness.versions import recorded
+
+APART = {"costs"}
+"""Tables of times alone."""
+ERRORS, POINTS = 4.0, 0.10
+"""On another kind of CPU: how many standard errors the accuracies of a policy may lie apart, and how far at least. There base
+checkpoints come out as slightly other models (README)."""
+_LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Which cells of a bundle to train again: so many at random, drawn by `seed` (None: one that nobody could foresee), each in at
+    most so many minutes."""
+
+    cells: int
+    seed: int | None = None
+    minutes: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReRun:
+    """A cell that came out again. words: how alike."""
+
+    label: str
+    words: str
+
+
+def run_again(stored: Path, folder: Path, deadline: float = math.inf) -> None:
+    """Train and evaluate the cell of `stored` in `folder`, in this process. deadline: of `time.monotonic`.
+
+    Raises UsageError for what is not a cell, Interrupted at the deadline, and as the cell does.
+    """
+    manifest = read_manifest(stored)
+    if manifest.kind != "cell" or manifest.state != "done":
+        raise UsageError(f"{stored}: not a finished cell (kind {manifest.kind}, {manifest.state})")
+    beside = {name: getattr(manifest, name) for name in ("suite", "key", "baseline", "identity")}
+    job = cell_job(cell_of({**manifest.config, **beside}), folder)
+    with Verifier(workers=1) as verifier:
+        run_job(
+            job,
+            verifier,
+            lambda done, total, words: print(f"{done:g}/{total:g}  {words}", file=sys.stderr),
+            lambda: time.monotonic() > deadline,
+        )
+
+
+def differences(left: Mapping[str, pa.Table], right: Mapping[str, pa.Table]) -> Iterator[tuple[str, bool, str]]:
+    """Each table, whether its rows but times and costs are the same, and that in words."""
+    for table in sorted((left.keys() | right.keys()) - APART):
+        old, new = (
+            [_plain(row) for row in (side[table].to_pylist() if table in side else [])] for side in (left, right)
+        )
+        columns = sorted({c for row in (old or new) for c in row})
+        wrong = [c for c in columns if [row.get(c) for row in old] != [row.get(c) for row in new]]
+        later = [c for c in wrong if old and all(row.get(c) is None for row in old)]
+        wrong = [c for c in wrong if c not in later]
+        if len(old) != len(new) or wrong:
+            yield table, False, f"{len(old)} rows stored, {len(new)} now; differing columns: {', '.join(wrong)}"
+        else:
+            added = f"; not stored then: {', '.join(later)}" if later else ""
+            yield table, True, f"{len(old)} rows, the same{added}"
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Without times; NaN equals itself."""
+    nan = {k for k, v in row.items() if isinstance(v, float) and math.isnan(v)}
+    return {k: None if k in nan else v for k, v in row.items() if not k.endswith("_seconds")}
+
+
+def re_execute(evidence: Evidence, again: Again) -> list[ReRun]:
+    """Train `again.cells` random cells of a checked bundle in a scratch folder, of those whose regimes are installed here.
+
+    Raises BundleError for the first that comes out as another one, or where nothing can be trained here.
+    """
+    seed = secrets.randbelow(1 << 31) if again.seed is None else again.seed
+    cells = [manifest for _, manifest in sorted(evidence.cells.items()) if manifest.regime_type in registry.installed()]
+    if not cells:
+        raise BundleError("re-execution", evidence.place(evidence.suite), "none of its regimes is installed here")
+    chosen = Random(seed).sample(cells, min(again.cells, len(cells)))
+    for manifest in chosen:
+        _possible(evidence, manifest)
+    return [_again(evidence, manifest, seed, again.minutes) for manifest in chosen]
+
+
+def _possible(e: Evidence, manifest: Manifest) -> None:
+    place = e.place(f"{e.suite}/{manifest.key}")
+    if manifest.engine != "embedded":
+        raise BundleError(
+            "re-execution", place, f"of the engine {manifest.engine}; embedded cells alone can be trained again"
+        )
+    for package, version in manifest.identity.versions.items():
+        ours = recorded().get(package)
+        if ours is not None and str(ours.version) != version:
+            problem = f"computed by {package} {version}; here is {ours.version}, whose results are others"
+            raise BundleError("re-execution", place, problem)
+    for policy in manifest.config["group"]["policies"]:
+        if not str(policy["model"]).startswith("micro/") and not policy.get("revision"):
+            raise BundleError("re-execution", place, f"the model {policy['model']} is not in the bundle")
+    try:
+        check_roots(e.resolved, Path("results"))
+    except SuiteError as error:
+        raise BundleError("re-execution", place, error.problem) from None
+
+
+def _again(e: Evidence, manifest: Manifest, seed: int, minutes: float) -> ReRun:
+    label = f"{manifest.group}/{manifest.regime}/{manifest.seed}"
+    folder = e.scratch / "again" / manifest.key
+    print(f"re-executing {label} (drawn by --seed {seed})", file=sys.stderr)
+    place = e.place(f"{e.suite}/{manifest.key} ({label}, --seed {seed})")
+    try:
+        run_again(e.folder / manifest.key, folder, time.monotonic() + 60 * minutes)
+    except Interrupted:
+        raise BundleError("re-execution", place, f"not finished in {minutes:g} minutes") from None
+    stored, now = e.tables(manifest.key), compact(read_journal(folder).tables)
+    wrong = [f"{table}: {words}" for table, same, words in differences(stored, now) if not same]
+    if not wrong:
+        return ReRun(label, "every row the same")
+    here = {name: packages().get(name) for name in _LIBRARIES}
+    there = {name: manifest.provenance.packages.get(name) for name in _LIBRARIES}
+    if e.about.processor == processor() and here == there:
+        raise BundleError("re-execution", place, f"other rows on the same kind of CPU: {wrong[0]}")
+    furthest = _furthest(stored["samples"], now["samples"], place)
+    what = "kind of CPU" if here == there else "versions of libraries"
+    return ReRun(label, f"within the tolerance for other {what}: accuracies {100 * furthest:.1f} points apart at most")
+
+
+def _furthest(stored: pa.Table, now: pa.Table, place: str) -> float:
+    """The largest difference of two accuracies of one policy. Raises BundleError beyond the tolerance."""
+    found, largest = (_accuracies(stored), _accuracies(now)), 0.0
+    for line in sorted(found[0].keys() | found[1].keys()):
+        (a, n), (b, m) = (each.get(line, (0.0, 0)) for each in found)
+        if n != m:
+            raise BundleError("re-execution", place, f"{', '.join(line)}: {n} answers stored, {m} now")
+        allowed = max(POINTS, ERRORS * math.sqrt((a * (1 - a) + b * (1 - b)) / max(n, 1)))
+        if abs(a - b) > allowed:
+            problem = f"{', '.join(line)}: {a:.3f} stored, {b:.3f} now; {allowed:.3f} apart may be another kind of CPU"
+            raise BundleError("re-execution", place, problem)
+        largest = max(largest, abs(a - b))
+    return largest
+
+
+def _accuracies(samples: pa.Table) -> dict[tuple[str, str, str], tuple[float, int]]:
+    counts: dict[tuple[str, str, str], list[int]] = {}
+    for row in samples.to_pylist():
+        right = counts.setdefault((row["policy"], row["task"], row["metric"]), [0, 0])
+        right[0] += row["verdict"] == "right"
+        right[1] += 1
+    return {line: (right / total, total) for line, (right, total) in counts.items()}

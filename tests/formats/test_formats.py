@@ -1,0 +1,125 @@
+"""Other programs read what `harness export` writes: lm-eval's own readers, Parquet's, the hub's model cards."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import duckdb
+import msgspec
+import pytest
+from huggingface_hub import ModelCard
+from lm_eval.utils import (
+    get_file_task_name,
+    get_latest_filename,
+    get_results_filenames,
+    get_sample_results_filenames,
+    make_table,
+)
+from synthetic_results import REGIMES, write_results
+
+from harness.errors import UsageError
+from harness.formats.cards import write_cards
+from harness.formats.lm_eval import write_lm_eval
+from harness.formats.parquet import write_parquet
+from harness.store.ingest import ingest
+from harness.store.manifest import read_manifest, write_manifest
+from harness.store.read import Snapshot
+from harness.store.table import show_rows
+
+SUITE = "synthetic-small"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("results"), SUITE)
+
+
+def write(folder: Path, suite: str) -> Path:
+    """Results with what an evaluation's configuration has."""
+    write_results(
+        folder, suite, regimes=REGIMES[:3], seeds=(1, 2), steps=2, questions=10, tasks=("micro", "gsm8k"), text="<b>"
+    )
+    evaluation = {"limit": None, "max_new_tokens": None, "k": 2}
+    for file in (f for f in folder.glob("*/*/manifest.json") if not f.parent.name.startswith("base-")):
+        m = read_manifest(file.parent)
+        config = {**m.config, "evaluation": evaluation, "training": {**m.config["training"], "task": "micro"}}
+        write_manifest(file.parent, msgspec.structs.replace(m, config=config))
+    ingest(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def snapshot(results: Path):
+    with Snapshot(results) as snapshot:
+        yield snapshot
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_lm_eval_reads_its_own_shape(results: Path, snapshot: Snapshot, tmp_path: Path) -> None:
+    assert write_lm_eval(snapshot, results, SUITE, tmp_path) == 2 * 2 * 3 * 2
+    folder = tmp_path / f"{SUITE}__llama-qwen__prp__1__llama"
+    names = [str(p) for p in folder.iterdir()]
+    found = json.loads(Path(get_latest_filename(get_results_filenames(names))).read_text())
+    assert "greedy" in make_table(found)
+    samples = get_sample_results_filenames(names)
+    assert {get_file_task_name(Path(name).name) for name in samples} == {"micro", "gsm8k"}
+    lines = [json.loads(line) for line in Path(next(n for n in samples if "micro" in n)).read_text().splitlines()]
+    assert len(lines) == 10 * 2
+    assert [line["doc_id"] for line in lines] == list(range(20))
+    for metric, filter_ in (("greedy", "greedy"), ("sampled", "sampled")):
+        own = [line["exact_match"] for line in lines if line["filter"] == filter_]
+        assert found["results"]["micro"][f"{metric},none"] == pytest.approx(sum(own) / len(own))
+    assert found["results"]["micro"]["greedy_stderr,none"] > 0
+    sampled = next(line for line in lines if line["filter"] == "sampled")
+    assert len(sampled["resps"][0]) == len(sampled["filtered_resps"]) == 2
+    before = contents(tmp_path)
+    write_lm_eval(snapshot, results, SUITE, tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_parquet_has_the_rows_of_show(snapshot: Snapshot, tmp_path: Path) -> None:
+    assert write_parquet(snapshot, SUITE, tmp_path) == 9
+    rows = show_rows(snapshot, SUITE)
+    read = duckdb.sql(f"SELECT regime, policy, accuracy, gain FROM '{tmp_path}/show.parquet'").fetchall()
+    assert read == [(r.regime, r.policy, r.accuracy, r.gain) for r in rows]
+    stored = snapshot.query("SELECT count(*) AS n FROM samples")["n"][0].as_py()
+    assert duckdb.sql(f"SELECT count(*) FROM '{tmp_path}/samples.parquet'").fetchall() == [(stored,)]
+    with pytest.raises(UsageError, match="no results of a suite 'nothing'"):
+        write_parquet(snapshot, "nothing", tmp_path)
+
+
+def test_the_hub_reads_the_cards(results: Path, snapshot: Snapshot, tmp_path: Path) -> None:
+    assert write_cards(snapshot, results, SUITE, tmp_path) == 24
+    cells = {c.parent.name for c in tmp_path.glob("*/llama")}
+    assert cells <= {c.name for c in (results / SUITE).iterdir()}
+    card = ModelCard.load(tmp_path / sorted(cells)[0] / "llama" / "README.md")
+    scores = {(e.dataset_name, e.metric_name): e.metric_value for e in card.data.eval_results}
+    key = sorted(cells)[0]
+    which = "cell = ? AND policy = 'llama' AND task = 'micro' AND metric = 'greedy'"
+    stored = snapshot.query(f"SELECT accuracy FROM scores WHERE {which}", [key])
+    assert scores["micro", "greedy accuracy"] == stored["accuracy"][0].as_py()
+    assert card.data.library_name == "transformers"
+    assert f"`{key}`" in card.text
+
+
+def test_the_pages_commands_run_as_printed(tmp_path: Path) -> None:
+    write(tmp_path / "results", "quickstart")
+    page = (Path(__file__).parents[2] / "docs/formats.md").read_text()
+    commands = [line.strip() for line in page.splitlines() if line.startswith("    harness ")]
+    assert len(commands) == 5
+    for command in commands:
+        if "track" in command and find_spec("tensorboard") is None:
+            continue
+        done = subprocess.run(
+            [Path(sys.executable).with_name("harness"), *command.split()[1:]],
+            cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    assert {"report.html", "lm-eval", "parquet", "cards"} <= {p.name for p in tmp_path.iterdir()}

@@ -1,0 +1,128 @@
+"""A real bundle is accepted, taken over and shown; a cell of it runs again to its rows, and one that was tampered with does not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from command import harness
+from forging import Forgery, column
+
+from harness.errors import UsageError
+from harness.store.read import Snapshot
+from harness.store.table import show_rows
+from harness.submission import rerun
+from harness.submission.bundle import make_bundle
+from harness.submission.check import checked, take_bundle
+from harness.submission.rerun import Again
+
+pytestmark = pytest.mark.timeout(300)  # the first test waits for nine cells
+
+
+def test_a_bundle_is_the_same_bytes_again_and_holds_no_path_of_this_machine(
+    results: Path, bundle: Path, tmp_path: Path
+) -> None:
+    again = make_bundle("labs", results, tmp_path)
+    assert again.name == bundle.name
+    assert again.read_bytes() == bundle.read_bytes()
+    assert str(results).encode() not in bundle.read_bytes()
+    assert bundle.stat().st_size < 1 << 20
+
+
+def test_a_real_bundle_is_accepted_and_shown_with_its_badge(results: Path, bundle: Path, tmp_path: Path) -> None:
+    code, out, err = harness("submit-check", bundle, "--json", "--results", tmp_path)
+    report = json.loads(out)
+    assert (code, report["refused"], err) == (0, "", "")
+    assert [line["good"] for line in report["lines"]] == [True] * 14
+    assert report["submission"]["badge"] == "re-scored"
+    assert report["submission"]["category"] == "published defaults"
+    code, out, err = harness("import", bundle, "--origin", "lab-b", "--results", tmp_path)
+    assert code == 0, err
+    code, out, _ = harness("show", "labs@lab-b", "--results", tmp_path)
+    assert out.splitlines()[0] == "labs@lab-b: re-scored; published defaults"
+    assert json.loads(harness("show", "labs@lab-b", "--format", "json", "--results", tmp_path)[1])["submission"] == (
+        "re-scored; published defaults"
+    )
+    harness("show", "labs", "--results", results)
+    with Snapshot(results) as mine, Snapshot(tmp_path) as theirs:
+        assert show_rows(mine, "labs") == show_rows(theirs, "labs@lab-b")
+
+
+def test_taking_over_changes_nothing_that_is_here(bundle: Path, tmp_path: Path) -> None:
+    ours = tmp_path / "results"
+    _, folder = take_bundle(bundle, ours, "b")
+    assert folder is not None
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    assert take_bundle(bundle, ours, "b")[1] == folder
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+    forgery = Forgery(bundle, tmp_path / "apart")
+    forgery.table(forgery.cell("sgt", 1), "costs", lambda t: column(t, "cpu_seconds", lambda r: 0.0))
+    other = forgery.pack(tmp_path)
+    with pytest.raises(UsageError, match="give another --origin"):
+        take_bundle(other, ours, "b")
+    (folder / "submission.json").unlink()
+    with pytest.raises(UsageError, match="is here already with other rows"):
+        take_bundle(other, ours, "b")
+    (folder / "submission.json").write_bytes(before[folder / "submission.json"])
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+
+
+def test_an_imported_folder_is_marked_as_reported(results: Path, tmp_path: Path) -> None:
+    assert harness("import", results, "--origin", "c", "--results", tmp_path)[0] == 0
+    assert harness("show", "labs@c", "--results", tmp_path)[1].startswith("labs@c: as reported; published defaults\n")
+
+
+def test_a_cell_runs_again_to_its_rows_and_a_tampered_one_does_not(bundle: Path, tmp_path: Path) -> None:
+    with checked(bundle, tmp_path, Again(1, seed=0)) as (_, report):
+        pass
+    assert report.refused == ""
+    assert report.submission is not None
+    assert report.submission.badge == "re-executed"
+    assert report.lines[-1].words.endswith("every row the same")
+    label = report.submission.re_executed[0]
+    forgery = Forgery(bundle, tmp_path / "apart")
+    _, regime, seed = label.split("/")
+    forgery.table(
+        forgery.cell(regime, int(seed)), "steps", lambda t: column(t, "entropy", lambda r: r["entropy"] + 1e-9)
+    )
+    with checked(forgery.pack(tmp_path), tmp_path, Again(1, seed=0)) as (_, report):
+        pass
+    assert [line.check for line in report.lines if not line.good] == ["re-execution"]
+    assert "other rows on the same kind of CPU: steps" in report.refused
+    assert f"({label}, --seed 0)" in report.refused
+
+
+def test_on_another_kind_of_cpu_a_tolerance_holds(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rerun, "processor", lambda: "another")
+    forgery = Forgery(bundle, tmp_path / "apart")
+    for cell in (
+        c for c in forgery.folder.iterdir() if (c / "manifest.json").exists() and not c.name.startswith("base-")
+    ):
+        forgery.table(cell, "steps", lambda t: column(t, "entropy", lambda r: r["entropy"] + 1e-9))
+    with checked(forgery.pack(tmp_path), tmp_path, Again(1, seed=0)) as (_, report):
+        pass
+    assert report.lines[-1].words.endswith(
+        "within the tolerance for other kind of CPU: accuracies 0.0 points apart at most"
+    )
+
+
+def test_one_that_takes_too_long_is_refused(bundle: Path, tmp_path: Path) -> None:
+    with checked(bundle, tmp_path, Again(1, seed=0, minutes=0.0)) as (_, report):
+        pass
+    assert "not finished in 0 minutes" in report.refused
+
+
+def test_only_a_finished_suite_becomes_a_bundle(results: Path, tmp_path: Path) -> None:
+    code, _, err = harness("bundle", "nothing", "--results", results)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "no results of the suite as written" in err
+    shutil.copytree(results, tmp_path / "results")
+    cell = next((tmp_path / "results" / "labs").glob("*/manifest.json")).parent
+    shutil.rmtree(cell)
+    code, _, err = harness("bundle", "labs", "--results", tmp_path / "results", "-o", tmp_path)
+    assert code == 2
+    assert f"{cell}: absent" in err

@@ -1,0 +1,380 @@
+"""Forged bundles: each is refused, by the check that is there for it, with the place and the reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import struct
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from forging import Forgery, column
+
+from harness.store.columns import SCHEMAS
+from harness.store.manifest import Provenance
+from harness.submission.check import checked
+from harness.submission.container import SCORES
+
+pytestmark = pytest.mark.timeout(300)  # the first test waits for nine cells
+replace = msgspec.structs.replace
+
+
+def edited_accuracy(f: Forgery) -> None:
+    said = json.loads((f.root / SCORES).read_bytes())
+    said["scores"][0]["accuracy"] += 0.01
+    (f.root / SCORES).write_bytes(json.dumps(said).encode())
+
+
+def edited_gain(f: Forgery) -> None:
+    said = json.loads((f.root / SCORES).read_bytes())
+    line = next(r for r in said["rows"] if r["gain"] is not None)
+    line["gain"] += 0.05
+    (f.root / SCORES).write_bytes(json.dumps(said).encode())
+
+
+def edited_verdicts(f: Forgery) -> None:
+    f.table(f.cell("sgt", 1), "samples", lambda t: column(t, "verdict", lambda r: "right"))
+
+
+def edited_votes(f: Forgery) -> None:
+    f.table(f.cell("sgt", 1), "samples", lambda t: column(t, "vote", lambda r: 1))
+
+
+def edited_answers(f: Forgery) -> None:
+    f.table(f.cell("sgt", 1), "samples", lambda t: column(t, "gold", lambda r: r["extracted"] or r["gold"]))
+
+
+def dropped_questions(f: Forgery) -> None:
+    def good(t: pa.Table) -> pa.Table:
+        worst = next(r["doc_id"] for r in t.to_pylist() if r["verdict"] == "wrong")
+        return t.filter(pa.array([r["doc_id"] != worst for r in t.to_pylist()]))
+
+    f.table(f.cell("sgt", 1), "samples", good)
+
+
+def dropped_steps(f: Forgery) -> None:
+    f.table(f.cell("sgt", 1), "steps", lambda t: t.slice(1))
+
+
+def dropped_seed(f: Forgery) -> None:
+    bad = f.cell("sgt", 2)
+    shutil.rmtree(bad)
+    f.suite(lambda s: replace(s, cells=tuple(c for c in s.cells if c != bad.name)))
+
+
+def dropped_base(f: Forgery) -> None:
+    bad = next(f.folder.glob("base-*"))
+    shutil.rmtree(bad)
+    f.suite(lambda s: replace(s, bases=tuple(b for b in s.bases if b != bad.name)))
+
+
+def hidden_seed(f: Forgery) -> None:
+    """As if the suite had never had it, but its cells are still there."""
+    f.suite(lambda s: replace(s, seeds=s.seeds[:-1], config={**s.config, "seeds": s.config["seeds"][:-1]}))
+
+
+def _swap(f: Forgery, one: Path, other: Path) -> None:
+    (one / "journal").rename(f.root / "aside")
+    (other / "journal").rename(one / "journal")
+    (f.root / "aside").rename(other / "journal")
+
+
+def swapped_seeds(f: Forgery) -> None:
+    _swap(f, f.cell("sgt", 1), f.cell("sgt", 2))
+
+
+def swapped_regimes(f: Forgery) -> None:
+    _swap(f, f.cell("sgt", 1), f.cell("independent", 1))
+
+
+def swapped_folders(f: Forgery) -> None:
+    one, other = f.cell("sgt", 1), f.cell("sgt", 2)
+    keys = one.name, other.name
+    one.rename(f.root / "aside")
+    other.rename(f.folder / keys[0])
+    (f.root / "aside").rename(f.folder / keys[1])
+
+
+def relabelled(f: Forgery) -> None:
+    """Each cell's manifest says it is the other, keys and folders along."""
+    one, other = f.cell("sgt", 1), f.cell("sgt", 2)
+    f.manifest(one, lambda m: replace(m, seed=2))
+    f.manifest(other, lambda m: replace(m, seed=1))
+
+
+def copied_cell(f: Forgery) -> None:
+    one, other = f.cell("sgt", 1), f.cell("sgt", 3)
+    shutil.rmtree(other / "journal")
+    shutil.copytree(one / "journal", other / "journal")
+
+
+def altered_suite(f: Forgery) -> None:
+    def longer(s):
+        return replace(s, config={**s.config, "training": {**s.config["training"], "learning_rate": 0.001}})
+
+    f.suite(longer)
+
+
+def altered_options(f: Forgery) -> None:
+    f.manifest(f.cell("sgt", 1), lambda m: replace(m, options={"lambda": 1.0}))
+
+
+def shipped_name(f: Forgery) -> None:
+    """Other settings under the name of a suite that everybody has."""
+    f.folder = f.folder.rename(f.root / "smoke")
+    f.about = replace(f.about, suite="smoke")
+    f.suite(lambda s: replace(s, name="smoke", config={**s.config, "name": "smoke"}))
+    for cell in [m.parent for m in f.folder.glob("*/manifest.json")]:
+        f.manifest(cell, lambda m: replace(m, suite="smoke"))
+
+
+def _provenance(**changed: object) -> Callable[[Forgery], None]:
+    def change(f: Forgery) -> None:
+        def faked(said: Provenance) -> Provenance:
+            return replace(said, **changed)
+
+        f.manifest(f.cell("sgt", 1), lambda m: replace(m, provenance=faked(m.provenance)))
+
+    return change
+
+
+def foreign_code(f: Forgery) -> None:
+    """Another results version than the others', the key along."""
+    f.manifest(
+        f.cell("sgt", 1),
+        lambda m: replace(m, identity=replace(m.identity, versions={**m.identity.versions, "session": "99"})),
+    )
+
+
+def html_title(f: Forgery) -> None:
+    title = "<script>alert(1)</script>"
+    f.suite(lambda s: replace(s, title=title, config={**s.config, "title": title}))
+
+
+def escape_in_machine(f: Forgery) -> None:
+    _provenance(machine={"cores": "2", "system": "\x1b[2J\x1b]0;owned\x07"})(f)
+
+
+def html_in_reason(f: Forgery) -> None:
+    f.table(f.cell("sgt", 1), "samples", lambda t: column(t, "reason", lambda r: "<img src=x onerror=alert(1)>"))
+
+
+def lying_controls(f: Forgery) -> None:
+    """A/A cells with texts made right, verdicts and votes along."""
+    for seed in (1, 2, 3):
+        cell = f.cell("independent-aa", seed)
+        for name, made in (
+            ("text", lambda r: f"\\boxed{{{r['gold']}}}"), ("extracted", lambda r: r["gold"]), ("verdict", lambda r: "right"),
+            ("vote", lambda r: 0), ("reason", lambda r: ""),
+        ):  # fmt: skip
+            f.table(cell, "samples", lambda t, name=name, made=made: column(t, name, made))
+
+
+def out_of_bounds(f: Forgery) -> None:
+    f.table(f.cell("sgt", 1), "steps", lambda t: column(t, "reward_mean", lambda r: 1.5))
+
+
+FORGERIES: dict[str, tuple[Callable[[Forgery], None], str, str]] = {
+    "edited accuracy": (edited_accuracy, "table", r"scores\[0\]\.accuracy.*the samples give"),
+    "edited gain": (edited_gain, "table", r"rows\[\d+\]\.gain.*the samples give"),
+    "edited verdicts": (edited_verdicts, "verdicts", "stated right.*its text is wrong"),
+    "edited votes": (edited_votes, "verdicts", "samples"),
+    "edited answers": (edited_answers, "questions", "whose answer is"),
+    "dropped questions": (dropped_questions, "questions", "does not have 1 answers"),
+    "dropped steps": (dropped_steps, "steps", "not each of the 2 steps once"),
+    "dropped seed": (dropped_seed, "seeds", "llama-qwen/sgt/2 is missing"),
+    "dropped base": (dropped_base, "seeds", "base checkpoint .* is missing"),
+    "hidden seed": (hidden_seed, "seeds", "3 is no cell of the suite"),
+    "swapped seeds": (swapped_seeds, "cells", "did not begin with the samples of llama-qwen/independent/"),
+    "swapped regimes": (swapped_regimes, "cells", "independent/1 received answers of peers"),
+    "swapped folders": (swapped_folders, "schema", "key: is not the folder's name"),
+    "relabelled": (relabelled, "keys", "manifest.json: config.seed"),
+    "copied cell": (copied_cell, "cells", "sgt/3 did not begin"),
+    "altered suite": (altered_suite, "keys", "manifest.json: config.training.learning_rate: 0.0001 where the suite gives 0.001"),
+    "altered options": (altered_options, "keys", "manifest.json: options.lambda"),
+    "shipped name": (shipped_name, "suite", "altered: .* where the shipped suite has"),
+    "foreign code version": (
+        _provenance(code_version="0.1.0+000000000000"), "provenance", "code_version.*not of the results versions",
+    ),
+    "no commit": (_provenance(commit="main"), "provenance", "not a commit"),
+    "not over yet": (_provenance(finished="2099-01-01T00:00:00+00:00"), "provenance", "not a time that has passed"),
+    "no time at all": (
+        _provenance(started="2026-01-01T00:00:00+00:00", finished="2026-01-01T00:00:00+00:00", machine={"cores": "0"}),
+        "provenance", "CPU-seconds in 0 s on '0' cores",
+    ),
+    "foreign code": (foreign_code, "keys", "identity.versions.session: 99"),
+    "html title": (html_title, "text", "suite.json: title: markup"),
+    "escape in machine": (escape_in_machine, "text", "machine.system: a control character"),
+    "html in reason": (html_in_reason, "text", "samples.reason: markup"),
+    "lying controls": (lying_controls, "a/a", "independent-aa differs from independent by"),
+    "out of bounds": (out_of_bounds, "schema", "reward_mean: not in"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FORGERIES)
+def test_a_forged_bundle_is_refused_by_the_check_for_it(bundle: Path, tmp_path: Path, kind: str) -> None:
+    forge, check, words = FORGERIES[kind]
+    forgery = Forgery(bundle, tmp_path / "apart")
+    forge(forgery)
+    with checked(forgery.pack(tmp_path), tmp_path / "results") as (_, report):
+        pass
+    refused = [line for line in report.lines if not line.good]
+    assert check in [line.check for line in refused], report.describe()
+    reason = next(line.words for line in refused if line.check == check)
+    assert re.search(words, reason), reason
+    assert "\x1b" not in report.describe()
+    assert report.submission is None
+
+
+def _zip(bundle: Path, out: Path, more: Callable[[zipfile.ZipFile], None]) -> Path:
+    path = out / bundle.name
+    shutil.copy(bundle, path)
+    with zipfile.ZipFile(path, "a") as file:
+        more(file)
+    return path
+
+
+def _member(name: str, kind: int = stat.S_IFREG) -> zipfile.ZipInfo:
+    member = zipfile.ZipInfo(name)
+    member.create_system, member.external_attr = 3, (kind | 0o644) << 16
+    return member
+
+
+def _declared(bundle: Path, out: Path) -> Path:
+    """One member states 10 GB in the zip's list and in its own head."""
+    data = bytearray(bundle.read_bytes())
+    size = struct.pack("<2L", 0xFFFFFFFE, 0xFFFFFFFE)
+    place = data.index(b"PK\1\2")
+    data[place + 20 : place + 28] = size
+    data[18:26] = size
+    path = out / bundle.name
+    path.write_bytes(bytes(data))
+    return path
+
+
+def _sparse(bundle: Path, out: Path) -> Path:
+    path = out / bundle.name
+    path.touch()
+    os.truncate(path, 10 << 30)
+    return path
+
+
+def _bomb(bundle: Path, out: Path) -> Path:
+    with (
+        zipfile.ZipFile(path := out / bundle.name, "w", zipfile.ZIP_DEFLATED) as file,
+        file.open("bundle.json", "w") as member,
+    ):
+        for _ in range(1024):
+            member.write(bytes(1 << 20))
+    assert path.stat().st_size < 2 << 20
+    return path
+
+
+def _compressed(bundle: Path, out: Path) -> Path:
+    with (
+        zipfile.ZipFile(bundle) as plain,
+        zipfile.ZipFile(path := out / bundle.name, "w", zipfile.ZIP_DEFLATED) as file,
+    ):
+        for name in plain.namelist():
+            file.writestr(name, plain.read(name))
+    return path
+
+
+def _many(bundle: Path, out: Path) -> Path:
+    with zipfile.ZipFile(path := out / bundle.name, "w") as file:
+        for i in range(60_000):
+            file.writestr(f"labs/{i}/manifest.json", b"")
+    return path
+
+
+def _arrow_bomb(bundle: Path, out: Path) -> Path:
+    """A table of 300 KB that unpacks to 4 GB."""
+    forgery = Forgery(bundle, out / "apart")
+    rows = 1 << 18
+    zeros = {"checkpoint_step": pa.array(np.zeros(rows, np.int64)), "repeat": pa.array(np.zeros(rows, np.int64))}
+    columns = [zeros.get(f.name, pa.nulls(rows, f.type)) for f in SCHEMAS["samples"]]
+    batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMAS["samples"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        for _ in range(200):
+            writer.write_batch(batch)
+    content = sink.getvalue().to_pybytes()
+    file = next(forgery.cell("sgt", 1).glob("journal/*/samples-*"))
+    file.with_name(f"samples-{zlib.crc32(content):08x}.arrow").write_bytes(content)
+    file.unlink()
+    return forgery.pack(out)
+
+
+CONTAINERS: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
+    "parent folder": (lambda b, o: _zip(b, o, lambda z: z.writestr(_member("../../evil"), b"x")), "not a path"),
+    "folder inside": (lambda b, o: _zip(b, o, lambda z: z.writestr(_member("labs/../../evil"), b"x")), "not a path"),
+    "absolute": (lambda b, o: _zip(b, o, lambda z: z.writestr(_member("/etc/cron.d/evil"), b"x")), "not a path"),
+    "backslash": (lambda b, o: _zip(b, o, lambda z: z.writestr(_member("labs\\..\\evil"), b"x")), "not a path"),
+    "hidden": (lambda b, o: _zip(b, o, lambda z: z.writestr(_member("labs/.fence"), b"x")), "not a path"),
+    "symlink": (lambda b, o: _zip(b, o, lambda z: z.writestr(_member("labs/tuning.json", stat.S_IFLNK), b"/etc/passwd")), "a link"),
+    "device": (lambda b, o: _zip(b, o, lambda z: z.writestr(_member("labs/tuning.json", stat.S_IFCHR), b"")), "not a regular"),
+    "duplicate": (lambda b, o: _zip(b, o, lambda z: z.writestr(_member("bundle.json"), b"{}")), "stands twice"),
+    "unlisted": (lambda b, o: _zip(b, o, lambda z: z.writestr(_member("other/suite.json"), b"{}")), "not in bundle.json"),
+    "ten gigabytes declared": (_declared, "states 4,294,967,294 bytes"),
+    "ten gigabytes": (_sparse, "10,737,418,240 bytes; a bundle has at most"),
+    "compression bomb": (_bomb, "states 1,073,741,824 bytes"),
+    "compressed": (_compressed, "compressed; members of a bundle are stored"),
+    "many members": (_many, "list of members is too long"),
+    "arrow bomb": (_arrow_bomb, "malloc|memory"),
+}  # fmt: skip
+
+CHECK = """
+import json, re, sys
+from pathlib import Path
+from harness.submission import check
+check.MEMORY = 256 << 20
+peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
+before = peak()
+with check.checked(Path(sys.argv[1]), Path("results")) as (_, report):
+    pass
+print(json.dumps([report.refused, report.submission is None, peak() - before]))
+"""
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_a_container_that_means_harm_is_refused_and_takes_nothing(bundle: Path, tmp_path: Path, kind: str) -> None:
+    make, words = CONTAINERS[kind]
+    path = make(bundle, tmp_path)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK, str(path)],
+        check=True,
+        capture_output=True,
+        timeout=100,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    reason, refused, grown = json.loads(done.stdout)
+    assert refused
+    assert re.search(words, reason), reason
+    assert grown < 420 << 20
+    assert list(temporary.iterdir()) == []
+    assert not (tmp_path.parent / "evil").exists()
+
+
+def test_every_altered_byte_of_the_digests_is_noticed(bundle: Path, tmp_path: Path) -> None:
+    data = bytearray(bundle.read_bytes())
+    for place in np.random.default_rng(0).integers(0, len(data), 40):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        path = tmp_path / bundle.name
+        path.write_bytes(bytes(changed))
+        with checked(path, tmp_path / "results") as (evidence, report):
+            assert report.submission is None or evidence.name == bundle.name

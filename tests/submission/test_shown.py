@@ -1,0 +1,25 @@
+"""The leaderboard says how far another lab's results were checked, as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+from synthetic_results import REGIMES, write_results
+
+from harness.store.ingest import ingest
+from harness.store.submission import Submission, write_submission
+from leaderboard import RESULTS_VARIABLE
+
+APP = Path(__file__).parents[2] / "leaderboard" / "app.py"
+
+
+def test_the_badge_stands_below_the_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_results(tmp_path, "s@lab-b", regimes=REGIMES[:2], seeds=(1, 2), steps=1, questions=4, exchanges=0)
+    write_submission(tmp_path / "s@lab-b", Submission(badge="re-scored", category="<b>published</b> defaults"))
+    ingest(tmp_path)
+    monkeypatch.setenv(RESULTS_VARIABLE, str(tmp_path))
+    app = AppTest.from_file(str(APP), default_timeout=60).run()
+    assert not app.exception
+    assert r"re\-scored; \<b\>published\</b\> defaults" in [caption.value for caption in app.sidebar.caption]

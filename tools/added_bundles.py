@@ -1,0 +1,73 @@
+"""What a pull request adds under `submissions/`: bundles under the names of their contents, and nothing else.
+
+    python tools/added_bundles.py BASE HEAD FOLDER
+
+Commits of this repository. Each added bundle is written to FOLDER, and its path printed. Nothing of HEAD is run or checked out.
+Exit code 2, with a line that says why: the pull request changes something that is here, or adds something that is no bundle.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from harness.errors import HarnessError, UsageError
+from harness.submission.container import MAX_BYTES, unpack
+
+NAME = re.compile(r"submissions/[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}-[0-9a-f]{16}\.zip")
+MOST = 20
+
+
+def git(*arguments: str) -> bytes:
+    return subprocess.run(["git", *arguments], check=True, capture_output=True, timeout=300).stdout
+
+
+def added(base: str, head: str, folder: Path) -> list[Path]:
+    """The bundles, written to `folder`. Raises UsageError, BundleError."""
+    words = (
+        git("diff", "--name-status", "--no-renames", "-z", f"{base}...{head}")
+        .decode("utf-8", "replace")
+        .split("\0")[:-1]
+    )
+    changes = list(zip(words[::2], words[1::2], strict=True))
+    for kind, path in changes:
+        if kind != "A" or not NAME.fullmatch(path):
+            raise UsageError(
+                f"{path[:200]!a}: a submission adds submissions/<suite>-<digest>.zip, and changes nothing ({kind})"
+            )
+    if not 0 < len(changes) <= MOST:
+        raise UsageError(f"{len(changes)} bundles; a pull request adds 1 to {MOST}")
+    found = []
+    for _, path in changes:
+        mode, kind, name = git("ls-tree", head, path).decode().split()[:3]
+        size = int(git("cat-file", "-s", name)) if kind == "blob" else 0
+        if (mode, kind) != ("100644", "blob") or size > MAX_BYTES:
+            raise UsageError(f"{path}: not a plain file of at most {MAX_BYTES:,} bytes ({mode}, {size:,} bytes)")
+        target = folder / Path(path).name
+        target.write_bytes(git("cat-file", "blob", name))
+        with tempfile.TemporaryDirectory() as place:
+            right = unpack(target, Path(place))[1]
+        if right != target.name:
+            raise UsageError(f"{path}: its content is that of {right}")
+        found.append(target)
+    return found
+
+
+def main() -> int:
+    if len(sys.argv) != 4:
+        print(__doc__, file=sys.stderr)
+        return 2
+    try:
+        found = added(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    except HarnessError as error:
+        print(f"added_bundles: {error}", file=sys.stderr)
+        return error.exit_code
+    print("\n".join(map(str, found)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
