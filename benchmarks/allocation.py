@@ -24,8 +24,8 @@ import mixtures
 from harness.allocation import size
 from harness.allocation.demand import CellDemand, PolicyDemand, Workload
 from harness.allocation.inventory import parse
-from harness.allocation.models import ModelShape, load_shape, shape_from_config
 from harness.allocation.planner import plan_cells
+from harness.allocation.shapes import ModelShape, load_shape, shape_from_config
 
 if TYPE_CHECKING:
     import torch

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.tasks.data import load
+from harness.tasks.dataset_problems import Problem
 from harness.tasks.registry import EVALUATION_SETS
-from harness.tasks.rows import Row
 from harness.verification.verifier import Verifier
 
 FORMS: dict[str, Callable[[str], str]] = {
@@ -27,7 +27,7 @@ FORMS: dict[str, Callable[[str], str]] = {
 }
 
 
-def own_solution(row: Row) -> str | None:
+def own_solution(row: Problem) -> str | None:
     """The set's own solution where it states its final answer (a box; for GSM8K the marked last line)."""
     if not row.solution:
         return None
@@ -36,7 +36,7 @@ def own_solution(row: Row) -> str | None:
     return row.solution if "boxed" in row.solution else None
 
 
-def wrong_gold(rows: list[Row], place: int, verifier: Verifier) -> str:
+def wrong_gold(rows: list[Problem], place: int, verifier: Verifier) -> str:
     """Another problem's gold that differs as a string and as a value."""
     gold = rows[place].answer
     for step in range(1, len(rows)):
@@ -49,10 +49,10 @@ def wrong_gold(rows: list[Row], place: int, verifier: Verifier) -> str:
     raise ValueError("all golds are equal")
 
 
-def measure(name: str, rows: list[Row], verifier: Verifier) -> dict[str, object]:
+def measure(name: str, rows: list[Problem], verifier: Verifier) -> dict[str, object]:
     result: dict[str, object] = {"set": name, "rows": len(rows)}
     falling: list[dict[str, str]] = []
-    pairs: dict[str, list[tuple[Row, str]]] = {
+    pairs: dict[str, list[tuple[Problem, str]]] = {
         form: [(row, write(row.answer)) for row in rows] for form, write in FORMS.items()
     }
     pairs["own solution"] = [(row, text) for row in rows if (text := own_solution(row))]

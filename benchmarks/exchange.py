@@ -9,7 +9,7 @@ import numpy as np
 from bench import Row, Size, costs, faster, turns
 from pydantic import BaseModel, ConfigDict
 
-from harness.exchange.codec import decode, encode
+from harness.exchange.wire import decode, encode
 from harness.experience.records import Record, Rollout
 
 PROMPTS = tuple(f"micro-{i:05d}" for i in range(16))

@@ -130,7 +130,7 @@ def suite(place: Path) -> Parser:
 
 
 def record(place: Path) -> Parser:
-    from harness.exchange.codec import decode, encode
+    from harness.exchange.wire import decode, encode
     from harness.experience.records import GroupValue, Rollout, Success, TextRollout
 
     head: dict[str, Any] = {"author": "a", "version": 1, "step": 2, "prompt_id": "p"}
@@ -279,7 +279,7 @@ def config(place: Path) -> Parser:
     from harness.allocation.config import read_config
     from harness.engines.checkpoint import SEAL, check
     from harness.engines.folder import INDEX, check_weights
-    from harness.session.cell.checkpoint import read
+    from harness.session.cell.resume_point import read
 
     def parse(data: bytes) -> None:
         kind, content = (data[0] if data else 0) % 4, data[1:]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from harness.allocation.estimates import Estimates
+from harness.allocation.gangs import Bundle, Placement, capacity, give, place, take
 from harness.allocation.inventory import Inventory, Node
-from harness.allocation.packing import Bundle, Placement, capacity, give, place, take
 from harness.allocation.scheduler import Action, Request, Scheduler, Start, Stop
 
 GB = 10**9

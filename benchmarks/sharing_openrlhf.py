@@ -27,9 +27,9 @@ from harness.engines.catalogue import open_engines  # noqa: E402  # after the th
 from harness.learning import registry  # noqa: E402  # after the threads are set
 from harness.session.cell.clock import Clock  # noqa: E402  # after the threads are set
 from harness.session.cell.exchanges import CellExchange  # noqa: E402  # after the threads are set
+from harness.session.cell.learners import Learner  # noqa: E402  # after the threads are set
 from harness.session.cell.loop import Run  # noqa: E402  # after the threads are set
-from harness.session.cell.members import Member  # noqa: E402  # after the threads are set
-from harness.session.policy.models import base_folder  # noqa: E402  # after the threads are set
+from harness.session.policy.model_folders import base_folder  # noqa: E402  # after the threads are set
 from harness.session.suite.prepare import prepare  # noqa: E402  # after the threads are set
 from harness.store.journal import Journal, read_journal  # noqa: E402  # after the threads are set
 from harness.verification.verifier import Verifier  # noqa: E402  # after the threads are set
@@ -68,14 +68,14 @@ def main() -> None:
             opened = engines.each(lambda pair: engines.open(*pair), zip(policies, bases, strict=True))
             runs = {}
             for cell in cells:
-                members = [
-                    Member(policy, engine, registry.build(cell.variant.regime, cell.variant.options),
+                learners = [
+                    Learner(policy, engine, registry.build(cell.variant.regime, cell.variant.options),
                            cell.rollouts(i), base, Clock())
                     for i, (policy, engine, base) in enumerate(zip(policies, opened, bases, strict=True))
                 ]  # fmt: skip
                 own = folder / cell.variant.name
-                run = Run(cell, own, engines, members, Journal(own), verifier, 1, lambda *_: None, lambda: False, {})
-                run.exchange = CellExchange(cell, own, members, engines.transport, dict, 0)
+                run = Run(cell, own, engines, learners, Journal(own), verifier, 1, lambda *_: None, lambda: False, {})
+                run.exchange = CellExchange(cell, own, learners, engines.transport, dict, 0)
                 runs[cell.variant.name] = run
             report(measure(runs, asked.rounds))
 
@@ -92,7 +92,7 @@ def measure(runs: dict[str, Run], rounds: int) -> dict[str, np.ndarray]:
             started = time.perf_counter()
             run._keep(run._together(step + 1))
             took = time.perf_counter() - started
-            sharing = max(sum(m.clock.step[p].wall for p in SHARING if p in m.clock.step) for m in run.members)
+            sharing = max(sum(m.clock.step[p].wall for p in SHARING if p in m.clock.step) for m in run.learners)
             seconds[name].append((took, sharing))
     found = {}
     for name, run in runs.items():

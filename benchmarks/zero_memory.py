@@ -18,7 +18,7 @@ import deepspeed
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.allocation.models import shape_from_config
+from harness.allocation.shapes import shape_from_config
 from harness.allocation.size import REDUCE_BUCKET, bucket_bytes, trainer_states
 
 CONFIG = {

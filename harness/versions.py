@@ -51,7 +51,7 @@ BESIDE = (
     *(f"harness/session/policy/{name}.py" for name in ("roots", "weights")),
     *(
         f"harness/session/driver/{name}.py"
-        for name in ("__init__", "jobs", "matrix", "messages", "process", "progress", "worker")
+        for name in ("__init__", "jobs", "matrix", "worker_messages", "process", "progress", "worker")
     ),
     *(f"harness/session/single/{name}.py" for name in ("__init__", "calibrate", "rescoring", "standalone")),
     *(

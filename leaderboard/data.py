@@ -17,7 +17,7 @@ from harness.statistics import MARGIN
 from harness.store.place import store_path
 from harness.store.ranking import in_pairs
 from harness.store.read import Snapshot
-from harness.store.starts import Moment, moments
+from harness.store.supervised_start import Stage, stages
 from harness.store.table import SeedRow, seed_rows, show_rows
 from harness.store.tuning import Tuning, read_tuning, tuning_rows
 from leaderboard.frames import show_frame
@@ -97,9 +97,9 @@ class Store:
         """Whether all groups of the suite have two policies."""
         return in_pairs(_snapshot(self.results, self.stamp), suite)
 
-    def moments(self, suite: str) -> list[Moment]:
+    def stages(self, suite: str) -> list[Stage]:
         """Pretrained policies before their supervised start, after it and after RL."""
-        return moments(_snapshot(self.results, self.stamp), suite)
+        return stages(_snapshot(self.results, self.stamp), suite)
 
 
 _SUITES = """

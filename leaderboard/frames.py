@@ -9,9 +9,9 @@ import pandas as pd
 
 from harness.statistics.judgement import BASELINE
 from harness.store.ranking import Rank, Ranking
+from harness.store.sentences import verdict_words
 from harness.store.statistic import STATISTICS, Statistic, shown
 from harness.store.table import SeedRow, ShowRow
-from harness.store.words import verdict_words
 from leaderboard import charts
 from leaderboard.charts import Figure
 

@@ -15,10 +15,10 @@ from harness.files import write_atomic
 from harness.statistics import MARGIN
 from harness.store.ranking import in_pairs, rank
 from harness.store.read import Snapshot
+from harness.store.sentences import explained, sentence
 from harness.store.statistic import Statistic, shown
 from harness.store.table import MEAN, seed_rows, show_rows, suites
 from harness.store.text import visible
-from harness.store.words import explained, sentence
 from leaderboard.charts import LEGEND, Figure
 from leaderboard.frames import panel, ranking_frame, readable, show_frame
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.experience.answers import Group, Inbox, PeerValue
 from harness.experience.records import GroupValue
-from harness.learning.advantages import EPSILON, GRPO, Rewards, own_term, rewards_of, spread
+from harness.learning.advantages import EPSILON, GRPO, Rewards, deviation, own_term, rewards_of
 from harness.learning.regime import Context, Regime
 from harness.learning.terms import Term
 from harness.suite.space import Choice, Range
@@ -57,7 +57,9 @@ class XGRPO(Regime):
             others = (rewards.sum() - rewards) / (n - 1) if n > 1 else peers.mean()
             baseline = (1 - beta) * others + beta * peers.mean()
         return (
-            (rewards - baseline) / (spread(pool) + EPSILON) if self.options.normalise == "std" else rewards - baseline
+            (rewards - baseline) / (deviation(pool) + EPSILON)
+            if self.options.normalise == "std"
+            else rewards - baseline
         )
 
 

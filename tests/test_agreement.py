@@ -20,8 +20,8 @@ from harness.store.ingest import STORE, ingest
 from harness.store.ranking import Rank, heading, pairing, rank
 from harness.store.read import Snapshot
 from harness.store.render import render
+from harness.store.sentences import sentence, verdict_words
 from harness.store.table import MEAN, SeedRow, ShowRow, seed_rows, show_rows
-from harness.store.words import sentence, verdict_words
 from harness.suite.load import load, shipped
 
 SUITES = sorted(set(shipped()) - {"bandit"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,37 +52,26 @@ LEVELS = {
 above `tokenization`, as its receiving half retokenises; neither it nor `learning` knows the other: both stand on `experience`."""
 TWICE = {
     "app": "the command line's and the leaderboard's",
+    "catalogue": "one for each kind of plug-in",
     "cell": "the leaderboard's page shows a cell; the room and its main module are a cell",
-    "checkpoint": "an engine's folder, and all that a cell resumes from",
-    "codec": "records to bytes, tokens to text",
+    "check": "of a cluster's nodes, of a bundle",
     "conformance": "one for each kind of plug-in",
     "curves": "the leaderboard's page shows what statistics computes",
     "data": "the leaderboard's, and the tasks' sets",
     "embedded": "an engine, and its account in the planner",
     "engine": "one for each engine",
     "exchange": "the package, its main module, and the leaderboard's page of it",
-    "families": "of models, of paired tests",
     "listing": "a package's own, and the commands that print it",
-    "messages": "between processes: the verifier's, the driver's",
-    "metrics": "of an evaluation, of a step",
-    "models": "their shapes, their folders, their command",
-    "options": "of engines, of commands",
-    "packing": "cells onto machines, answers into tensors",
     "plugin": "one for each engine",
-    "prompts": "one for each generated task, and a cell's",
+    "prompts": "one for each generated task",
     "published": "the package and the leaderboard's page of it",
     "ranking": "the leaderboard's page shows what the store ranks",
-    "reading": "files that others made, and the commands that read results",
     "registry": "one for each kind of plug-in",
     "report": "one for each thing that is reported",
-    "rows": "of training sets, of tables",
     "scaffold": "one for each kind of plug-in",
-    "schema": "of suites, of the store",
+    "submission": "the package, and what the store keeps of it",
     "suite": "the configuration, and the session's room that prepares it",
-    "suites": "the planner's and tuning's view of them",
-    "transport": "the protocol with its in-process kind, and Ray's",
     "tuning": "the package, and what the store keeps of it",
-    "words": "numbers in words, columns in words",
     "worker": "the process that verifies, the process that trains",
 }
 """Module and package names that are used more than once, each with its reason."""
@@ -238,3 +228,9 @@ def test_the_product_mocks_nothing(package: str) -> None:
         module = ast.parse(file.read_text())
         bare = ast.Module([n for n in module.body if not isinstance(n, ast.FunctionDef | ast.ClassDef)], [])
         assert not [ast.unparse(t) for t in _changed(bare)], file
+
+
+def test_the_page_on_architecture_has_every_room_on_its_floor() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", page, re.M)
+    assert {room: int(floor) for floor, rooms in rows for room in re.findall(r"`(\w+)`", rooms)} == LEVELS

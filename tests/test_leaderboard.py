@@ -22,9 +22,9 @@ from harness.store.ingest import ingest
 from harness.store.manifest import read_manifest, read_suite, write_manifest
 from harness.store.ranking import heading, rank
 from harness.store.read import Snapshot
+from harness.store.sentences import sentence, verdict_mark
 from harness.store.table import SeedRow, show_rows
 from harness.store.tuning import Trial, Tuned, Tuning, write_tuning
-from harness.store.words import sentence, verdict_mark
 
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 

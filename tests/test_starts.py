@@ -14,7 +14,7 @@ from harness.store.ranking import heading
 from harness.store.read import Snapshot
 from harness.store.render import render
 from harness.store.rows import SampleRow
-from harness.store.starts import moments
+from harness.store.supervised_start import stages
 from harness.store.table import show_rows
 
 BOXED, BARE, LAST, CUT, WRONG, NONE = (
@@ -52,9 +52,9 @@ def test_by_hand(tmp_path: Path) -> None:
     cell(tmp_path, "two", "cell", 2, {30: [BOXED, BOXED, BOXED, BOXED]})
     ingest(tmp_path)
     with Snapshot(tmp_path) as snapshot:
-        found = moments(snapshot, "hand")
+        found = stages(snapshot, "hand")
         rows, head = show_rows(snapshot, "hand"), heading(snapshot, "hand")
-        assert moments(snapshot, "other") == []
+        assert stages(snapshot, "other") == []
     assert [(m.moment, m.strict, round(m.lenient, 3), m.answers, m.seeds) for m in found] == [
         ("as published", 0.0, 0.75, 4, 1),
         ("after its start", 1 / 3, 0.667, 3, 1),

@@ -20,6 +20,7 @@ from synthetic_results import REGIMES, write_results
 from harness import files
 from harness.errors import DiskFullError, StoreError, UsageError
 from harness.store.columns import SCHEMAS
+from harness.store.ddl import create_statements
 from harness.store.ingest import STORE, ingest
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import (
@@ -34,7 +35,6 @@ from harness.store.manifest import (
 from harness.store.read import Limits, Snapshot
 from harness.store.render import render
 from harness.store.rows import CostRow, SampleRow, StepRow
-from harness.store.schema import create_statements
 from harness.store.table import show_rows, status_rows
 
 FIELDS = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.allocation.models import ModelShape
 from harness.allocation.precision import Precision
+from harness.allocation.shapes import ModelShape
 
 
 @dataclass(frozen=True, slots=True)

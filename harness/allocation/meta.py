@@ -22,7 +22,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 
-from harness.allocation.models import Attention, Kept, ModelShape
+from harness.allocation.shapes import Attention, Kept, ModelShape
 from harness.errors import UsageError
 
 TOKENS = 8

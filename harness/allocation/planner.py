@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from harness.allocation.arrangement import CellLayout, cell_layout
 from harness.allocation.demand import CellDemand
 from harness.allocation.estimates import Estimates
+from harness.allocation.gangs import Bundle, capacity, gigabytes, missing
 from harness.allocation.inventory import LOGICAL, Inventory, Node
 from harness.allocation.layout import LOGICAL_HOST_BYTES, USABLE, Gpu, fits, least_gpus
-from harness.allocation.packing import Bundle, capacity, gigabytes, missing
+from harness.allocation.placement import CellLayout, cell_layout
 from harness.allocation.scheduler import Request, Scheduler, Start
 
 LIMIT_FACTOR = 4.0

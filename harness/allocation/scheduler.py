@@ -32,8 +32,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from harness.allocation.estimates import Estimates
+from harness.allocation.gangs import Bundle, Free, Placement, capacity, give, missing, place, take
 from harness.allocation.inventory import Inventory
-from harness.allocation.packing import Bundle, Free, Placement, capacity, give, missing, place, take
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from harness.allocation.models import ModelShape
 from harness.allocation.precision import Precision
+from harness.allocation.shapes import ModelShape
 
 KV_BLOCK = 16
 """Tokens per block of the paged KV cache: vLLM's `CacheConfig.DEFAULT_BLOCK_SIZE`."""

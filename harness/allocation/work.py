@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from harness.allocation.demand import PolicyDemand, Workload
-from harness.allocation.models import ModelShape
+from harness.allocation.shapes import ModelShape
 from harness.allocation.size import kv_cache_bytes, weight_bytes
 
 TRAIN_EFFICIENCY = 0.35

@@ -9,7 +9,7 @@ import numpy as np
 from harness.bandit.laboratory import (
     Bandit,
     Delivery,
-    Outcome,
+    JointDraw,
     Vector,
     enumerate_outcomes,
     expectation,
@@ -49,7 +49,7 @@ def distance(a: Vector, b: Vector) -> float:
     return float(np.abs(a - b).max())
 
 
-def _run(bandit: Bandit, name: str, **options: object) -> list[Outcome]:
+def _run(bandit: Bandit, name: str, **options: object) -> list[JointDraw]:
     return enumerate_outcomes(bandit, build(name, options))
 
 
@@ -102,7 +102,7 @@ def _prp(bandit: Bandit) -> list[Fact]:
     return facts
 
 
-def _first_weight(bandit: Bandit, outcomes: list[Outcome]) -> float:
+def _first_weight(bandit: Bandit, outcomes: list[JointDraw]) -> float:
     """E[w^2] of the peer's first answer, from the denominators in PRP's own terms."""
     total = 0.0
     logs = np.log(bandit.policies[0])

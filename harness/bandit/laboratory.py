@@ -86,7 +86,7 @@ class Bandit:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JointDraw:
     """One joint draw, and one branch of the regime's own choices, after `learn`: its terms and the surrogate's ascent
     direction in the learner's logits."""
 
@@ -98,7 +98,7 @@ class Outcome:
     """Ratios of the peer answers that take part through one (imitation has none)."""
 
 
-def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1) -> list[Outcome]:
+def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1) -> list[JointDraw]:
     """Every outcome through a fresh instance of the regime with its options; the step's updates at the weights of its start.
 
     Outcomes that bring the learner the same experience are learnt once. All of them go through the surrogate together: its
@@ -117,7 +117,7 @@ def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1) -> list
     steps = iter(zip(gradients, weights, strict=True))
     branches = [[(share, terms, *next(steps)) for share, terms in group] for group in learnt]
     return [
-        Outcome(p * share, draws, terms, gradient, weights)
+        JointDraw(p * share, draws, terms, gradient, weights)
         for (p, draws), i in zip(bandit.outcomes, learnt_as, strict=True)
         for share, terms, gradient, weights in branches[i]
     ]
@@ -159,18 +159,18 @@ def _joined(packs: Sequence[Packed]) -> Packed:
     return Packed(*(np.concatenate([getattr(p, f.name) for p in packs]) for f in fields(Packed)))
 
 
-def mean_gradient(outcomes: Sequence[Outcome]) -> Vector:
+def mean_gradient(outcomes: Sequence[JointDraw]) -> Vector:
     """E[g]."""
     return np.asarray(sum(o.probability * o.gradient for o in outcomes))
 
 
-def gradient_variance(outcomes: Sequence[Outcome]) -> float:
+def gradient_variance(outcomes: Sequence[JointDraw]) -> float:
     """Trace of Cov[g]."""
     mean = mean_gradient(outcomes)
     return float(sum(o.probability * ((o.gradient - mean) ** 2).sum() for o in outcomes))
 
 
-def expectation(outcomes: Sequence[Outcome], of: Callable[[Outcome], float]) -> float:
+def expectation(outcomes: Sequence[JointDraw], of: Callable[[JointDraw], float]) -> float:
     """E of any number that an outcome has."""
     return float(sum(o.probability * of(o) for o in outcomes))
 

@@ -11,7 +11,14 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.bandit.facts import Fact, facts
-from harness.bandit.laboratory import Bandit, Outcome, enumerate_outcomes, expectation, gradient_variance, mean_gradient
+from harness.bandit.laboratory import (
+    Bandit,
+    JointDraw,
+    enumerate_outcomes,
+    expectation,
+    gradient_variance,
+    mean_gradient,
+)
 from harness.errors import PluginError, SuiteError
 from harness.files import write_atomic
 from harness.learning import registry
@@ -142,7 +149,7 @@ def run_bandit(name: str, results: Path) -> BanditReport:
     return report
 
 
-def _point(case: str, regime: str, bandit: Bandit, outcomes: list[Outcome]) -> Point:
+def _point(case: str, regime: str, bandit: Bandit, outcomes: list[JointDraw]) -> Point:
     true, mean = bandit.policy_gradient(), mean_gradient(outcomes)
     size = float(np.linalg.norm(true))
     scale = float(mean @ true) / size**2
@@ -160,7 +167,7 @@ def _point(case: str, regime: str, bandit: Bandit, outcomes: list[Outcome]) -> P
     )
 
 
-def _raises_unseen(bandit: Bandit, outcome: Outcome) -> bool:
+def _raises_unseen(bandit: Bandit, outcome: JointDraw) -> bool:
     """Whether a right answer outside the learner's own draw is given a positive coefficient."""
     own = set(outcome.draws[0])
     return any(

@@ -48,7 +48,7 @@ def refuse(message: str, code: int) -> NoReturn:
     line = visible(" ".join(message.splitlines()), _LONGEST)
     print(f"harness: {line}", file=sys.stderr)
     if "--json" in sys.argv[1:]:
-        from harness.cli.options import print_json
+        from harness.cli.arguments import print_json
 
         print_json({"error": line, "exit_code": code})
     sys.exit(code)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import harness
-from harness.cli import drafting, listing, models, reading, running, sharing, standing, submitting
+from harness.cli import drafting, listing, models, results, running, sharing, standing, submitting
 
 app = typer.Typer(
     name="harness",
@@ -39,24 +39,24 @@ app.command("plan")(running.plan)
 app.command("submit")(submitting.submit)
 app.command("status")(standing.status)
 app.command("logs")(standing.logs)
-app.command("show")(reading.show)
+app.command("show")(results.show)
 app.command("regimes")(listing.regimes)
 app.command("tasks")(listing.tasks)
 app.command("engines")(listing.engines)
 app.command("data")(listing.data)
 app.command("eval")(running.evaluate)
 app.command("convert")(models.convert)
-app.command("rescore")(reading.rescore)
-app.command("sql")(reading.sql)
+app.command("rescore")(results.rescore)
+app.command("sql")(results.sql)
 app.command("new-suite")(drafting.new_suite)
 app.command("bandit")(running.bandit)
 app.command("new-regime")(listing.new_regime)
 app.command("new-task")(listing.new_task)
 app.command("new-engine")(listing.new_engine)
-app.command("export")(reading.export)
+app.command("export")(results.export)
 app.command("import")(sharing.import_)
 app.command("bundle")(sharing.bundle)
 app.command("submit-check")(sharing.submit_check)
 app.command("track")(sharing.track)
 app.command("doctor")(listing.doctor)
-app.command("leaderboard")(reading.leaderboard)
+app.command("leaderboard")(results.leaderboard)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import RESULTS, Address, DataDir, Json, Results, fold, print_json, print_table, suite_name
+from harness.cli.arguments import RESULTS, Address, DataDir, Json, Results, fold, print_json, print_table, suite_name
 from harness.errors import UsageError
 from harness.store.text import visible
 

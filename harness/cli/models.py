@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from harness.cli.options import Json, print_json
+from harness.cli.arguments import Json, print_json
 
 GgufFile = Annotated[Path, typer.Argument(metavar="FILE.gguf", help="A GGUF file.")]
 NewFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the model goes; must not be there yet.")]

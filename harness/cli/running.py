@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from harness.cli import refuse
-from harness.cli.options import (
+from harness.cli.arguments import (
     RESULTS,
     Address,
     DataDir,
@@ -28,7 +28,7 @@ from harness.cli.options import (
 from harness.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
-    from harness.session.driver.matrix import Outcome
+    from harness.session.driver.matrix import RunSummary
     from harness.session.suite.prepare import Prepared, Shard
 
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, max=1024, help="Worker processes; default one per core.")]
@@ -80,7 +80,7 @@ def run(
     part = Shard.parse(shard) if shard else None
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only, shard=part, online=True)
 
-    def go(prepared: Prepared) -> Outcome:
+    def go(prepared: Prepared) -> RunSummary:
         check_place(prepared.folder)
         with watched("checking models, tokenizers and data"):
             found = preflight(prepared, run=True)
@@ -116,7 +116,9 @@ def run(
     _end(go(prepared), prepared, results, json)
 
 
-def _tune(prepared: Prepared, results: Path, go: Callable[[Prepared], Outcome]) -> tuple[Prepared, Outcome | None]:
+def _tune(
+    prepared: Prepared, results: Path, go: Callable[[Prepared], RunSummary]
+) -> tuple[Prepared, RunSummary | None]:
     """All stages before the table; the table's own suite, or the stage and its outcome that tuning ended with."""
     from harness.tuning.stages import Stages
 
@@ -135,7 +137,7 @@ def _tune(prepared: Prepared, results: Path, go: Callable[[Prepared], Outcome]) 
     raise AssertionError("tuning has no table")
 
 
-def _end(outcome: Outcome, prepared: Prepared, results: Path, json: bool) -> NoReturn:
+def _end(outcome: RunSummary, prepared: Prepared, results: Path, json: bool) -> NoReturn:
     """Say how a run ended, print the table where it came to its end, and leave."""
     from harness.store.ingest import ingest
 
@@ -180,7 +182,7 @@ def _say_scope(prepared: Prepared, only: str | None, shard: Shard | None) -> Non
 
 
 def _after(prepared: Prepared, results: Path, json: bool) -> None:
-    from harness.cli.reading import show_suite
+    from harness.cli.results import show_suite
     from harness.store.diagnosis import summary
     from harness.store.read import Snapshot
 
@@ -220,7 +222,7 @@ def plan(
     for remark in preflight(prepared, run=False):
         print(f"note: {remark}", file=sys.stderr)
     if prepared.suite.tune is not None:
-        from harness.tuning.suites import runs
+        from harness.tuning.derived import runs
 
         print(
             f"note: before these come {runs(prepared.suite)} runs of trials, on other groups (docs/tuning.md)",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import RESULTS, Json, Results, SuiteName, print_json, suite_name
+from harness.cli.arguments import RESULTS, Json, Results, SuiteName, print_json, suite_name
 from harness.errors import UsageError
 from harness.store.text import visible
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from harness.cli.options import (
+from harness.cli.arguments import (
     RESULTS,
     Json,
     MaybeSuite,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.options import RESULTS, DataDir, Engine, Only, Results, Set, SuiteName
+from harness.cli.arguments import RESULTS, DataDir, Engine, Only, Results, Set, SuiteName
 from harness.errors import UsageError
 
 

@@ -15,8 +15,8 @@ import msgspec
 from harness.allocation import embedded, inventory
 from harness.allocation.demand import CellDemand
 from harness.allocation.inventory import Inventory
-from harness.allocation.models import MICRO, load_config
 from harness.allocation.precision import Precision, chosen
+from harness.allocation.shapes import MICRO, load_config
 from harness.allocation.size import Memory
 from harness.allocation.work import Device, Phases
 from harness.engines.protocol import PolicyEngine

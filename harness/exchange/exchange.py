@@ -11,11 +11,11 @@ from typing import Protocol
 import msgspec
 
 from harness.errors import CheckpointError, ExchangeError
-from harness.exchange.codec import StepDecoder, encode
-from harness.exchange.conditions import Sender
-from harness.exchange.gate import Gate, GateState, Quotas, Unfit
+from harness.exchange.admission import Admission, AdmissionState, Quotas, Unfit
 from harness.exchange.ledger import Entry, Ledger
+from harness.exchange.misbehaviour import Sender
 from harness.exchange.transport import Delivery, InProcess, Transport
+from harness.exchange.wire import StepDecoder, encode
 from harness.experience.records import SHIPPED, Record, Rollout
 from harness.experience.refusal import Refusal
 from harness.suite.edges import Edge, edges_of
@@ -85,7 +85,7 @@ class Exchange:
         self._rank = {policy: rank for rank, policy in enumerate(policies)}
         decoder = StepDecoder(kinds=kinds)
         self._gates = {
-            receiver: Gate(
+            receiver: Admission(
                 receiver,
                 [author for author, to in self.edges if to == receiver],
                 policies,
@@ -176,7 +176,7 @@ class Exchange:
     def restore(self, state: bytes) -> None:
         """Take up `state` again. Raises CheckpointError."""
         try:
-            states = msgspec.msgpack.decode(state, type=dict[str, GateState])
+            states = msgspec.msgpack.decode(state, type=dict[str, AdmissionState])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise CheckpointError(f"state of the exchange: {error}") from None
         if set(states) != set(self._gates):
@@ -219,7 +219,7 @@ class Exchange:
             self._recorder.record(step, author, messages)
 
 
-def _admit(gate: Gate, delivery: Delivery) -> tuple[list[tuple[Record, Entry, bytes]], list[Entry]]:
+def _admit(gate: Admission, delivery: Delivery) -> tuple[list[tuple[Record, Entry, bytes]], list[Entry]]:
     """Records let in with their entries and bytes, and the entries of what was refused.
 
     Messages without a readable header are summed up by reason, so that a flood does not become a flood of entries.

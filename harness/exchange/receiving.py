@@ -18,9 +18,9 @@ from harness.experience.answers import Inbox, PeerAnswer, PeerValue, Prompt
 from harness.experience.records import SHIPPED, GroupValue, Record, Rollout, Success, Text, TextRollout
 from harness.experience.refusal import Refusal
 from harness.suite.schema import Sharing
-from harness.tokenization.carry import Carried, Refused, carry_over, carry_text
 from harness.tokenization.codec import TokenCodec
 from harness.tokenization.residuals import Budget
+from harness.tokenization.retokenise import Refused, Retokenised, retokenise, retokenise_text
 from harness.verification.verdict import Verdict
 
 Key = tuple[str, str, int]
@@ -161,7 +161,7 @@ class Receiver:
 
     def carry(
         self, admitted: Sequence[tuple[Record, Entry]], learner: Learner, prompts: Mapping[str, Prompt]
-    ) -> list[tuple[Text, Entry, Carried]]:
+    ) -> list[tuple[Text, Entry, Retokenised]]:
         """Answers in the learner's tokens, those with log-probabilities first; each one's residuals go into its entry."""
         kept = []
         for (record, entry), result in self._carried(admitted, learner, prompts):
@@ -180,7 +180,7 @@ class Receiver:
 
     def _carried(
         self, admitted: Sequence[tuple[Record, Entry]], learner: Learner, prompts: Mapping[str, Prompt]
-    ) -> list[tuple[tuple[Text, Entry], Carried | Refused]]:
+    ) -> list[tuple[tuple[Text, Entry], Retokenised | Refused]]:
         def score(records: Sequence[Rollout], tokens: Sequence[np.ndarray]) -> list[np.ndarray]:
             return learner.engine.score([prompts[r.prompt_id] for r in records], tokens)
 
@@ -188,12 +188,12 @@ class Receiver:
         budget = Budget(s.max_text_residual, s.max_boundary_residual) if s.defences.residual_budget else None
         rollouts = [(r, e) for r, e in admitted if isinstance(r, Rollout)]
         texts = [(r, e) for r, e in admitted if isinstance(r, TextRollout | Success)]
-        carried = carry_over([r for r, _ in rollouts], learner.codec, how=s.spread, budget=budget, score=score)
-        carried += carry_text([r for r, _ in texts], learner.codec, budget=budget)
+        carried = retokenise([r for r, _ in rollouts], learner.codec, how=s.spread, budget=budget, score=score)
+        carried += retokenise_text([r for r, _ in texts], learner.codec, budget=budget)
         return list(zip([*rollouts, *texts], carried, strict=True))
 
     def _verified(
-        self, carried: Sequence[tuple[Text, Entry, Carried]], prompts: Mapping[str, Prompt]
+        self, carried: Sequence[tuple[Text, Entry, Retokenised]], prompts: Mapping[str, Prompt]
     ) -> list[tuple[PeerAnswer, Entry]]:
         said: Sequence[Verdict]
         if self.sharing.defences.reverify:
@@ -216,7 +216,7 @@ class Receiver:
         return answers
 
 
-def _peer_answer(record: Text, carried: Carried, verdict: Verdict) -> PeerAnswer:
+def _peer_answer(record: Text, carried: Retokenised, verdict: Verdict) -> PeerAnswer:
     return PeerAnswer(
         author=record.author,
         version=record.version,

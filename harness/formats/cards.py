@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from harness.files import write_atomic
-from harness.formats.cells import Finished, Scored, finished_cells
+from harness.formats.finished_cells import Finished, Scored, finished_cells
 from harness.store.read import Snapshot
 
 _NAMES = {"greedy": "greedy accuracy", "sampled": "mean accuracy of samples (avg@k)"}

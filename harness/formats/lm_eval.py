@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.files import write_atomic
-from harness.formats.cells import Finished, finished_cells
+from harness.formats.finished_cells import Finished, finished_cells
 from harness.store.journal import read_journal
 from harness.store.read import Snapshot
 

@@ -16,12 +16,12 @@ __all__ = [
     "GSPO",
     "Rewards",
     "by_author",
+    "deviation",
     "grpo_advantages",
     "own_answers",
     "own_term",
     "peer_answer",
     "rewards_of",
-    "spread",
     "standardise",
 ]
 
@@ -42,7 +42,7 @@ def rewards_of(answers: Iterable[Answer | PeerAnswer]) -> Rewards:
     return np.array([a.reward for a in answers], dtype=np.float64)
 
 
-def spread(rewards: Rewards) -> float:
+def deviation(rewards: Rewards) -> float:
     """Unbiased standard deviation (n - 1); 0 for fewer than two rewards."""
     return float(rewards.std(ddof=1)) if rewards.size > 1 else 0.0
 
@@ -65,7 +65,7 @@ def standardise(rewards: Rewards, pool: Rewards, scale: bool = True) -> Rewards:
         (n,) advantages.
     """
     centred = rewards - pool.mean()
-    standardised: Rewards = centred / (spread(pool) + EPSILON) if scale else centred
+    standardised: Rewards = centred / (deviation(pool) + EPSILON) if scale else centred
     return standardised
 
 

@@ -25,10 +25,10 @@ from harness.errors import DiskFullError, Fault, StoreError
 from harness.files import TEMPORARY, disk_errors, remove, replace_atomic, sync
 from harness.locks import lock
 from harness.store.columns import SCHEMAS
+from harness.store.ddl import DERIVE, DERIVED, SOURCE, create_statements, version
 from harness.store.journal import Contents, read_journal
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, suite_files
 from harness.store.place import STORE, store_path
-from harness.store.schema import DERIVE, DERIVED, SOURCE, create_statements, version
 
 _LOCK = ".harness.lock"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}

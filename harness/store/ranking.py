@@ -11,12 +11,12 @@ from jaxtyping import Float
 
 from harness.statistics import MARGIN, iqm, iqm_interval, probability_of_improvement, verdict
 from harness.statistics.bootstrap import BootstrapInterval
-from harness.store.families import BySeed, Score, judged, mean_score
+from harness.store.comparisons import BySeed, Score, judged, mean_score
 from harness.store.read import Snapshot
-from harness.store.starts import Moment, moments
+from harness.store.sentences import sentence
 from harness.store.statistic import STATISTICS, Line, Pair, bounds, number
+from harness.store.supervised_start import Stage, stages
 from harness.store.table import MEAN, SeedRow, seed_rows
-from harness.store.words import sentence
 
 MIN_RUNS = 5
 """Seeds from which on a bootstrap interval is shown: of fewer it comes out far too narrow."""
@@ -114,7 +114,7 @@ class Head(msgspec.Struct, frozen=True):
     sentences: list[Headline] = []
     across: dict[str, list[Aggregate]] = {}
     missing: list[Missing] = []
-    starts: list[Moment] = []
+    starts: list[Stage] = []
     submission: str = ""
 
 
@@ -232,7 +232,7 @@ def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> Head:
     pairs = in_pairs(snapshot, suite)
     tasks = list(dict.fromkeys(r.task for r in rows))
     policies = sorted(dict.fromkeys(r.policy for r in rows), key=lambda policy: policy != MEAN)
-    head = Head(margin, [], {}, missing(snapshot, suite), moments(snapshot, suite))
+    head = Head(margin, [], {}, missing(snapshot, suite), stages(snapshot, suite))
     for policy in policies:
         for task in [MEAN, *tasks] if len(tasks) > 1 else [MEAN]:
             for metric in dict.fromkeys(r.metric for r in rows):

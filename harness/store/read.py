@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from harness.errors import StoreError, UsageError
 from harness.store.columns import SCHEMAS
+from harness.store.ddl import CURRENT, DERIVED
 from harness.store.ingest import quoted
 from harness.store.manifest import SuiteFile
 from harness.store.place import store_path
-from harness.store.schema import CURRENT, DERIVED
 
 __all__ = ["LIMITS", "OWN_MEMORY", "OWN_SECONDS", "Answer", "Limits", "Snapshot"]
 

@@ -14,11 +14,11 @@ from rich.cells import cell_len, chop_cells
 from harness.errors import UsageError
 from harness.statistics.judgement import GAINS, LOSES
 from harness.store.ranking import MIN_RUNS, Aggregate, Head, Missing
-from harness.store.starts import AS_PUBLISHED, STARTED, STRICT, Moment
+from harness.store.sentences import explained
 from harness.store.statistic import PERCENT, SHARE, Pair, Statistic, Unit, shown
+from harness.store.supervised_start import AS_PUBLISHED, STARTED, STRICT, Stage
 from harness.store.table import MEAN, ShowRow
 from harness.store.text import visible
-from harness.store.words import explained
 
 Rows = Sequence[ShowRow]
 
@@ -108,7 +108,7 @@ def _across(metric: str, found: Sequence[Aggregate], width: int, colour: bool) -
     ]
 
 
-def _starts(moments: Sequence[Moment], width: int, colour: bool) -> list[str]:
+def _starts(moments: Sequence[Stage], width: int, colour: bool) -> list[str]:
     """What a start and RL after it have changed, form and skill apart."""
     parts: list[str] = []
     for (group, task, metric), members in groupby(moments, key=lambda m: (m.group, m.task, m.metric)):
@@ -227,7 +227,7 @@ def _markdown(suite: str, rows: Rows, margin: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _markdown_starts(moments: Sequence[Moment]) -> str:
+def _markdown_starts(moments: Sequence[Stage]) -> str:
     if not moments:
         return ""
     lines = [

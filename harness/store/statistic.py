@@ -14,9 +14,9 @@ from typing import Any, Literal, get_type_hints
 import numpy as np
 
 from harness.statistics import Estimate, Judgement, per_unit
-from harness.store.families import Spent
+from harness.store.comparisons import Spent
+from harness.store.sentences import verdict_mark
 from harness.store.text import visible
-from harness.store.words import verdict_mark
 
 __all__ = ["STATISTICS", "Line", "Statistic", "Unit", "View", "bounds", "number", "shown", "statistic"]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.errors import StoreError
 from harness.statistics import MARGIN
-from harness.store.families import MEAN, Family, Finished, Key, Spent, finished, judged
+from harness.store.comparisons import MEAN, Family, Finished, Key, Spent, finished, judged
 from harness.store.read import Snapshot
 from harness.store.statistic import STATISTICS, Line
 

@@ -16,7 +16,7 @@ from harness.errors import StoreError
 from harness.files import write_atomic
 from harness.reading import read_bytes
 from harness.statistics import paired
-from harness.store.families import MEAN, BySeed, Finished, Score, finished
+from harness.store.comparisons import MEAN, BySeed, Finished, Score, finished
 from harness.store.manifest import MAX_BYTES, SuiteFile, read_suite, suite_file_name
 from harness.store.read import Snapshot
 

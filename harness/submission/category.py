@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.errors import PluginError, UsageError
 from harness.learning import registry
 from harness.suite.schema import Suite, Variant
-from harness.tuning.suites import TUNED
+from harness.tuning.derived import TUNED
 
 PUBLISHED = "published defaults"
 

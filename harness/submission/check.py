@@ -14,7 +14,7 @@ from harness.store.foreign import bounded, import_results
 from harness.store.manifest import read_suite, suite_files
 from harness.store.submission import Submission, read_submission, write_submission
 from harness.store.text import visible
-from harness.submission import figures, origin, rows
+from harness.submission import completeness, origin, recomputed
 from harness.submission.category import category
 from harness.submission.container import unpack
 from harness.submission.evidence import Evidence
@@ -66,12 +66,12 @@ FIRST: dict[str, Callable[[Evidence], str]] = {
 THEN: dict[str, Callable[[Evidence], str]] = {
     "provenance": origin.provenance,
     "text": origin.text,
-    "questions": rows.questions,
-    "steps": rows.steps,
-    "cells": rows.cells,
-    "verdicts": rows.verdicts,
-    "table": figures.table,
-    "a/a": figures.noise_floor,
+    "questions": completeness.questions,
+    "steps": completeness.steps,
+    "cells": completeness.cells,
+    "verdicts": completeness.verdicts,
+    "table": recomputed.table,
+    "a/a": recomputed.noise_floor,
 }
 
 

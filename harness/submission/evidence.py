@@ -19,7 +19,7 @@ from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suit
 from harness.submission.container import About, BundleError
 from harness.suite.cells import NO_IDENTITY, Cell, Identity, expand
 from harness.suite.load import resolve
-from harness.suite.schema import Group, Suite, Variant
+from harness.suite.schema import ModelGroup, Suite, Variant
 
 Label = tuple[str, str, int]
 ORIGIN = "submitted"
@@ -97,7 +97,7 @@ class Evidence:
         """The suite's cells with their keys, under the identities that the manifests state."""
         first = {(group, regime): manifest.identity for (group, regime, _), manifest in reversed(self.cells.items())}
 
-        def identity(group: Group, variant: Variant) -> Identity:
+        def identity(group: ModelGroup, variant: Variant) -> Identity:
             return first.get((group.name, variant.name), NO_IDENTITY)
 
         return expand(self.resolved, identity)

@@ -24,7 +24,7 @@ from harness.suite.cells import digest
 from harness.suite.load import load, shipped
 from harness.suite.schema import Suite
 from harness.tasks.registry import get_task
-from harness.tuning.suites import TUNED
+from harness.tuning.derived import TUNED
 from harness.versions import recorded
 
 _COMMIT = re.compile(r"([0-9a-f]{40})?")

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel
 
-from harness.suite.schema import Evaluation, Group, Keep, Sharing, Suite, Training, Variant
+from harness.suite.schema import Evaluation, Keep, ModelGroup, Sharing, Suite, Training, Variant
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class Cell:
     suite: str
     engine: str
     engine_options: Mapping[str, Any]
-    group: Group
+    group: ModelGroup
     variant: Variant
     sharing: Sharing
     training: Training
@@ -120,7 +120,7 @@ def placeless(task: Any) -> Any:
     return {name: value for name, value in task.items() if name != "file"} if isinstance(task, Mapping) else task
 
 
-def expand(suite: Suite, identity: Callable[[Group, Variant], Identity]) -> list[Cell]:
+def expand(suite: Suite, identity: Callable[[ModelGroup, Variant], Identity]) -> list[Cell]:
     """All cells in the order group, seed, regime: a cut-off run leaves comparable cells."""
     cells = []
     for group in suite.groups:

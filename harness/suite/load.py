@@ -141,7 +141,7 @@ def _keys(location: tuple[Any, ...]) -> list[str]:
     from harness.suite import schema
 
     models: dict[str, type[BaseModel]] = {
-        "groups": schema.Group, "policies": schema.Policy, "stage0": schema.Stage0, "regimes": schema.Variant,
+        "groups": schema.ModelGroup, "policies": schema.Policy, "stage0": schema.Stage0, "regimes": schema.Variant,
         "training": schema.Training, "evaluation": schema.Evaluation, "tune": schema.Tune, "sharing": schema.Sharing,
         "<file>": schema.FileTask,
         "defences": schema.Defences,

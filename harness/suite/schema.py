@@ -101,7 +101,7 @@ class Policy(_Model):
         return self
 
 
-class Group(_Model):
+class ModelGroup(_Model):
     """Policies that are trained side by side."""
 
     name: Name
@@ -367,7 +367,7 @@ class Tune(_Model):
 
     trials: Annotated[int, Field(ge=2, le=1000)] = 8
     """Settings tried per regime. The first is the regime as the suite has it."""
-    groups: Annotated[list[Group], Field(min_length=1, max_length=64)]
+    groups: Annotated[list[ModelGroup], Field(min_length=1, max_length=64)]
     """Groups whose base checkpoints the table never sees."""
     seeds: Annotated[list[Seed], Field(min_length=1, max_length=100)]
     """Every trial is run on each; the table's seeds are others."""
@@ -390,7 +390,7 @@ class Tune(_Model):
 
     @field_validator("groups")
     @classmethod
-    def _distinct(cls, groups: list[Group]) -> list[Group]:
+    def _distinct(cls, groups: list[ModelGroup]) -> list[ModelGroup]:
         return _distinct(groups)
 
 
@@ -407,7 +407,7 @@ class Suite(_Model):
     """Settings of the engine, below."""
     baseline: Name = "independent"
     """The variant to which gains are differences."""
-    groups: Annotated[list[Group], Field(min_length=1, max_length=256)]
+    groups: Annotated[list[ModelGroup], Field(min_length=1, max_length=256)]
     """Groups of policies."""
     regimes: Annotated[list[Variant], Field(min_length=1, max_length=256)]
     """Variants: a regime's name, or a mapping with options."""
@@ -490,7 +490,7 @@ class Suite(_Model):
         return variant.sharing or self.sharing
 
 
-def starts(groups: Iterable[Group], seeds: Iterable[int]) -> set[str]:
+def starts(groups: Iterable[ModelGroup], seeds: Iterable[int]) -> set[str]:
     """The base checkpoints that these groups start from, in words."""
     found = set()
     for policy in (p for group in groups for p in group.policies):

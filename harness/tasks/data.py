@@ -13,8 +13,8 @@ import msgspec
 
 from harness.errors import DataError
 from harness.reading import read_bytes
+from harness.tasks.dataset_problems import Problem
 from harness.tasks.fetch import cached_path, remote_files
-from harness.tasks.rows import Row
 from harness.tasks.sets import SETS, DataSet
 
 MAX_BYTES = 1 << 30
@@ -42,7 +42,7 @@ def folder_in_use(data_dir: Path | None) -> Path | None:
     return Path(configured) if configured else None
 
 
-def load(name: str, data_dir: Path | None = None, fetch: bool = True) -> list[Row]:
+def load(name: str, data_dir: Path | None = None, fetch: bool = True) -> list[Problem]:
     """All rows of a set, in the set's order. `fetch`: whether a missing set may be fetched from its public source.
 
     Raises
@@ -93,18 +93,18 @@ def _content(path: Path) -> tuple[bytes, str]:
     return data, hashlib.sha256(data).hexdigest()
 
 
-def parse_rows(data: bytes, source: str) -> list[Row]:
+def parse_rows(data: bytes, source: str) -> list[Problem]:
     """Rows of a JSON-lines file. Raises DataError naming the line."""
     rows = []
     for number, line in enumerate(data.split(b"\n"), 1):
         try:
-            rows += [msgspec.json.decode(line, type=Row)] if line else []
+            rows += [msgspec.json.decode(line, type=Problem)] if line else []
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise DataError(f"{source}: line {number}: {error}") from None
     return rows
 
 
-def _from_folder(data: DataSet, folder: Path) -> list[Row]:
+def _from_folder(data: DataSet, folder: Path) -> list[Problem]:
     path = folder / data.file
     if not path.is_file():
         raise DataError(
@@ -119,12 +119,12 @@ def _from_folder(data: DataSet, folder: Path) -> list[Row]:
     return parse_rows(content, f"{data.name}: {path}")
 
 
-def _from_remote(data: DataSet, fetch: bool) -> list[Row]:
+def _from_remote(data: DataSet, fetch: bool) -> list[Problem]:
     files = zip(data.remote.files, remote_files(data, fetch), strict=True)
     return [row for file, path in files for row in convert(data, file, path)]
 
 
-def convert(data: DataSet, file: str, path: Path) -> list[Row]:
+def convert(data: DataSet, file: str, path: Path) -> list[Problem]:
     """Rows of one of the set's public files, which lies at `path`. Raises DataError."""
     try:
         converted = [data.convert(raw, file, place) for place, raw in enumerate(_read(path))]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from harness.tasks.rows import (
-    Row,
+from harness.tasks.dataset_problems import (
+    Problem,
     aime_row,
     amc_row,
     gsm8k_row,
@@ -59,7 +59,7 @@ class DataSet:
     file: str
     sha256: str
     remote: Remote
-    convert: Callable[[Mapping[str, Any], str, int], Row | None]
+    convert: Callable[[Mapping[str, Any], str, int], Problem | None]
     licence: str
     k: int = 0
     max_new_tokens: int = 0

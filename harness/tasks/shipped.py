@@ -12,8 +12,8 @@ from harness.errors import DataError
 from harness.experience.answers import Prompt
 from harness.tasks import ladder, training
 from harness.tasks.data import load
+from harness.tasks.dataset_problems import as_prompt
 from harness.tasks.micro import dev_prompts, evaluation_prompts, training_prompts, worked_examples
-from harness.tasks.rows import as_prompt
 from harness.tasks.sets import SETS
 from harness.tasks.shots import EXAMPLES
 from harness.tasks.source import TaskSource, TrainingPool

@@ -10,8 +10,8 @@ from harness.errors import DataError, PluginError
 from harness.experience.answers import Prompt
 from harness.suite.schema import FileTask
 from harness.tasks.data import folder_in_use, load
+from harness.tasks.dataset_problems import as_prompt
 from harness.tasks.overlap import pinned
-from harness.tasks.rows import as_prompt
 from harness.tasks.sets import SETS
 from harness.tasks.source import TrainingPool, part_of
 

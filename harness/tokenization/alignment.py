@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64, Integer
 
-__all__ = ["Chunks", "Segmentations", "chunks", "inexact", "spread"]
+__all__ = ["Chunks", "Segmentations", "chunks", "distribute", "inexact"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +100,7 @@ def _edges(ends: Int64[np.ndarray, "S"], shared: Bool[np.ndarray, "B"]) -> Int64
     return edges
 
 
-def spread(
+def distribute(
     pair: Segmentations,
     parts: Chunks,
     logprobs: Float64[np.ndarray, "S"],

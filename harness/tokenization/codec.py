@@ -21,7 +21,7 @@ from harness.errors import TokenizationError
 from harness.tokenization.isolation import MARKER, control_tokens, isolated, unknown_token
 from harness.tokenization.marks import Marks, Translated
 from harness.tokenization.spans import Texts, by_bytes, by_offsets, by_solid_bytes
-from harness.tokenization.surfaces import SEPARATOR, Batch, Surfaces
+from harness.tokenization.token_bytes import SEPARATOR, Batch, TokenBytes
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -92,7 +92,7 @@ class TokenCodec:
         settings = json.loads(self._own.to_str())
         self._reader = isolated(self._own, settings, control)
         unknown = unknown_token(settings["model"])
-        self._surfaces = Surfaces(self._own, settings["decoder"])
+        self._surfaces = TokenBytes(self._own, settings["decoder"])
         self._control = np.zeros(self._surfaces.separator + 1, dtype=bool)
         self._control[[i for content, i in control.items() if content != unknown]] = True
         self._control[[i for i in reserved if i < self._control.size]] = True

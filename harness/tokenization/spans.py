@@ -10,7 +10,7 @@ from operator import itemgetter
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8
 
-from harness.tokenization.surfaces import SEPARATOR, Batch, Pieces, Surfaces, is_solid
+from harness.tokenization.token_bytes import SEPARATOR, Batch, Pieces, TokenBytes, is_solid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +37,7 @@ class Texts:
 
 
 def by_bytes(
-    surfaces: Surfaces, batch: Batch, texts: Texts
+    surfaces: TokenBytes, batch: Batch, texts: Texts
 ) -> tuple[Int64[np.ndarray, "N"], Bool[np.ndarray, "R"], Bool[np.ndarray, "R"]]:
     """Ends from the tokens' own bytes, which rows they are right for, and which rows the tokens invert exactly.
 
@@ -63,7 +63,7 @@ def by_bytes(
 
 
 def by_solid_bytes(
-    surfaces: Surfaces, batch: Batch, texts: Texts
+    surfaces: TokenBytes, batch: Batch, texts: Texts
 ) -> tuple[Int64[np.ndarray, "N"], Bool[np.ndarray, "R"]]:
     """Ends where a tokenizer changes white space and ASCII capitals only, and which rows they are right for.
 
@@ -126,7 +126,7 @@ def _all_in_rows(same: Bool[np.ndarray, "B"], sizes: Int64[np.ndarray, "R"]) -> 
 
 
 def by_offsets(
-    surfaces: Surfaces, batch: Batch, texts: Texts, offsets: Iterable[Sequence[tuple[int, int]]]
+    surfaces: TokenBytes, batch: Batch, texts: Texts, offsets: Iterable[Sequence[tuple[int, int]]]
 ) -> Int64[np.ndarray, "N"]:
     """Ends from character offsets (of tokens in the text before normalisation), counted from the row's beginning.
 
@@ -159,7 +159,7 @@ def by_offsets(
 
 
 def _part_shared_characters(
-    surfaces: Surfaces,
+    surfaces: TokenBytes,
     pieces: Pieces,
     texts: Texts,
     begins: Int64[np.ndarray, "N"],

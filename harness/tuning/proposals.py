@@ -14,7 +14,7 @@ from typing import Any, Literal
 from harness.errors import UsageError
 from harness.suite.seeds import derive
 from harness.suite.space import Range, Space
-from harness.tuning.suites import Chosen
+from harness.tuning.derived import Chosen
 
 _SEEDS = 2**32
 

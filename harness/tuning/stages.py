@@ -17,8 +17,7 @@ from harness.store.manifest import SuiteFile, read_manifest
 from harness.store.read import Snapshot
 from harness.store.tuning import Scores, Trial, Tuned, Tuning, scores, write_tuning
 from harness.suite.schema import Suite, Variant
-from harness.tuning.proposals import Told, propose
-from harness.tuning.suites import (
+from harness.tuning.derived import (
     TUNED,
     Asked,
     Chosen,
@@ -31,6 +30,7 @@ from harness.tuning.suites import (
     trial_suite,
     tune_of,
 )
+from harness.tuning.proposals import Told, propose
 
 OWN_FAULTS = (Fault.NOT_FINITE, Fault.EXPLODED, Fault.COLLAPSED, Fault.TRUNCATED)
 """Of a setting, which would come again: such a trial is over and has lost. Any other failure holds tuning up until it is mended."""

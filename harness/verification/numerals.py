@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from harness.verification.words import NOTHING, Phrase, read_phrase
+from harness.verification.units import NOTHING, Phrase, read_phrase
 
 MAX_DIGITS = 400
 _MAX_EXPONENT = 4_000

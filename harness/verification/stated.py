@@ -14,7 +14,7 @@ from functools import lru_cache
 from harness.verification.expression import TooLarge, near, number, read, same_value
 from harness.verification.items import split_items
 from harness.verification.numerals import parse_numeral, split_unit
-from harness.verification.words import is_label, without_adverb
+from harness.verification.units import is_label, without_adverb
 
 _LABEL = re.compile(r"\\text\s*\{([^{}]*)\}\s*[:=]?\s*(?=\S)")
 _MEMBER = re.compile(r"[A-Za-z]\s*\\in(?![a-zA-Z])\s*")

@@ -10,8 +10,8 @@ import streamlit as st
 from harness.statistics import paired_by_question
 from harness.statistics.judgement import GAINS, LOSES, UNTOLD, WITHIN
 from harness.store.ranking import Pairing, pairing
+from harness.store.sentences import explained, points
 from harness.store.table import MEAN
-from harness.store.words import explained, points
 from leaderboard import charts
 from leaderboard.data import Store
 from leaderboard.frames import baseline_of, seeds_frame

@@ -9,10 +9,10 @@ import pandas as pd
 import streamlit as st
 
 from harness.store.ranking import MIN_RUNS, Aggregate, Ranking, aggregates, rank
-from harness.store.starts import STRICT, Moment
+from harness.store.sentences import explained, sentence
 from harness.store.statistic import Statistic, shown
+from harness.store.supervised_start import STRICT, Stage
 from harness.store.table import MEAN
-from harness.store.words import explained, sentence
 from leaderboard.charts import LEGEND, Figure
 from leaderboard.data import Store
 from leaderboard.frames import panel, ranking_frame, readable
@@ -92,7 +92,7 @@ def draw(store: Store, suite: str, view: View) -> None:
         full, hide_index=True, column_config=COLUMNS, key="ranking-table", placeholder="–", alt="The ranking as a table"
     )
     draw_across(aggregates(seeds))
-    draw_starts([m for m in store.moments(suite) if m.metric == metric and m.group in groups and m.task in tasks])
+    draw_starts([m for m in store.stages(suite) if m.metric == metric and m.group in groups and m.task in tasks])
     downloads(f"ranking-{suite}", table, figures)
 
 
@@ -132,7 +132,7 @@ def draw_across(found: list[Aggregate]) -> None:
     )
 
 
-def draw_starts(found: list[Moment]) -> None:
+def draw_starts(found: list[Stage]) -> None:
     """What a supervised start and RL after it have changed; nothing where no policy had one."""
     if not found:
         return

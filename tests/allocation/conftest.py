@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.allocation import models
+from harness.allocation import shapes
 
 
 @pytest.fixture(autouse=True)
 def _no_kept_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(shapes, "cache_folder", lambda: tmp_path / "cache")

@@ -12,8 +12,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from harness.allocation.gangs import Bundle
 from harness.allocation.inventory import parse
-from harness.allocation.packing import Bundle
 from harness.allocation.scheduler import Action, Request, Scheduler
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -13,9 +13,9 @@ import yaml
 from msgspec import structs
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.allocation import models
+from harness.allocation import shapes
 from harness.allocation.meta import measure
-from harness.allocation.models import Attention, load_config, load_shape, micro_shapes, shape_from_config, shipped
+from harness.allocation.shapes import Attention, load_config, load_shape, micro_shapes, shape_from_config, shipped
 from harness.engines.embedded.families import FAMILIES, build_tokenizer
 from harness.errors import UsageError
 
@@ -71,7 +71,7 @@ def test_shipped_configs(name: str) -> None:
 
 def test_a_shape_is_measured_once(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     config = {**shipped()["Qwen3-0.6B"], "num_hidden_layers": 2}
-    monkeypatch.setattr(models, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(shapes, "cache_folder", lambda: tmp_path)
     first = measure("one", config)
     assert shape_from_config("one", config) == first
     monkeypatch.setattr("harness.allocation.meta.measure", lambda *_: pytest.fail("measured again"))
@@ -124,6 +124,6 @@ def test_unknown_names(monkeypatch) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_micro_policies_need_no_torch() -> None:
-    code = "import sys; from harness.allocation.models import load_shape; load_shape('micro/llama'); print('torch' in sys.modules)"
+    code = "import sys; from harness.allocation.shapes import load_shape; load_shape('micro/llama'); print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
     assert out.strip() == "False"

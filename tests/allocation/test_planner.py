@@ -8,14 +8,14 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from harness.allocation.arrangement import cell_layout
 from harness.allocation.demand import CellDemand, PolicyDemand, Workload
 from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import parse
 from harness.allocation.layout import USABLE, Gpu, least_gpus, policy_layout
-from harness.allocation.models import load_shape, shape_from_config
+from harness.allocation.placement import cell_layout
+from harness.allocation.plan_text import describe
 from harness.allocation.planner import Plan, WorkerDemand, plan_cells, plan_workers
-from harness.allocation.report import describe
+from harness.allocation.shapes import load_shape, shape_from_config
 from harness.allocation.size import CONTEXT_BYTES
 
 WORK = Workload(

@@ -7,9 +7,9 @@ import pytest
 from harness.allocation import embedded
 from harness.allocation.demand import CellDemand, PolicyDemand, Workload
 from harness.allocation.inventory import parse
-from harness.allocation.models import ModelShape, micro_shapes, shape_from_config
 from harness.allocation.planner import WorkerDemand, plan_workers
 from harness.allocation.precision import chosen
+from harness.allocation.shapes import ModelShape, micro_shapes, shape_from_config
 from harness.allocation.work import device
 
 GEMMA = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from harness.allocation.gangs import Bundle
 from harness.allocation.inventory import parse
-from harness.allocation.packing import Bundle
 from harness.allocation.scheduler import Refuse, Request, Scheduler, Start, Stop
 
 GPU = Bundle(1, 1)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.allocation.estimates import Estimates
+from harness.allocation.gangs import Bundle, Free, capacity, give, missing, place, take
 from harness.allocation.inventory import parse
-from harness.allocation.packing import Bundle, Free, capacity, give, missing, place, take
 from harness.allocation.shares import apportion
 
 GB = 10**9

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.allocation.demand import Workload
 from harness.allocation.embedded import process_memory
-from harness.allocation.models import ModelShape, shape_from_config
+from harness.allocation.shapes import ModelShape, shape_from_config
 from harness.allocation.size import (
     LOGITS_BYTES,
     activation_bytes,

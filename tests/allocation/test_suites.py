@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from harness.allocation.cells_as_demand import Asked, RegimeLoad, demand, plan_suite, regime_load
 from harness.allocation.inventory import parse
 from harness.allocation.layout import HOST_BYTES, USABLE
-from harness.allocation.suites import Asked, RegimeLoad, demand, plan_suite, regime_load
 from harness.learning import registry
 from harness.suite.cells import Cell, Identity, expand
 from harness.suite.load import load, shipped
@@ -87,7 +87,7 @@ def test_finished_cells_cost_nothing() -> None:
 
 def test_allocation_imports_no_torch() -> None:
     code = (
-        "import sys, harness.allocation.suites, harness.allocation.report;"
+        "import sys, harness.allocation.cells_as_demand, harness.allocation.plan_text;"
         "print([m for m in ('torch', 'transformers', 'ray', 'deepspeed', 'vllm') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout

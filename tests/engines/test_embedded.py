@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from harness.engines.conformance import CHECKS, Case, name_of
 from harness.engines.embedded.engine import EmbeddedEngine
+from harness.engines.embedded.logprobs import buckets, microbatches
 from harness.engines.embedded.sampling import uniforms
-from harness.engines.embedded.scoring import buckets, microbatches
 from harness.engines.protocol import Optimisation, Sampling
 from harness.errors import EngineError
 from harness.experience.answers import Prompt

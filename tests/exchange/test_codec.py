@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import ExchangeError
-from harness.exchange.codec import MAX_MESSAGE_BYTES, StepDecoder, decode, encode
+from harness.exchange.wire import MAX_MESSAGE_BYTES, StepDecoder, decode, encode
 from harness.experience.records import MAX_TEXT_BYTES, MAX_TOKENS, Record, Rollout, TextRollout
 from harness.experience.refusal import Refusal
 

@@ -10,10 +10,10 @@ import pytest
 from exchange_records import PROMPTS
 
 from harness.errors import CheckpointError
-from harness.exchange.codec import MAX_MESSAGE_BYTES
-from harness.exchange.conditions import Condition, Lying, Noisy, Sender, Silent, Spamming, Stale, condition_of
+from harness.exchange.admission import Quotas
 from harness.exchange.exchange import Collected, Exchange
-from harness.exchange.gate import Quotas
+from harness.exchange.misbehaviour import Condition, Lying, Noisy, Sender, Silent, Spamming, Stale, condition_of
+from harness.exchange.wire import MAX_MESSAGE_BYTES
 from harness.experience.answers import Answer, Group, Prompt
 from harness.experience.records import GroupValue, Record, Rollout, Success, TextRollout
 from harness.experience.refusal import Refusal

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import CheckpointError, ExchangeError
-from harness.exchange.codec import MAX_MESSAGE_BYTES, encode
+from harness.exchange.admission import Quotas
 from harness.exchange.exchange import Collected, Exchange
-from harness.exchange.gate import Quotas
 from harness.exchange.ledger import Entry
 from harness.exchange.transport import InProcess
+from harness.exchange.wire import MAX_MESSAGE_BYTES, encode
 from harness.experience.records import Record, Success
 from harness.experience.refusal import Refusal
 from harness.store.rows import ExchangeRow

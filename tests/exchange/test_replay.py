@@ -11,9 +11,9 @@ import pytest
 from exchange_records import PROMPTS, rollout, step_records
 
 from harness.errors import DiskFullError, StoreError
-from harness.exchange.codec import encode
 from harness.exchange.exchange import Collected, Exchange
 from harness.exchange.replay import Frame, ReplaySource, ReplayWriter
+from harness.exchange.wire import encode
 from harness.experience.records import Record
 from harness.experience.refusal import Refusal
 from harness.suite.edges import edges_of

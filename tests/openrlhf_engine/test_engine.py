@@ -12,7 +12,7 @@ from first_ratios import check_every_regime
 from harness.engines.conformance import CHECKS, Case, name_of
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.openrlhf import open_base
-from harness.engines.openrlhf.batches import Row
+from harness.engines.openrlhf.batches import AnswerRow
 from harness.engines.openrlhf.cluster import Reservation
 from harness.engines.openrlhf.engine import OpenRLHFEngine
 from harness.engines.openrlhf.settings import Settings
@@ -88,7 +88,7 @@ def test_weight_sync_is_real(make, prompts, report_line, monkeypatch):
         worst = max(worst, *(float(np.abs(a - b.logprobs).max()) for a, b in zip(scores, flat, strict=True)))
         engine.update(prompts[:6], [own_term(prompts[:6], samples)], Optimisation(learning_rate=1e-3, max_tokens=24))
     ids = engine._vocabulary.encode(prompts[0])
-    difference = engine.check_sync([Row(ids, flat[0].tokens)])
+    difference = engine.check_sync([AnswerRow(ids, flat[0].tokens)])
     report_line(
         f"weight sync: {difference:.2e} nats per token after an update, {worst:.2e} at most on any sampled token"
     )

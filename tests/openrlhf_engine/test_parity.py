@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
 
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.openrlhf.batches import Row, learning_splits, plan, scoring_split
+from harness.engines.openrlhf.batches import AnswerRow, learning_splits, plan, scoring_split
 from harness.engines.openrlhf.measuring import Sums
 from harness.engines.openrlhf.settings import Settings
 from harness.engines.openrlhf.strategy import Strategy
@@ -219,7 +219,10 @@ def test_sleeping_and_scoring_the_base_change_nothing(stage, dtype, trainers, wo
     folder, ranks = folders["qwen"], trainers.ranks
     strategy = Strategy(Settings(dtype=dtype, zero_stage=stage, trainers=ranks), temperature=1.0)
     optimisation = Optimisation(learning_rate=1e-3, max_tokens=LONGEST, measure=True)
-    terms, rows = world.terms("token-ppo-token"), [Row([5, 6, 7], np.arange(8, 20, dtype=np.int32)) for _ in range(4)]
+    terms, rows = (
+        world.terms("token-ppo-token"),
+        [AnswerRow([5, 6, 7], np.arange(8, 20, dtype=np.int32)) for _ in range(4)],
+    )
     split = PerRank(scoring_split(rows, ranks, 256).batches)
 
     def scores(method, *arguments):
@@ -295,7 +298,7 @@ def learn(trainers, terms, prompts, folder, optimisation):
     ids = {p.id: vocabulary.encode(p) for p in prompts}
     batches = from_sampler(minibatches(terms, optimisation.updates, optimisation.max_tokens))
     splits = [
-        learning_splits(b, [Row(ids[a.prompt_id], a.tokens, a.mask) for _, a in b.live()], trainers.ranks, 256)
+        learning_splits(b, [AnswerRow(ids[a.prompt_id], a.tokens, a.mask) for _, a in b.live()], trainers.ranks, 256)
         for b in batches
     ]
     plans = PerRank([[plan(split, rank) for split in splits] for rank in range(trainers.ranks)])

@@ -10,7 +10,7 @@ import time
 import pytest
 import ray
 
-from harness.engines.openrlhf.transport import NAME, RayTransport
+from harness.engines.openrlhf.see_actor import NAME, RayTransport
 from harness.errors import EngineError, ExchangeError
 
 pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(180)]

@@ -174,7 +174,7 @@ def test_importing_changes_nothing():
 
     code = (
         "import torch; before = torch.cuda.current_device, torch.cuda.synchronize\n"
-        "from harness.engines.openrlhf import trainer, rollout, engine, reference, transport, seams\n"
+        "from harness.engines.openrlhf import trainer, rollout, engine, reference, see_actor, seams\n"
         "import openrlhf.utils.utils as utils, openrlhf.utils.deepspeed.deepspeed as strategy\n"
         "import vllm.model_executor.layers.utils as layers\n"
         "from openrlhf.trainer.ray import ppo_actor, vllm_engine\n"

@@ -13,16 +13,16 @@ import numpy as np
 
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.protocol import Optimisation, UpdateReport
-from harness.exchange.codec import encode
 from harness.exchange.exchange import Exchange
 from harness.exchange.ledger import Entry
 from harness.exchange.receiving import Received, Receiver
+from harness.exchange.wire import encode
 from harness.experience.answers import Answer, Group, PeerAnswer, Prompt
 from harness.experience.records import GroupValue, Record, Rollout, Success
 from harness.learning.regime import Need
 from harness.learning.terms import Objective, Term, TermAnswer
-from harness.session.cell.members import Member, verdicts
-from harness.session.cell.metrics import mark_used
+from harness.session.cell.learners import Learner, verdicts
+from harness.session.cell.step_rows import mark_used
 from harness.suite.edges import edges_of
 from harness.suite.schema import Defences, Policy, Sharing
 from harness.tokenization.codec import TokenCodec
@@ -101,7 +101,7 @@ TOLD = (
 class HandMade:
     """The step before its update, and after."""
 
-    member: Member
+    learner: Learner
     own: list[Group]
     others: list[list[Group]]
     received: Received
@@ -115,16 +115,16 @@ class HandMade:
         return term.answers[[t for t in TOLD if t.term == told.term].index(told)]
 
 
-def member_of(folder: Path) -> Member:
+def member_of(folder: Path) -> Learner:
     """A learner with its engine."""
     engine = EmbeddedEngine("a", folder, device="cpu")
-    return Member(Policy(name="a", model=str(folder)), engine, GRAFT(), 4, folder)
+    return Learner(Policy(name="a", model=str(folder)), engine, GRAFT(), 4, folder)
 
 
 def hand_made(folder: Path, peer_codec: TokenCodec, updates: int = 1) -> HandMade:
     """The step, through exchange, THL, verifier and update. The learning rate is 0: ratios stay what they were made."""
-    member = member_of(folder)
-    own, others = _groups(member)
+    learner = member_of(folder)
+    own, others = _groups(learner)
     exchange = Exchange(
         ("a", "b", "c"), edges_of(("a", "b", "c"), [("b", "a"), ("c", "a")]), max_staleness=1, defences=Defences()
     )
@@ -134,21 +134,21 @@ def hand_made(folder: Path, peer_codec: TokenCodec, updates: int = 1) -> HandMad
     exchange.post("b", STEP, [*messages, messages[0], b"garbage", b"more garbage"])
     verifier = Verifier(workers=1)
     try:
-        scored = Need.RECEIVER_OLD in member.regime.needs
+        scored = Need.RECEIVER_OLD in learner.regime.needs
         receiver = Receiver(exchange, Sharing(max_staleness=1), partial(verdicts, verifier), longest=40, scored=scored)
-        received = receiver.collect(member, STEP, NOW, [PROMPTS["earlier"]])
+        received = receiver.collect(learner, STEP, NOW, [PROMPTS["earlier"]])
     finally:
         verifier.close()
-    terms = _terms(member, own, received)
+    terms = _terms(learner, own, received)
     optimisation = Optimisation(learning_rate=0.0, updates=updates, measure=updates == 1)
-    report = member.engine.update(list(PROMPTS.values()), terms, optimisation)
+    report = learner.engine.update(list(PROMPTS.values()), terms, optimisation)
     mark_used(received, terms, report.terms)
-    return HandMade(member, own, others, received, terms, report, exchange.ledger.take())
+    return HandMade(learner, own, others, received, terms, report, exchange.ledger.take())
 
 
-def _groups(member: Member) -> tuple[list[Group], list[list[Group]]]:
+def _groups(learner: Learner) -> tuple[list[Group], list[list[Group]]]:
     def group(policy: str, name: str, *said: str) -> Group:
-        return Group(PROMPTS[name], policy, 0, STEP, tuple(_answer(member, i, word) for i, word in enumerate(said)))
+        return Group(PROMPTS[name], policy, 0, STEP, tuple(_answer(learner, i, word) for i, word in enumerate(said)))
 
     own = [
         group("a", "solved", "right", "wrong", "invalid", "truncated"),
@@ -161,10 +161,10 @@ def _groups(member: Member) -> tuple[list[Group], list[list[Group]]]:
     return own, [others]
 
 
-def _answer(member: Member, index: int, said: str) -> Answer:
+def _answer(learner: Learner, index: int, said: str) -> Answer:
     text = ("12+" * (index + 1)) + (RIGHT if said == "right" else WRONG)
-    ids = member.engine.tokenizer.encode(text)
-    tokens = np.array(ids + ([] if said == "truncated" else [member.engine.tokenizer.eos_token_id]), np.int32)
+    ids = learner.engine.tokenizer.encode(text)
+    tokens = np.array(ids + ([] if said == "truncated" else [learner.engine.tokenizer.eos_token_id]), np.int32)
     logprobs = np.full(tokens.size, -0.5 - 0.25 * index, np.float32)
     verdict = Verdict("wrong", "truncated") if said == "truncated" else Verdict(said, "by hand")  # type: ignore[arg-type]
     return Answer(tokens, logprobs, text, said != "truncated", verdict)
@@ -196,7 +196,7 @@ def _records(codec: TokenCodec) -> list[Record]:
     ]
 
 
-def _terms(member: Member, own: list[Group], received: Received) -> list[Term]:
+def _terms(learner: Learner, own: list[Group], received: Received) -> list[Term]:
     inbox = received.inbox
     peers = {
         (a.prompt_id, a.index): a for box in (inbox.answers, inbox.successes) for found in box.values() for a in found
@@ -207,13 +207,13 @@ def _terms(member: Member, own: list[Group], received: Received) -> list[Term]:
         answers = []
         for told in (t for t in TOLD if t.term == name):
             answer: Answer | PeerAnswer = (mine if source == "own" else peers)[told.prompt, told.index]
-            answers.append(_term_answer(member, told, answer, objective))
+            answers.append(_term_answer(learner, told, answer, objective))
         terms.append(Term(name, source, objective, tuple(answers), weight=weight, order=order))  # type: ignore[arg-type]
     return terms
 
 
-def _term_answer(member: Member, told: Told, answer: Answer | PeerAnswer, objective: Objective) -> TermAnswer:
-    (scores,) = member.engine.score([PROMPTS[told.prompt]], [answer.tokens])
+def _term_answer(learner: Learner, told: Told, answer: Answer | PeerAnswer, objective: Objective) -> TermAnswer:
+    (scores,) = learner.engine.score([PROMPTS[told.prompt]], [answer.tokens])
     mask = None
     ratios = np.resize(np.atleast_1d(told.ratio), scores.size)
     denominator: np.ndarray | float | None = (scores - np.log(ratios)).astype(np.float32)

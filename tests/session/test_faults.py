@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import StoreError
-from harness.session.cell import checkpoint
+from harness.session.cell import resume_point
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, PolicyEntry, read_manifest, read_suite, write_manifest
 
@@ -34,14 +34,14 @@ def test_killed_around_a_checkpoint(
     suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     straight = run(suite_file, tmp_path / "straight", ["regimes=[independent]"])
-    save = checkpoint.save
+    save = resume_point.save
 
     def killed(*arguments: object) -> None:
         if moment == "after":
             save(*arguments)  # type: ignore[arg-type]
         raise Killed
 
-    monkeypatch.setattr(checkpoint, "save", killed)
+    monkeypatch.setattr(resume_point, "save", killed)
     with pytest.raises(Killed):
         run(suite_file, tmp_path / "killed", ["regimes=[independent]"])
     monkeypatch.undo()

@@ -12,7 +12,7 @@ import pytest
 from harness.engines import checkpoint as sealed
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.errors import CheckpointError, SuiteError, UsageError
-from harness.session.cell import checkpoint
+from harness.session.cell import resume_point
 from harness.session.cell.manifests import state_of
 from harness.session.suite import room
 from harness.session.suite.demands import asked, loads
@@ -89,7 +89,7 @@ def test_best_keeps_the_weights_of_the_best_point_of_the_curve(kept):
     for one in prepared.cells:
         folder = prepared.folder / one.key
         assert not (folder / "best").exists()
-        state = checkpoint.read(folder / "checkpoint")
+        state = resume_point.read(folder / "checkpoint")
         for policy in ("a", "b"):
             curve = [(r["step"], r["accuracy"]) for r in rows(prepared, one, "curves") if r["policy"] == policy]
             best = max(accuracy for _, accuracy in curve)
@@ -103,10 +103,10 @@ def test_of_equal_points_the_first_is_kept_and_what_was_not_measured_is_none(tmp
         def save(self, place: Path) -> None:
             sealed.write(place, "a", 1, lambda folder: (folder / "config.json").write_text("{}"))
 
-    best: dict[str, checkpoint.Best] = {}
+    best: dict[str, resume_point.Best] = {}
     for step, accuracy in ((0, float("nan")), (2, 0.5), (4, 0.5), (6, 0.25)):
-        checkpoint.offer(tmp_path, step, SimpleNamespace(name="a", engine=Engine()), accuracy, best)
-    assert best == {"a": checkpoint.Best(2, 0.5)}
+        resume_point.offer(tmp_path, step, SimpleNamespace(name="a", engine=Engine()), accuracy, best)
+    assert best == {"a": resume_point.Best(2, 0.5)}
     assert [place.name for place in (tmp_path / "best").iterdir()] == ["a-2"]
 
 
@@ -122,7 +122,7 @@ def test_best_survives_being_cut_off(kept, folders, tmp_path):
         run(file, tmp_path / "results", settings, only="*/hacpo/*", stop_after=3)
     again = run(file, tmp_path / "results", settings, only="*/hacpo/*")
     one, other = again.cells[0], cell(kept["best"], "hacpo")
-    before, after = (checkpoint.read(p.folder / one.key / "checkpoint").best for p in (kept["best"], again))
+    before, after = (resume_point.read(p.folder / one.key / "checkpoint").best for p in (kept["best"], again))
     assert one.key == other.key
     assert before == after
 
@@ -136,7 +136,7 @@ def test_best_survives_being_cut_off_while_weights_change_places(kept, folders, 
     file = tmp_path / "tiny.yaml"
     file.write_text(SUITE.format(**folders))
     settings, done = [*SHORT, "keep=best"], []
-    choose, rename = checkpoint.choose_best, Path.rename
+    choose, rename = resume_point.choose_best, Path.rename
 
     def dies(path, target):
         if path.parent.name in {"checkpoint", "best"}:
@@ -152,7 +152,7 @@ def test_best_survives_being_cut_off_while_weights_change_places(kept, folders, 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "choose_best", cut)
+        patch.setattr(resume_point, "choose_best", cut)
         with pytest.raises(KeyboardInterrupt):
             run(file, tmp_path / "results", settings, only="*/hacpo/*")
     assert len(done) == min(renames, 4)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from harness.session.cell.members import verdicts
-from harness.session.cell.prompts import curve_verifier, pool_entry, trained_by, training_prompts
+from harness.session.cell.learners import verdicts
+from harness.session.cell.prompt_order import curve_verifier, pool_entry, trained_by, training_prompts
 from harness.session.suite.prepare import prepare
 from harness.verification.verifier import Verifier
 

@@ -23,14 +23,14 @@ from harness.engines.embedded.start import Start, _learn, _response, started
 from harness.errors import CellError, SuiteError, UsageError
 from harness.experience.answers import Prompt
 from harness.session.driver.jobs import base_job, run_job
-from harness.session.policy.models import base_folder
+from harness.session.policy.model_folders import base_folder
 from harness.session.suite.prepare import prepare
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
 from harness.store.render import render
-from harness.store.starts import AS_PUBLISHED, STARTED, moments
+from harness.store.supervised_start import AS_PUBLISHED, STARTED, stages
 from harness.store.table import show_rows
 from harness.suite.schema import Policy
 from harness.verification.verifier import Verifier
@@ -186,7 +186,7 @@ def test_measured_before_the_start_and_after_it(suite: Path, tmp_path: Path) -> 
     prepared.record()
     ingest(tmp_path / "results")
     with Snapshot(tmp_path / "results") as snapshot:
-        found = moments(snapshot, "started")
+        found = stages(snapshot, "started")
         rows, head = show_rows(snapshot, "started"), heading(snapshot, "started")
     assert {(m.policy, m.metric, m.moment) for m in found} == {
         (p, m, w) for p in "ab" for m in ("avg@2", "greedy") for w in (AS_PUBLISHED, STARTED, "independent")

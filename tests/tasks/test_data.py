@@ -15,7 +15,7 @@ import pytest
 from benchmark_data import data_folder, serving
 
 from harness.errors import DataError
-from harness.tasks import data, fetch, rows
+from harness.tasks import data, dataset_problems, fetch
 from harness.tasks.listing import listing
 from harness.tasks.registry import EVALUATION_SETS, get_task
 from harness.tasks.sets import SETS
@@ -146,7 +146,7 @@ def _raw_row(name: str, row: dict[str, str]) -> Raw:
 
 
 def _published(name: str, local: list[dict[str, str]]) -> dict[str, list[Raw]]:
-    """The public source's files with these rows."""
+    """The public source's files with these dataset_problems."""
     files: dict[str, list[Raw]] = {file: [] for file in SETS[name].remote.files}
     for row in local:
         subject = row["id"].split("/")[1] if name in ("math", "math_train") else ""
@@ -193,13 +193,15 @@ def test_the_public_form_of_a_set_gives_the_same_problems_and_golds(name: str, m
 
 def test_multi_boxed_solutions_are_marked_and_empty_ones_left_out() -> None:
     raw = {"problem": "p", "type": "Algebra", "level": "Level 3"}
-    two = rows.math_row({**raw, "solution": r"either \boxed{1} or \boxed{2}"}, "algebra/train.parquet", 0)
-    one = rows.math_row({**raw, "solution": r"so \boxed{1}, that is \boxed{1}."}, "algebra/train.parquet", 0)
+    two = dataset_problems.math_row({**raw, "solution": r"either \boxed{1} or \boxed{2}"}, "algebra/train.parquet", 0)
+    one = dataset_problems.math_row(
+        {**raw, "solution": r"so \boxed{1}, that is \boxed{1}."}, "algebra/train.parquet", 0
+    )
     assert two is not None
     assert (two.answer, two.multi_boxed) == ("2", True)
     assert one is not None
     assert not one.multi_boxed
-    assert rows.math_row({**raw, "solution": r"\boxed{}"}, "algebra/train.parquet", 0) is None
+    assert dataset_problems.math_row({**raw, "solution": r"\boxed{}"}, "algebra/train.parquet", 0) is None
 
 
 @needs_data

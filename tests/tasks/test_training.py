@@ -14,9 +14,9 @@ from benchmark_data import data_folder
 from harness.errors import DataError, PluginError
 from harness.experience.answers import Prompt
 from harness.tasks import micro
+from harness.tasks.dataset_problems import Problem
 from harness.tasks.overlap import INDEX, find_overlaps, pinned
 from harness.tasks.registry import EVALUATION_SETS
-from harness.tasks.rows import Row
 from harness.tasks.sets import SETS
 from harness.tasks.training import SOURCES, TrainingPool, _checked, draw, part_of, pool_digest, training_pool
 
@@ -94,8 +94,8 @@ def test_no_prompt_depends_on_which_evaluation_sets_are_at_hand(name: str, tmp_p
 def test_only_the_training_set_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     rows = [
-        Row(id="train/algebra/268.json", problem="Repeated.", answer="1"),
-        Row(id="train/algebra/1.json", problem="New.", answer="2"),
+        Problem(id="train/algebra/268.json", problem="Repeated.", answer="1"),
+        Problem(id="train/algebra/1.json", problem="New.", answer="2"),
     ]
     monkeypatch.setattr("harness.tasks.training.load", lambda name, data_dir: read.append(name) or rows)
     pool = _checked.__wrapped__("math", None)

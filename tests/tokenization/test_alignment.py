@@ -11,7 +11,7 @@ import zoo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.tokenization.alignment import Segmentations, chunks, spread
+from harness.tokenization.alignment import Segmentations, chunks, distribute
 
 
 def loop_chunks(source, receiver):
@@ -87,7 +87,7 @@ def test_mass_is_conserved_and_stays_in_its_chunk(pairs, seed, scale):
     logprobs = -rng.exponential(2.0, pair.source_ends.size) * (rng.random(pair.source_ends.size) < 0.8)
     weights = None if scale is None else -np.maximum(rng.exponential(scale, pair.receiver_ends.size), 1e-322)
     parts = chunks(pair)
-    aligned = spread(pair, parts, logprobs, weights)
+    aligned = distribute(pair, parts, logprobs, weights)
     assert aligned.dtype == np.float32
     assert (aligned <= 0).all()
     assert math.isclose(aligned.sum(dtype=np.float64), logprobs.sum(), abs_tol=1e-6, rel_tol=1e-7)
@@ -105,20 +105,20 @@ def test_conservation_over_a_long_answer(seed):
     receiver_ends = np.unique(np.append(rng.integers(1, source_ends[-1], 15_000), source_ends[-1]))
     logprobs = -rng.exponential(1.0, source_ends.size)
     pair = Segmentations.of(source_ends, receiver_ends)
-    aligned = spread(pair, chunks(pair), logprobs)
+    aligned = distribute(pair, chunks(pair), logprobs)
     assert abs(aligned.sum(dtype=np.float64) - logprobs.sum()) < 1e-6
 
 
 def test_equal_segmentations_carry_over_unchanged():
     pair = Segmentations.of(np.array([1, 3, 3, 7]), np.array([1, 3, 3, 7]))
     logprobs = np.array([-0.5, -1.0, 0.0, -2.0])
-    assert spread(pair, chunks(pair), logprobs).tolist() == logprobs.tolist()
+    assert distribute(pair, chunks(pair), logprobs).tolist() == logprobs.tolist()
 
 
 def test_a_receiver_that_is_sure_of_its_tokens_gets_bytes():
     pair = Segmentations.of(np.array([4]), np.array([1, 4]))
-    assert spread(pair, chunks(pair), np.array([-4.0]), np.zeros(2)).tolist() == [-1.0, -3.0]
-    assert spread(pair, chunks(pair), np.array([-4.0]), np.array([-3.0, -1.0])).tolist() == [-3.0, -1.0]
+    assert distribute(pair, chunks(pair), np.array([-4.0]), np.zeros(2)).tolist() == [-1.0, -3.0]
+    assert distribute(pair, chunks(pair), np.array([-4.0]), np.array([-3.0, -1.0])).tolist() == [-3.0, -1.0]
 
 
 PAIRS = [(a, b) for a in sorted(zoo.KINDS) for b in sorted(zoo.KINDS) if a != b]
@@ -135,7 +135,7 @@ def test_mass_over_two_thousand_texts(source, receiver, encoded):
         np.array([b.ends.size for _, b in both]),
     )
     logprobs = -np.random.default_rng(1).exponential(0.3, pair.source_ends.size)
-    aligned = spread(pair, chunks(pair), logprobs)
+    aligned = distribute(pair, chunks(pair), logprobs)
     sent = np.add.reduceat(logprobs, np.cumsum(pair.source_counts) - pair.source_counts)
     got = np.add.reduceat(aligned, np.cumsum(pair.receiver_counts) - pair.receiver_counts, dtype=np.float64)
     assert len(both) > 1950

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from harness.experience.records import Rollout, Success, TextRollout
 from harness.experience.refusal import Refusal
-from harness.tokenization.carry import Carried, Refused, carry_over, carry_text
 from harness.tokenization.codec import TokenCodec
 from harness.tokenization.residuals import Budget, Residuals, edit_distance, noncanonical_shares
+from harness.tokenization.retokenise import Refused, Retokenised, retokenise, retokenise_text
 
 HEADER = {"author": "peer", "version": 3, "step": 4, "prompt_id": "p1", "index": 0}
 
@@ -42,7 +42,7 @@ def own(codec, text, **changes):
 
 def test_end_tokens_map_by_meaning(codecs):
     source, receiver = codecs["byte_level"], codecs["unigram_fallback"]
-    done, cut = carry_over([own(source, "x=1", finished=f) for f in (True, False)], receiver)
+    done, cut = retokenise([own(source, "x=1", finished=f) for f in (True, False)], receiver)
     assert done.tokens[-1] == receiver.eos_id
     assert done.aligned[-1] == np.float32(-0.25)
     assert done.tokens.size == done.aligned.size == cut.tokens.size + 1
@@ -54,7 +54,7 @@ def test_end_tokens_map_by_meaning(codecs):
 def test_text_travels_alone(codecs):
     receiver = codecs["gemma"]
     cut = TextRollout(**HEADER, text="x=1", finished=False, reward=0.0)
-    results = carry_text([Success(**HEADER, text="x=1"), cut, Success(**HEADER, text="")], receiver)
+    results = retokenise_text([Success(**HEADER, text="x=1"), cut, Success(**HEADER, text="")], receiver)
     done, cut, empty = results
     assert done.tokens.tolist() == [*cut.tokens.tolist(), receiver.eos_id]
     assert done.aligned is None
@@ -66,12 +66,12 @@ def test_order_is_kept_around_refusals(codecs):
     source, receiver = codecs["byte_level"], codecs["gemma"]
     good = [own(source, text) for text in ("a", "bb", "ccc")]
     records = [good[0], msgspec.structs.replace(good[1], pieces=[7]), good[1], rollout(source, []), good[2]]
-    results = carry_over(records, receiver)
-    assert [type(r) for r in results] == [Carried, Refused, Carried, Refused, Carried]
+    results = retokenise(records, receiver)
+    assert [type(r) for r in results] == [Retokenised, Refused, Retokenised, Refused, Retokenised]
     for record, result in zip(records, results, strict=True):
-        if isinstance(result, Carried):
+        if isinstance(result, Retokenised):
             assert receiver.decode(result.tokens[:-1]) == record.text
-    assert carry_over([], receiver) == []
+    assert retokenise([], receiver) == []
 
 
 @pytest.mark.parametrize(
@@ -91,15 +91,15 @@ def test_records_that_contradict_themselves_are_refused(codecs, changes, reason)
     good = {"text": "abc", "tokens": [5, 6, 7], "logprobs": [-1.0] * 3, "pieces": [1, 1, 1]}
     record = Rollout(**HEADER, **(good | {"finished": True, "eos_logprob": -1.0, "reward": 1.0} | changes))
     assert isinstance(
-        carry_over([msgspec.structs.replace(record, **good, eos_logprob=-1.0)], codecs["gemma"])[0], Carried
+        retokenise([msgspec.structs.replace(record, **good, eos_logprob=-1.0)], codecs["gemma"])[0], Retokenised
     )
-    (result,) = carry_over([record], codecs["gemma"])
+    (result,) = retokenise([record], codecs["gemma"])
     assert isinstance(result, Refused)
     assert result.reason == reason
 
 
 def test_what_the_receiver_cannot_write_is_refused(codecs):
-    (result,) = carry_text([Success(**HEADER, text="\x07\x08")], codecs["wordpiece"])
+    (result,) = retokenise_text([Success(**HEADER, text="\x07\x08")], codecs["wordpiece"])
     assert result.reason == Refusal.UNTRANSLATABLE
     assert "untokenized" in result.detail
 
@@ -110,7 +110,7 @@ def test_residuals_of_a_known_pair(codecs, tokenizers):
     vocab = tokenizers["unigram_fallback"].get_vocab()
     letters = [vocab[f"<0x{byte:02X}>"] for byte in b"the answer is"]
     sent = rollout(fine, letters, noncanonical=0.5)
-    (joined,) = carry_over([sent], coarse)
+    (joined,) = retokenise([sent], coarse)
     size = joined.tokens.size - 1
     assert size < len(letters)
     assert joined.residuals.boundary == 0.0
@@ -123,7 +123,7 @@ def test_residuals_of_a_known_pair(codecs, tokenizers):
     np.testing.assert_allclose(joined.aligned[:-1], expected, rtol=1e-6)
 
     text = "the answer is ~~|"
-    (parted,) = carry_over([own(coarse, text)], fine)
+    (parted,) = retokenise([own(coarse, text)], fine)
     source, ends = coarse.encode([text])[0].ends.tolist(), fine.encode([text])[0].ends.tolist()
     inside = [sum(begin < end <= close for end in ends) for begin, close in zip([0, *source[:-1]], source, strict=True)]
     assert parted.residuals.boundary == sum(n for n in inside if n > 1) / len(ends)
@@ -135,12 +135,12 @@ def test_the_text_residual_is_the_edit_distance_of_the_round_trip(codecs, tokeni
     text = "So  Hé"
     core = tokenizers["wordpiece"].backend_tokenizer
     back = core.decode(core.encode(text, add_special_tokens=False).ids)
-    (result,) = carry_text([Success(**HEADER, text=text)], codecs["wordpiece"])
+    (result,) = retokenise_text([Success(**HEADER, text=text)], codecs["wordpiece"])
     assert back == "so he"
     assert result.residuals.text == pytest.approx(
         5 / 7
     )  # S->s, a space gone, H->h, two bytes of accent into one letter
-    (result,) = carry_text([Success(**HEADER, text="a b")], codecs["byte_level_prefix"])
+    (result,) = retokenise_text([Success(**HEADER, text="a b")], codecs["byte_level_prefix"])
     assert result.residuals.text == pytest.approx(1 / 3)  # the space in front
 
 
@@ -162,7 +162,7 @@ def test_edit_distance(a, b, shared):
 def test_long_texts_are_compared_in_windows(codecs):
     """3 bytes in 25 differ (a capital, a two-byte accent); windows cut behind the same token keep the sum exact."""
     unit = "Plus dé, so ok and so on "
-    (result,) = carry_text([Success(**HEADER, text=unit * 300)], codecs["wordpiece"])
+    (result,) = retokenise_text([Success(**HEADER, text=unit * 300)], codecs["wordpiece"])
     size = len(unit.encode())
     assert result.residuals.text == pytest.approx(3 / size, rel=0.01)
 
@@ -171,12 +171,12 @@ def test_long_texts_are_compared_in_windows(codecs):
 def test_each_residual_has_its_budget(codecs, name):
     source, receiver = codecs["byte_level"], codecs["wordpiece"]
     record = own(source, "Hence, the answer is (x-3)**2 né", noncanonical=0.3)
-    (measured,) = carry_over([record], receiver)
+    (measured,) = retokenise([record], receiver)
     value = getattr(measured.residuals, name)
     assert value > 0
-    (kept,) = carry_over([record], receiver, budget=Budget(**{name: value}))
-    (refused,) = carry_over([record], receiver, budget=Budget(**{name: value * 0.99}))
-    assert isinstance(kept, Carried)
+    (kept,) = retokenise([record], receiver, budget=Budget(**{name: value}))
+    (refused,) = retokenise([record], receiver, budget=Budget(**{name: value * 0.99}))
+    assert isinstance(kept, Retokenised)
     assert refused.reason == Refusal.RESIDUAL
     assert name in refused.detail
 
@@ -195,14 +195,14 @@ def test_spreading_by_the_receivers_own_logprobs(codecs):
         return [-np.arange(1, t.size + 1, dtype=np.float32) for t in tokens]
 
     broken = msgspec.structs.replace(record, pieces=[1])
-    (by_bytes,) = carry_over([record], receiver)
-    refused, by_receiver = carry_over([broken, record], receiver, how="receiver", score=score)
+    (by_bytes,) = retokenise([record], receiver)
+    refused, by_receiver = retokenise([broken, record], receiver, how="receiver", score=score)
     assert isinstance(refused, Refused)
     assert [(r.text, t.tolist()) for r, t in asked] == [(record.text, by_bytes.tokens[:-1].tolist())]
     assert not np.allclose(by_bytes.aligned, by_receiver.aligned)
     assert by_receiver.residuals.mass < 1e-6
     with pytest.raises(ValueError, match="score"):
-        carry_over([record], receiver, how="receiver")
+        retokenise([record], receiver, how="receiver")
 
 
 def test_noncanonical_shares(codecs, tokenizers):
@@ -246,7 +246,7 @@ def test_a_control_token_that_comes_out_all_the_same_is_refused():
     ids = codec.encode(["a b"])[0].ids
     codec._control[ids[-1]] = True
     assert [type(r).__name__ for r in codec.try_encode(["a", "a b"])] == ["Encoded", "TokenizationError"]
-    (result,) = carry_text([Success(**HEADER, text="a b")], codec)
+    (result,) = retokenise_text([Success(**HEADER, text="a b")], codec)
     assert "control" in result.detail
 
 
@@ -259,7 +259,7 @@ def test_text_tokens_stay_whole(codecs, tokenizers):
 
 def test_a_text_with_the_marker_is_refused(codecs):
     marker = "\uffff\ufdd0"
-    (result,) = carry_text([Success(**HEADER, text=f"x {marker}1")], codecs["gemma"])
+    (result,) = retokenise_text([Success(**HEADER, text=f"x {marker}1")], codecs["gemma"])
     assert result.reason == Refusal.UNTRANSLATABLE
     assert "control" in result.detail
 
@@ -271,8 +271,8 @@ def test_sampled_answers_arrive(source, codecs, tokenizers):
     answers = [rng.integers(0, len(tokenizers[source]), rng.integers(1, 30)) for _ in range(60)]
     records = [rollout(codecs[source], ids) for ids in answers]
     for receiver in codecs.values():
-        results = carry_over(records, receiver)
-        arrived = [(r, c) for r, c in zip(records, results, strict=True) if isinstance(c, Carried)]
+        results = retokenise(records, receiver)
+        arrived = [(r, c) for r, c in zip(records, results, strict=True) if isinstance(c, Retokenised)]
         assert len(arrived) >= 55
         for record, carried in arrived:
             assert carried.aligned.sum(dtype=np.float64) == pytest.approx(sum(record.logprobs) - 0.25, abs=1e-6)

@@ -10,10 +10,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from harness.experience.records import Success
-from harness.tokenization.alignment import Segmentations, chunks, spread
-from harness.tokenization.carry import carry_over, carry_text
+from harness.tokenization.alignment import Segmentations, chunks, distribute
 from harness.tokenization.codec import TokenCodec
 from harness.tokenization.marks import MEANINGS, Marks
+from harness.tokenization.retokenise import retokenise, retokenise_text
 
 THOUGHT = "<think>\n7+5=12\n</think>\n\\boxed{12}"
 
@@ -31,7 +31,7 @@ def thinker(*marks: str, build=zoo.byte_level) -> TokenCodec:
 def test_between_equal_tokenizers_nothing_changes():
     source, receiver = (thinker("<think>", "</think>") for _ in range(2))
     sent = own(source, THOUGHT)
-    (carried,) = carry_over([sent], receiver)
+    (carried,) = retokenise([sent], receiver)
     assert carried.tokens[:-1].tolist() == sent.tokens
     assert carried.aligned[:-1].tolist() == pytest.approx(sent.logprobs)
     assert (carried.residuals.boundary, carried.residuals.text, carried.letters) == (0.0, 0.0, 0)
@@ -46,7 +46,7 @@ def test_a_mark_becomes_the_receivers_own():
     text = f"é {THOUGHT} <think>x"
     sent = own(source, text)
     mass = sum(sent.logprobs)
-    (carried,) = carry_over([sent], receiver)
+    (carried,) = retokenise([sent], receiver)
     assert [i for i in carried.tokens.tolist() if i in own_marks] == [own_marks[0], own_marks[1], own_marks[0]]
     assert carried.aligned[:-1].sum(dtype=np.float64) == pytest.approx(mass, abs=1e-6)
     assert (carried.residuals.text, carried.letters) == (0.0, 0)
@@ -60,7 +60,7 @@ def test_a_mark_becomes_the_receivers_own():
 
 def test_who_has_no_mark_reads_letters_and_they_are_counted():
     receiver = thinker()
-    (carried,) = carry_text([Success(**HEADER, text=THOUGHT)], receiver)
+    (carried,) = retokenise_text([Success(**HEADER, text=THOUGHT)], receiver)
     assert receiver.decode(carried.tokens[:-1]) == THOUGHT
     assert carried.letters == 2
 
@@ -116,6 +116,6 @@ def test_mass_holds_where_the_receivers_log_probabilities_cancel():
     """Scores above 0 by rounding: shares of a sum near 0 would be arbitrarily large."""
     pair = Segmentations(np.array([6]), np.array([2, 4, 6]), np.array([1]), np.array([3]))
     for weights in ([2e-4, -2e-4 + 1e-12, 0.0], [-1e-9, 1e-9, -1e-13], [0.0, 0.0, 0.0]):
-        aligned = spread(pair, chunks(pair), np.array([-7.25]), np.array(weights))
+        aligned = distribute(pair, chunks(pair), np.array([-7.25]), np.array(weights))
         assert abs(aligned.sum(dtype=np.float64) + 7.25) < 1e-6
         assert (aligned <= 0).all()

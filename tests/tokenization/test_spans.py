@@ -14,7 +14,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from harness.errors import TokenizationError
 from harness.tokenization.codec import Encoded, TokenCodec
 from harness.tokenization.spans import Texts, by_offsets
-from harness.tokenization.surfaces import byte_level_alphabet
+from harness.tokenization.token_bytes import byte_level_alphabet
 from harness.tokenization.utf8 import lossy_positions, units
 
 

@@ -12,8 +12,7 @@ from harness.errors import SuiteError
 from harness.session.suite import rules
 from harness.suite.load import load
 from harness.suite.space import Choice, Range
-from harness.tuning.proposals import Told, propose
-from harness.tuning.suites import (
+from harness.tuning.derived import (
     Asked,
     check_names,
     final_suite,
@@ -23,6 +22,7 @@ from harness.tuning.suites import (
     trial_suite,
     with_settings,
 )
+from harness.tuning.proposals import Told, propose
 
 SPACES = {"rate": Range(1e-5, 1e-3, "log", "normal"), "kind": Choice("a", "b"), "weight": Range(0.0, 1.0)}
 DEFAULTS = {"rate": 1e-4, "kind": "a", "weight": 0.5, "fixed": 7}

@@ -18,8 +18,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from harness.allocation.precision import Precision
 from harness.engines import checkpoint
 from harness.engines.embedded.loading import open_policy
+from harness.engines.embedded.logprobs import Request, answer_logprobs, microbatches
 from harness.engines.embedded.sampling import draw
-from harness.engines.embedded.scoring import Request, answer_logprobs, microbatches
 from harness.engines.learner import learn
 from harness.engines.masters import Masters
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport

@@ -55,7 +55,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Row:
+class TokenisedExample:
     """Ids of prompt, response and EOS; the response begins at `start`."""
 
     ids: Int64[np.ndarray, "T"]
@@ -97,7 +97,7 @@ class Pretrainer:
                     progress(step + 1)
         self._model.train(False)
 
-    def _batches(self) -> Iterator[tuple[list[Row], float]]:
+    def _batches(self) -> Iterator[tuple[list[TokenisedExample], float]]:
         """Batches, and the factor that makes a summed loss the pool's token mean: all tokens weigh the same."""
         batch, pool = self._schedule.batch, self._schedule.pool
         while True:
@@ -108,17 +108,17 @@ class Pretrainer:
             for cut in cuts:
                 yield rows[cut : cut + batch], scale
 
-    def _encode(self, examples: list[Example]) -> list[Row]:
+    def _encode(self, examples: list[Example]) -> list[TokenisedExample]:
         texts = [example.prompt for example in examples] + [example.response for example in examples]
         encoded = self._tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         end = [self._tokenizer.eos_token_id]
         pairs = zip(encoded[: len(examples)], encoded[len(examples) :], strict=True)
         return [
-            Row(np.array(prompt.ids + response.ids + end, dtype=np.int64), len(prompt.ids))
+            TokenisedExample(np.array(prompt.ids + response.ids + end, dtype=np.int64), len(prompt.ids))
             for prompt, response in pairs
         ]
 
-    def _loss(self, rows: list[Row]) -> Tensor:
+    def _loss(self, rows: list[TokenisedExample]) -> Tensor:
         """Summed cross entropy of the response tokens. Padding is on the right, where a causal model cannot see it."""
         width = max(row.ids.size for row in rows) - 1
         inputs = np.full((len(rows), width), self._tokenizer.eos_token_id, dtype=np.int64)

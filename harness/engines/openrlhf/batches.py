@@ -24,7 +24,7 @@ from harness.learning.packing import Packed, pack  # noqa: E402
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Row:
+class AnswerRow:
     """One answer after its prompt; `mask` (T,) says which of its tokens are asked for."""
 
     prompt: Sequence[int]
@@ -53,7 +53,7 @@ class Split:
     places: list[list[list[int]]]
 
 
-def experience(rows: Sequence[Row]) -> Experience:
+def experience(rows: Sequence[AnswerRow]) -> Experience:
     """Right-padded rows; `action_mask[b, t]` marks that token t + 1 is asked for."""
     width = max(row.length for row in rows)
     sequences = torch.zeros(len(rows), width, dtype=torch.long)
@@ -69,10 +69,10 @@ def experience(rows: Sequence[Row]) -> Experience:
 
 def idle() -> MicroBatch:
     """Keeps a rank in step with the others."""
-    return MicroBatch(experience([Row([0], np.zeros(1, np.int32), np.zeros(1, bool))]))
+    return MicroBatch(experience([AnswerRow([0], np.zeros(1, np.int32), np.zeros(1, bool))]))
 
 
-def scoring_split(rows: Sequence[Row], ranks: int, budget: int) -> Split:
+def scoring_split(rows: Sequence[AnswerRow], ranks: int, budget: int) -> Split:
     """Micro-batches without anything to learn."""
 
     def make(places: list[int]) -> MicroBatch:
@@ -81,7 +81,7 @@ def scoring_split(rows: Sequence[Row], ranks: int, budget: int) -> Split:
     return _split(rows, range(len(rows)), ranks, budget, make)
 
 
-def learning_splits(batch: MiniBatch, rows: Sequence[Row], ranks: int, budget: int) -> tuple[Split, Split]:
+def learning_splits(batch: MiniBatch, rows: Sequence[AnswerRow], ranks: int, budget: int) -> tuple[Split, Split]:
     """Micro-batches of a mini-batch's own and of its peer answers; `rows[i]` is the i-th answer of `batch.live()`.
 
     Own ones are learnt first, whether gradients are measured or not, so that measuring does not change the rounding.
@@ -103,7 +103,7 @@ def plan(splits: tuple[Split, Split], rank: int) -> tuple[list[MicroBatch], list
 
 
 def _split(
-    rows: Sequence[Row],
+    rows: Sequence[AnswerRow],
     chosen: Sequence[int],
     ranks: int,
     budget: int,
@@ -121,7 +121,7 @@ def _split(
     return Split(batches, places)
 
 
-def _cut(share: Sequence[int], rows: Sequence[Row], budget: int) -> list[list[int]]:
+def _cut(share: Sequence[int], rows: Sequence[AnswerRow], budget: int) -> list[list[int]]:
     """Groups, longest row first, whose padded size stays within the budget (a longer single row goes alone)."""
     groups: list[list[int]] = []
     for index in share:

@@ -21,9 +21,9 @@ from vllm import SamplingParams
 
 from harness.engines import checkpoint
 from harness.engines.openrlhf import cpu
-from harness.engines.openrlhf.batches import Row, learning_splits, plan, scoring_split
+from harness.engines.openrlhf.batches import AnswerRow, learning_splits, plan, scoring_split
 from harness.engines.openrlhf.cluster import Reservation, Slot
-from harness.engines.openrlhf.remote import Call, Member, Process, end, gather
+from harness.engines.openrlhf.remote import Call, Process, RemoteActor, end, gather
 from harness.engines.openrlhf.rollout import open_rollouts
 from harness.engines.openrlhf.settings import Settings
 from harness.engines.openrlhf.strategy import Strategy
@@ -84,8 +84,8 @@ class OpenRLHFEngine:
         self._closed = False
         self._used = 0.0
         self._processes: list[Process] = []
-        self._trainers: list[Member] = []
-        self._rollouts: list[Member] = []
+        self._trainers: list[RemoteActor] = []
+        self._rollouts: list[RemoteActor] = []
         self._strategy = Strategy(settings, temperature)
         if self.gpus and settings.colocate and settings.devices > settings.trainers:
             raise EngineError(
@@ -221,7 +221,7 @@ class OpenRLHFEngine:
             calls = self._on_trainers("broadcast_to_vllm")
             self._gather(calls, "syncing weights", self._settings.sync_seconds, suspects=suspects)
 
-    def check_sync(self, rows: Sequence[Row]) -> float:
+    def check_sync(self, rows: Sequence[AnswerRow]) -> float:
         """Largest mean difference per token (nats) between rollout engines and trainer on a few of the rows.
 
         Raises
@@ -231,12 +231,12 @@ class OpenRLHFEngine:
         """
         return self._compare(self._probes(rows))
 
-    def _probes(self, rows: Sequence[Row]) -> list[tuple[list[int], Float32[np.ndarray, "T-1"]]]:
+    def _probes(self, rows: Sequence[AnswerRow]) -> list[tuple[list[int], Float32[np.ndarray, "T-1"]]]:
         """A few of the rows as whole sequences, so that one call of the rollout engine gives all there is to compare, with
         the trainer's log-probabilities."""
         probes = [row for row in rows if row.length > 1][: PROBES * len(self._rollouts) : len(self._rollouts)]
         sequences = [[*row.prompt, *row.answer.tolist()] for row in probes]
-        asked = [Row(ids[:1], np.array(ids[1:], np.int32)) for ids in sequences]
+        asked = [AnswerRow(ids[:1], np.array(ids[1:], np.int32)) for ids in sequences]
         return list(zip(sequences, self._scores(asked, "logprobs", True) if asked else [], strict=True))
 
     def _compare(self, probes: Sequence[tuple[list[int], Float32[np.ndarray, "T-1"]]]) -> float:
@@ -344,10 +344,10 @@ class OpenRLHFEngine:
             detokenize=False,
         )
 
-    def _row(self, prompt: Sequence[int], tokens: Int32[np.ndarray, "T"], mask: np.ndarray | None = None) -> Row:
+    def _row(self, prompt: Sequence[int], tokens: Int32[np.ndarray, "T"], mask: np.ndarray | None = None) -> AnswerRow:
         if not self._vocabulary.is_content(tokens):
             raise EngineError(f"policy {self.name}: an answer holds ids that are no content of its vocabulary")
-        return Row(prompt, tokens, mask)
+        return AnswerRow(prompt, tokens, mask)
 
     def _answer_scores(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]], method: str, *arguments: Any
@@ -357,7 +357,7 @@ class OpenRLHFEngine:
         scores = iter(self._scores(rows, method, *arguments) if rows else [])
         return [next(scores) if len(tokens) else np.zeros(0, np.float32) for tokens in answers]
 
-    def _scores(self, rows: Sequence[Row], method: str, *arguments: Any) -> list[Float32[np.ndarray, "T"]]:
+    def _scores(self, rows: Sequence[AnswerRow], method: str, *arguments: Any) -> list[Float32[np.ndarray, "T"]]:
         """By a method of the trainers that takes micro-batches."""
         split = scoring_split(rows, len(self._trainers), self._settings.micro_batch_tokens)
         with self._place.turn(Held.WEIGHTS, Held.NOTHING):
@@ -374,13 +374,13 @@ class OpenRLHFEngine:
                     scores[i] = values
         return scores
 
-    def _members(self, kind: str, handles: Sequence[Any]) -> list[Member]:
-        return [Member(f"policy {self.name!r}: {kind} {index}", handle) for index, handle in enumerate(handles)]
+    def _members(self, kind: str, handles: Sequence[Any]) -> list[RemoteActor]:
+        return [RemoteActor(f"policy {self.name!r}: {kind} {index}", handle) for index, handle in enumerate(handles)]
 
     def _on_trainers(self, method: str, *arguments: Any) -> list[Call]:
         return [Call(member, getattr(member.handle, method).remote(*arguments)) for member in self._trainers]
 
-    def _rollout_cores(self) -> list[Member]:
+    def _rollout_cores(self) -> list[RemoteActor]:
         """The rollout engines, watched down to vLLM's own process. Only while it is not taking weights: it hears nothing then."""
         return [replace(member, sign="core_pulse") for member in self._rollouts]
 
@@ -389,8 +389,8 @@ class OpenRLHFEngine:
         calls: Sequence[Call],
         doing: str,
         deadline: float | None = None,
-        watch: Sequence[Member] | None = None,
-        suspects: Sequence[Member] | None = None,
+        watch: Sequence[RemoteActor] | None = None,
+        suspects: Sequence[RemoteActor] | None = None,
     ) -> list[Any]:
         """Results by the deadline, `call_seconds` by default. watch: whom to expect signs of life from, by default all."""
         if self._closed:

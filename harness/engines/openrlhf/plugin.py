@@ -100,7 +100,7 @@ class OpenRLHF(Engines):
         return open_base(opened[0]) if opened else self._place(open_reference, policy, folder)
 
     def transport(self, endpoints: Sequence[str]) -> Transport:
-        from harness.engines.openrlhf.transport import RayTransport
+        from harness.engines.openrlhf.see_actor import RayTransport
 
         patience = max(settings_of(own).silence_seconds for own in self._options.values())
         transport = RayTransport(endpoints, deadline=patience)

@@ -34,7 +34,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class RemoteActor:
     """An actor and the name that a message gives it, e.g. ``policy 'llama': trainer rank 1``."""
 
     name: str
@@ -51,7 +51,7 @@ class Member:
 class Call:
     """A running remote call of one member."""
 
-    member: Member
+    member: RemoteActor
     ref: Any
 
 
@@ -61,8 +61,8 @@ def gather(
     doing: str,
     deadline: float,
     silence: float,
-    watch: Sequence[Member],
-    suspects: Sequence[Member] | None = None,
+    watch: Sequence[RemoteActor],
+    suspects: Sequence[RemoteActor] | None = None,
 ) -> list[Any]:
     """Results in the order of `calls`.
 
@@ -103,10 +103,10 @@ def gather(
 class Pulses:
     """Signs of life of some members, asked for again and again without ever blocking."""
 
-    def __init__(self, members: Sequence[Member], silence: float) -> None:
+    def __init__(self, members: Sequence[RemoteActor], silence: float) -> None:
         self._silence, self._asked = silence, monotonic()
         self._members = list(members)
-        self._open: dict[Any, tuple[Member, float]] = {}
+        self._open: dict[Any, tuple[RemoteActor, float]] = {}
 
     @property
     def refs(self) -> list[Any]:
@@ -129,7 +129,7 @@ class Pulses:
             raise EngineError(f"{', '.join(hung)} hangs: no sign of life for {self._silence:g} s while {doing}")
 
 
-def _result(ref: Any, member: Member, doing: str, left: float, watch: Sequence[Member]) -> Any:
+def _result(ref: Any, member: RemoteActor, doing: str, left: float, watch: Sequence[RemoteActor]) -> Any:
     try:
         return ray.get(ref, timeout=left)
     except RayTaskError as error:
@@ -145,7 +145,7 @@ def _result(ref: Any, member: Member, doing: str, left: float, watch: Sequence[M
     raise EngineError(_blame(watch, problem)) from None
 
 
-def _blame(watch: Sequence[Member], problem: str) -> str:
+def _blame(watch: Sequence[RemoteActor], problem: str) -> str:
     """The problem, headed by the members that are dead or silent where there are any."""
     asked = {member.pulse(): member for member in watch}
     if not asked:
@@ -187,7 +187,7 @@ def cpu_seconds() -> float:
     return used
 
 
-def end(members: Sequence[Member], known: Sequence[Process]) -> None:
+def end(members: Sequence[RemoteActor], known: Sequence[Process]) -> None:
     """Kill the actors, and whatever of their known processes is still there: a stopped actor does not hear Ray, and a
     killed one leaves its children behind."""
     for member in members:

@@ -1,4 +1,4 @@
-"""One cell from start to end: open its members, train, evaluate, and keep the manifest true at every moment."""
+"""One cell from start to end: open its learners, train, evaluate, and keep the manifest true at every moment."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from harness.engines.protocol import PolicyEngine
 from harness.errors import HarnessError
 from harness.learning import registry
 from harness.phases import Phase, halt, log, phase
-from harness.session.cell import checkpoint
+from harness.session.cell import resume_point
 from harness.session.cell.clock import Clock
 from harness.session.cell.evaluate import cost_rows, evaluate_member
 from harness.session.cell.health import check_trained
+from harness.session.cell.learners import Learner
 from harness.session.cell.loop import Observer, Run
 from harness.session.cell.manifests import cell_manifest, mark, with_commits
-from harness.session.cell.members import Member
-from harness.session.cell.prompts import pool_entry, trained_by
-from harness.session.policy.models import base_folder, start_options
+from harness.session.cell.prompt_order import pool_entry, trained_by
+from harness.session.policy.model_folders import base_folder, start_options
 from harness.store.fence import Fence
 from harness.store.journal import Journal
 from harness.store.rows import Row
@@ -57,36 +57,36 @@ def run_cell(
     journal = Journal(folder, fence)
     options = {p.name: {**layout.get(p.name, {}), **cell.engine_options} for p in cell.group.policies}
     with open_engines(cell.engine, options, cell.training.temperature) as engines:
-        members = engines.each(partial(_open, cell, engines), range(len(cell.group.policies)))
-        computed = {m.name: getattr(m.engine, "precision", "") for m in members}
-        manifest = with_commits(manifest, {m.name: m.base for m in members}, computed)
+        learners = engines.each(partial(_open, cell, engines), range(len(cell.group.policies)))
+        computed = {m.name: getattr(m.engine, "precision", "") for m in learners}
+        manifest = with_commits(manifest, {m.name: m.base for m in learners}, computed)
         try:
             _train(
-                cell, folder, engines, members, journal, trained_by(cell, verifier), attempt, observe, stopped, fence
+                cell, folder, engines, learners, journal, trained_by(cell, verifier), attempt, observe, stopped, fence
             )
             check_trained(folder)
-            for rows in engines.each(partial(_evaluate, cell, verifier, attempt), members):
+            for rows in engines.each(partial(_evaluate, cell, verifier, attempt), learners):
                 journal.append(rows)
             journal.commit(cell.training.steps + 1)
         except Exception:
-            for member in members:  # what it has cost, and the rows up to there, which say how it came to it
-                journal.append(cost_rows(attempt, member.name, member.clock))
+            for learner in learners:  # what it has cost, and the rows up to there, which say how it came to it
+                journal.append(cost_rows(attempt, learner.name, learner.clock))
             with suppress(HarnessError):
                 journal.commit(0)
             raise
     journal.compact()
     if cell.keep == "best":
-        checkpoint.choose_best(folder, fence)
+        resume_point.choose_best(folder, fence)
     mark(folder, manifest, "done", attempts=attempt, guard=fence)
-    checkpoint.tidy(folder, cell.keep, fence)
-    return sum(member.clock.ever for member in members)
+    resume_point.tidy(folder, cell.keep, fence)
+    return sum(learner.clock.ever for learner in learners)
 
 
 def _train(
     cell: Cell,
     folder: Path,
     engines: Engines,
-    members: Sequence[Member],
+    learners: Sequence[Learner],
     journal: Journal,
     verifier: Verifier,
     attempt: int,
@@ -95,19 +95,19 @@ def _train(
     fence: Fence,
 ) -> None:
     """Until the final checkpoint is there, or open that which is."""
-    final, steps = folder / checkpoint.FINAL, cell.training.steps
+    final, steps = folder / resume_point.FINAL, cell.training.steps
     if final.is_dir():
-        checkpoint.finish(folder, steps, fence)  # it may have been cut off there
-        checkpoint.restore(final, cell.key, members)
+        resume_point.finish(folder, steps, fence)  # it may have been cut off there
+        resume_point.restore(final, cell.key, learners)
         journal.rewind(steps)
         return
-    references = _references(cell, engines, members)
+    references = _references(cell, engines, learners)
     with phase("training", steps) as training:
         heard = _Told(training, observe)
-        run = Run(cell, folder, engines, members, journal, verifier, attempt, heard, stopped, references)
+        run = Run(cell, folder, engines, learners, journal, verifier, attempt, heard, stopped, references)
         run.train()
         run.costs()
-    checkpoint.finish(folder, steps, fence)
+    resume_point.finish(folder, steps, fence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,26 +123,26 @@ class _Told:
         self.observe(done, total, words)
 
 
-def _open(cell: Cell, engines: Engines, index: int) -> Member:
+def _open(cell: Cell, engines: Engines, index: int) -> Learner:
     policy = cell.group.policies[index]
     with phase(f"opening {policy.name}"):
         folder = base_folder(policy, cell.seed, options=start_options(cell.engine, cell.engine_options))
         engine = engines.open(policy, folder)
     regime = registry.build(cell.variant.regime, cell.variant.options)
     clock = Clock(partial(engines.cpu_seconds, policy.name), engine.gpus, policy.name)
-    return Member(policy, engine, regime, cell.rollouts(index), folder, clock)
+    return Learner(policy, engine, regime, cell.rollouts(index), folder, clock)
 
 
-def _evaluate(cell: Cell, verifier: Verifier, attempt: int, member: Member) -> list[Row]:
+def _evaluate(cell: Cell, verifier: Verifier, attempt: int, learner: Learner) -> list[Row]:
     halt()
-    return [*evaluate_member(member, cell, verifier, attempt)]
+    return [*evaluate_member(learner, cell, verifier, attempt)]
 
 
-def _references(cell: Cell, engines: Engines, members: Sequence[Member]) -> dict[str, PolicyEngine]:
+def _references(cell: Cell, engines: Engines, learners: Sequence[Learner]) -> dict[str, PolicyEngine]:
     """Frozen copies of the base weights, where something is measured against them."""
     needed = cell.training.kl or cell.training.measure_every or "strong" in cell.sharing.direction
     if not needed:
         return {}
     with phase("opening the frozen references"):
-        opened = engines.each(lambda member: engines.reference(member.policy, member.base), members)
-    return {member.name: engine for member, engine in zip(members, opened, strict=True)}
+        opened = engines.each(lambda learner: engines.reference(learner.policy, learner.base), learners)
+    return {learner.name: engine for learner, engine in zip(learners, opened, strict=True)}

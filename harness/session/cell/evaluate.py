@@ -17,9 +17,9 @@ from harness.evaluation.run import evaluate, metric_names
 from harness.evaluation.samples import EvaluationSample
 from harness.phases import halt, phase
 from harness.session.cell.clock import Clock
+from harness.session.cell.learners import Learner
 from harness.session.cell.manifests import Base, base_manifest, mark, with_commits
-from harness.session.cell.members import Member
-from harness.session.policy.models import base_folder, has_start, raw_folder, start_options
+from harness.session.policy.model_folders import base_folder, has_start, raw_folder, start_options
 from harness.store.fence import Fence
 from harness.store.journal import Journal
 from harness.store.rows import PUBLISHED, CostRow, SampleRow
@@ -29,11 +29,11 @@ from harness.tasks.registry import get_task
 from harness.verification.verifier import Verifier
 
 
-def evaluate_member(member: Member, cell: Cell, verifier: Verifier, attempt: int) -> list[SampleRow | CostRow]:
+def evaluate_member(learner: Learner, cell: Cell, verifier: Verifier, attempt: int) -> list[SampleRow | CostRow]:
     """Every sample and the cost. Samples of the same seed are paired across regimes."""
-    with member.clock.phase("evaluate"):
-        rows = sample_rows(member.engine, cell.evaluation, member.policy, cell.training.steps, cell.seed, verifier)
-    return [*rows, *cost_rows(attempt, member.name, member.clock, rows)]
+    with learner.clock.phase("evaluate"):
+        rows = sample_rows(learner.engine, cell.evaluation, learner.policy, cell.training.steps, cell.seed, verifier)
+    return [*rows, *cost_rows(attempt, learner.name, learner.clock, rows)]
 
 
 def evaluate_base(

@@ -9,15 +9,15 @@ import msgspec
 import numpy as np
 
 from harness.errors import CellError, StoreError
-from harness.exchange.conditions import Sender, condition_of
+from harness.exchange.admission import Quotas
 from harness.exchange.exchange import Exchange
-from harness.exchange.gate import Quotas
 from harness.exchange.ledger import Entry
+from harness.exchange.misbehaviour import Sender, condition_of
 from harness.exchange.replay import ReplaySource, ReplayWriter
 from harness.exchange.transport import Transport
 from harness.experience.answers import Group
 from harness.experience.records import Record, Rollout
-from harness.session.cell.members import Member
+from harness.session.cell.learners import Learner
 from harness.store.manifest import read_manifest, read_suite, suite_files
 from harness.suite.cells import Cell
 from harness.suite.schema import Replay
@@ -41,7 +41,7 @@ class CellExchange:
         self,
         cell: Cell,
         folder: Path,
-        members: Sequence[Member],
+        learners: Sequence[Learner],
         transport: Callable[[Sequence[str]], Transport],
         strengths: Callable[[], Mapping[str, float]],
         done: int,
@@ -53,14 +53,14 @@ class CellExchange:
         """
         s = cell.sharing
         self._source = _replay_source(cell.variant.replay, cell, folder) if cell.variant.replay else None
-        names = [m.name for m in members]
+        names = [m.name for m in learners]
         self._replayed = [a for a in self._source.authors if a not in names] if self._source else []
-        shares = frozenset(kind for m in members for kind in m.regime.shares)
-        answers = max(m.rollouts for m in members)
+        shares = frozenset(kind for m in learners for kind in m.regime.shares)
+        answers = max(m.rollouts for m in learners)
         self._writer = ReplayWriter(folder / RECORDING, done if done else -1) if s.record and shares else None
         self._senders = {
             m.name: Sender(condition_of(m.policy.condition), derive(cell.seed, "condition", cell.group.name, m.name))
-            for m in members
+            for m in learners
             if m.policy.condition is not None
         }
         joined = [*s.among(names, strengths), *((a, r) for a in self._replayed for r in names)]
@@ -84,18 +84,18 @@ class CellExchange:
         if self._source is not None:
             self._source.serve(self.exchange, step, self._replayed)
 
-    def publish(self, member: Member, groups: Sequence[Group], step: int, measure: bool = False) -> None:
-        """Send what the member's regime shares; a bad peer sends what its condition makes of it.
+    def publish(self, learner: Learner, groups: Sequence[Group], step: int, measure: bool = False) -> None:
+        """Send what the learner's regime shares; a bad peer sends what its condition makes of it.
 
         measure: rollouts also say which share of their tokens their own tokenizer would not have made (THL's `canonical`).
         """
-        if not self.exchange.receivers(member.name):
+        if not self.exchange.receivers(learner.name):
             return
-        sender = self._senders.get(member.name)
-        with member.clock.phase("exchange"):
+        sender = self._senders.get(learner.name)
+        with learner.clock.phase("exchange"):
             claimed = groups if sender is None else sender.claimed(step, groups)
-            records = member.regime.publish(claimed, member.pieces(claimed))
-            self.exchange.publish(member.name, step, _with_canonical(records, member) if measure else records, sender)
+            records = learner.regime.publish(claimed, learner.pieces(claimed))
+            self.exchange.publish(learner.name, step, _with_canonical(records, learner) if measure else records, sender)
 
     def ledger(self) -> list[Entry]:
         """The step's entries, by receiver in suite order whoever was first; the ledger forgets them."""
@@ -123,10 +123,10 @@ _MEMORY = 8
 """What takes the staleness limit's place where it is switched off."""
 
 
-def _with_canonical(records: Sequence[Record], member: Member) -> list[Record]:
+def _with_canonical(records: Sequence[Record], learner: Learner) -> list[Record]:
     rollouts = [r for r in records if isinstance(r, Rollout)]
     answers = [np.array(r.tokens, dtype=np.int32) for r in rollouts]
-    shares = iter(noncanonical_shares(member.codec, answers))
+    shares = iter(noncanonical_shares(learner.codec, answers))
     return [msgspec.structs.replace(r, noncanonical=next(shares)) if isinstance(r, Rollout) else r for r in records]
 
 

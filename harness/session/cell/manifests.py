@@ -25,7 +25,7 @@ from harness.store.manifest import (
     write_manifest,
 )
 from harness.suite.cells import Cell, Identity, digest, keyed, placeless
-from harness.suite.schema import Group, Policy, Suite, Variant
+from harness.suite.schema import ModelGroup, Policy, Suite, Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Base:
     suite's results."""
 
     suite: Suite
-    group: Group
+    group: ModelGroup
     policy: Policy
     seed: int | None
     identity: Identity

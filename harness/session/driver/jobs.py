@@ -29,7 +29,7 @@ from harness.files import TEMPORARY, remove
 from harness.learning import registry
 from harness.phases import Interrupted
 from harness.session.cell.manifests import Base, base_manifest, cell_manifest, mark, state_of
-from harness.session.driver.messages import BaseJob, CellJob, Job
+from harness.session.driver.worker_messages import BaseJob, CellJob, Job
 from harness.store.fence import Fence
 from harness.suite.cells import Cell
 

@@ -10,20 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.allocation.cells_as_demand import kind_of
 from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import Inventory
 from harness.allocation.planner import Plan
 from harness.allocation.scheduler import Action, Refuse, Request, Scheduler, Start, Stop
-from harness.allocation.suites import kind_of
 from harness.engines.catalogue import engines_of
 from harness.errors import Fault, HarnessError
 from harness.files import TEMPORARY, remove
 from harness.session.cell.log import note
 from harness.session.cell.manifests import base_manifest, cell_manifest, cut_off, mark, state_of
 from harness.session.driver.jobs import base_job, cell_job
-from harness.session.driver.messages import Alive, Finished, Job, Leave, Progress, Ready, Said
 from harness.session.driver.process import LAST_WORDS_SECONDS, VISIBLE, Inbox, WorkerProcess
 from harness.session.driver.progress import Reporter
+from harness.session.driver.worker_messages import Alive, Finished, Job, Leave, Progress, Ready, Said
 from harness.session.suite.lock import holding, locked
 from harness.session.suite.planning import place_of_base, place_of_cell
 from harness.session.suite.prepare import Prepared
@@ -47,7 +47,7 @@ PATIENCE_SECONDS = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunSummary:
     """How a run ended. `failed` maps labels to reasons; `disk` is the sentence on a full disk."""
 
     done: int = 0
@@ -68,7 +68,7 @@ def run_matrix(
     silence: float = SILENCE_SECONDS,
     verbose: bool = False,
     address: str | None = None,
-) -> Outcome:
+) -> RunSummary:
     """Run what is not done, as planned. `refresh` is called after each finished job (the store's snapshot).
 
     address: of the Ray cluster to join.
@@ -143,17 +143,17 @@ class _Driver:
         """What has failed as it need not fail again: to be tried once more, then None."""
         self.gpus = visible_gpus(plan.resources.gpus)
 
-    def run(self) -> Outcome:
+    def run(self) -> RunSummary:
         self.reporter.start(len(self.bases), [c.label for c in self.cells.values()], self.prepared.suite.training.steps)
         try:
             self._loop()
         except KeyboardInterrupt:
             self._interrupt()
-            return Outcome(self.done, self.failed, interrupted=True, disk=self.disk)
+            return RunSummary(self.done, self.failed, interrupted=True, disk=self.disk)
         finally:
             self._close()
             self.reporter.stop()
-        return Outcome(self.done, self.failed, disk=self.disk)
+        return RunSummary(self.done, self.failed, disk=self.disk)
 
     def _loop(self) -> None:
         self._submit()

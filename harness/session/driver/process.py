@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from harness.session.cell.log import log_of, tail
-from harness.session.driver.messages import FromWorker, Job, ToWorker, encoder, from_worker
+from harness.session.driver.worker_messages import FromWorker, Job, ToWorker, encoder, from_worker
 from harness.threads import LARGE_BLOCKS, ONE_THREAD
 
 LAST_WORDS_SECONDS = 1.0

@@ -25,7 +25,7 @@ from harness.errors import DiskFullError
 from harness.files import is_full
 from harness.session.cell.log import log_of, logged, trim
 from harness.session.driver.jobs import fault_of, reason_of, run_job
-from harness.session.driver.messages import (
+from harness.session.driver.worker_messages import (
     Alive,
     Finished,
     FromWorker,

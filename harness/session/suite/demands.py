@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from harness.allocation.cells_as_demand import Asked, RegimeLoad, demand, regime_load
 from harness.allocation.demand import CellDemand
-from harness.allocation.suites import Asked, RegimeLoad, demand, regime_load
 from harness.engines.catalogue import engines_of
 from harness.learning import registry
 from harness.suite.cells import Cell

@@ -13,7 +13,7 @@ from harness.learning import registry
 from harness.session.policy.weights import COMMIT, identity_of, is_micro, local_folder, on_hub, unpinned
 from harness.store.manifest import Manifest, read_manifest
 from harness.suite.cells import Cell, Identity
-from harness.suite.schema import Group, Policy, Suite, Variant
+from harness.suite.schema import ModelGroup, Policy, Suite, Variant
 from harness.tasks.registry import get_task, results_versions
 from harness.tasks.training import pool_digest
 from harness.versions import BASE, CELL, versions
@@ -46,7 +46,7 @@ class Identities:
         self._engine = {engine: version}
         self._decided_here = engines_of(suite.engine).decided_here(suite.engine_options)
 
-    def of_cell(self, group: Group, variant: Variant) -> Identity:
+    def of_cell(self, group: ModelGroup, variant: Variant) -> Identity:
         """Of a variant's cells on a group."""
         regime, version = registry.DOOR.results_version(variant.regime)
         return self._identity(group.policies, CELL, self._pool, {**self._trained, regime: version})

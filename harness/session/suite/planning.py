@@ -17,17 +17,17 @@ from msgspec.structs import replace
 
 from harness.allocation import embedded
 from harness.allocation import inventory as machines
-from harness.allocation.arrangement import START_SECONDS, policy_bundles
+from harness.allocation.cells_as_demand import RegimeLoad, kind_of, longest_sequence, plan_suite
 from harness.allocation.demand import CellDemand
 from harness.allocation.estimates import Estimates
+from harness.allocation.gangs import Bundle
 from harness.allocation.inventory import Inventory
 from harness.allocation.layout import USABLE
-from harness.allocation.packing import Bundle
+from harness.allocation.placement import START_SECONDS, policy_bundles
+from harness.allocation.plan_text import describe
 from harness.allocation.planner import KindPlan, Plan, WorkerDemand, plan_workers
 from harness.allocation.precision import cpu_bf16
-from harness.allocation.report import describe
 from harness.allocation.size import CONTEXT_BYTES
-from harness.allocation.suites import RegimeLoad, kind_of, longest_sequence, plan_suite
 from harness.allocation.work import device
 from harness.engines import catalogue
 from harness.engines.catalogue import engines_of
@@ -39,7 +39,7 @@ from harness.session.suite.demands import asked, demand_of, loads
 from harness.session.suite.prepare import Prepared
 from harness.session.suite.room import disk_of
 from harness.suite.cells import Cell
-from harness.suite.schema import Group, Suite
+from harness.suite.schema import ModelGroup, Suite
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,7 +119,7 @@ def _layout(kind: KindPlan, owner: Cell | Suite) -> Mapping[str, Mapping[str, in
     return {p.policy: {**p.engine_options(sequence), **chosen} for p in kind.layout.policies}
 
 
-def _groups(owner: Cell | Suite) -> Sequence[Group]:
+def _groups(owner: Cell | Suite) -> Sequence[ModelGroup]:
     return [owner.group] if isinstance(owner, Cell) else owner.groups
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.allocation.models import load_shape
+from harness.allocation.shapes import load_shape
 from harness.cache import PRETRAINED, model_folder
 from harness.engines.catalogue import engines_of
 from harness.errors import DataError, EngineError, SuiteError, TokenizationError, UsageError
 from harness.experience.records import Rollout, Success, TextRollout
 from harness.learning import registry
 from harness.scoring.catalogue import scorer_of
-from harness.session.policy.models import hub_folder, local_folder
+from harness.session.policy.model_folders import hub_folder, local_folder
 from harness.session.suite.prepare import Prepared
 from harness.suite.cells import Cell
 from harness.suite.schema import FileTask, Policy

@@ -7,11 +7,11 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from harness.allocation.cells_as_demand import RegimeLoad, kind_of
 from harness.allocation.disk import MICRO, PROSE, CellDisk, Text, cell_disk, evaluation_bytes
-from harness.allocation.models import load_shape
 from harness.allocation.planner import Disk
+from harness.allocation.shapes import load_shape
 from harness.allocation.size import checkpoint_bytes
-from harness.allocation.suites import RegimeLoad, kind_of
 from harness.cache import PRETRAINED, cache_folder, model_folder
 from harness.errors import UsageError
 from harness.session.cell.manifests import Base

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.errors import PluginError, SuiteError
-from harness.exchange.conditions import condition_of
+from harness.exchange.misbehaviour import condition_of
 from harness.learning import registry
 from harness.suite.schema import Sharing, Suite
 

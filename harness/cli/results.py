@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import RESULTS, Json, MaybeSuite, Results, Set, is_file, print_json, print_table, suite_name
+from harness.cli.arguments import RESULTS, Json, MaybeSuite, Results, Set, is_file, print_json, print_table, suite_name
 from harness.errors import UsageError
 
 if TYPE_CHECKING:

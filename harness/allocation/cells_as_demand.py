@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from harness.allocation.demand import CellDemand, PolicyDemand, Workload
 from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import Inventory
-from harness.allocation.models import load_shape
 from harness.allocation.planner import Plan, plan_cells
 from harness.allocation.precision import Precision
+from harness.allocation.shapes import load_shape
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy, Suite
 

@@ -166,7 +166,7 @@ class Pieces:
     lengths: Int64[np.ndarray, "N"]
 
 
-class Surfaces:
+class TokenBytes:
     """The vocabulary's byte table. decoder: of the serialised tokenizer.
 
     Raises

@@ -1,4 +1,4 @@
-"""The members of a cell: each policy with its engine, its regime's instance and its tokenizer's codec."""
+"""The learners of a cell: each policy with its engine, its regime's instance and its tokenizer's codec."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRUNCATED = Verdict("wrong", "truncated")
 
 
 @dataclass(slots=True)
-class Member:
+class Learner:
     """One policy of a running cell."""
 
     policy: Policy
@@ -68,21 +68,21 @@ def verdicts(verifier: Verifier, golds: Sequence[str], texts: Sequence[str], fin
     return result
 
 
-def roll_out(member: Member, cell: Cell, step: int, prompts: Sequence[Prompt], verifier: Verifier) -> list[Group]:
-    """The member's groups of this step, verified. Seeds derive from (seed, stream, group, policy, step, prompt, sample)."""
+def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt], verifier: Verifier) -> list[Group]:
+    """The learner's groups of this step, verified. Seeds derive from (seed, stream, group, policy, step, prompt, sample)."""
     import numpy as np
 
     from harness.engines.protocol import Sampling
 
     stream = cell.variant.sampling_stream
     seeds = np.stack([
-        derive_many(member.rollouts, cell.seed, stream, cell.group.name, member.name, step, p.id) for p in prompts
+        derive_many(learner.rollouts, cell.seed, stream, cell.group.name, learner.name, step, p.id) for p in prompts
     ])  # fmt: skip
     sampling = Sampling(cell.training.temperature, cell.training.max_new_tokens)
-    version = member.engine.version
-    with member.clock.phase("generate"):
-        sampled = member.engine.sample(prompts, seeds, sampling)
-    with member.clock.phase("verify"):
+    version = learner.engine.version
+    with learner.clock.phase("generate"):
+        sampled = learner.engine.sample(prompts, seeds, sampling)
+    with learner.clock.phase("verify"):
         flat = [(prompt, s) for prompt, samples in zip(prompts, sampled, strict=True) for s in samples]
         said = iter(
             verdicts(verifier, [p.gold for p, _ in flat], [s.text for _, s in flat], [s.finished for _, s in flat])
@@ -90,7 +90,7 @@ def roll_out(member: Member, cell: Cell, step: int, prompts: Sequence[Prompt], v
     return [
         Group(
             prompt,
-            member.name,
+            learner.name,
             version,
             step,
             tuple(Answer(s.tokens, s.logprobs, s.text, s.finished, next(said)) for s in samples),

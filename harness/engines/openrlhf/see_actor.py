@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from harness.engines.openrlhf import cluster
-from harness.engines.openrlhf.remote import Call, Member, Process, end, gather, processes
+from harness.engines.openrlhf.remote import Call, Process, RemoteActor, end, gather, processes
 from harness.errors import ExchangeError
 from harness.exchange.transport import MAILBOX_BYTES, MAILBOX_MESSAGES, Delivery, InProcess
 from harness.experience.refusal import Refusal
@@ -73,7 +73,7 @@ class RayTransport:
         groups = {"waiting": max(1, len(endpoints)), "pulse": 1}
         actor: Any = ray.remote(num_cpus=0, concurrency_groups=groups)(Mailboxes)
         self._deadline, self._endpoints = deadline, frozenset(endpoints)
-        self._member = Member(NAME, actor.remote(list(endpoints), max_bytes, max_messages))
+        self._member = RemoteActor(NAME, actor.remote(list(endpoints), max_bytes, max_messages))
         (self._processes,) = self._gather(self._member.handle.processes.remote(), "starting", deadline)
 
     def send(self, sender: str, receiver: str, step: int, messages: Sequence[bytes]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from harness.allocation.arrangement import CellLayout
+from harness.allocation.gangs import gigabytes
 from harness.allocation.layout import PolicyLayout
-from harness.allocation.packing import gigabytes
+from harness.allocation.placement import CellLayout
 from harness.allocation.planner import KindPlan, Plan
 from harness.allocation.size import Memory
 

@@ -37,7 +37,7 @@ FROM counted GROUP BY group_name, policy, task, metric, moment, place ORDER BY 1
 """
 
 
-class Moment(msgspec.Struct, frozen=True, kw_only=True):
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """One policy at one moment: as published, after its start, or after RL by a regime, whose name `moment` is then.
 
     strict: share of answers that are finished, boxed and right. lenient: share in which the verifier finds the right answer in any
@@ -55,9 +55,9 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     seeds: int
 
 
-def moments(snapshot: Snapshot, suite: str) -> list[Moment]:
+def stages(snapshot: Snapshot, suite: str) -> list[Stage]:
     """Of every policy that was measured before its start; empty for a suite without starts."""
     there = snapshot.query("SELECT 1 FROM samples WHERE suite = ? AND checkpoint_step = ? LIMIT 1", [suite, PUBLISHED])
     if not there.num_rows:
         return []
-    return msgspec.convert(snapshot.query(_MOMENTS, [suite]).to_pylist(), list[Moment])
+    return msgspec.convert(snapshot.query(_MOMENTS, [suite]).to_pylist(), list[Stage])

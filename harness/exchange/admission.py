@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from harness.errors import ExchangeError
-from harness.exchange.codec import MAX_MESSAGE_BYTES, StepDecoder
+from harness.exchange.wire import MAX_MESSAGE_BYTES, StepDecoder
 from harness.experience.records import Record
 from harness.experience.refusal import Refusal
 from harness.suite.schema import Defences
@@ -45,14 +45,14 @@ class StepMemory(msgspec.Struct):
     versions: dict[str, int] = {}
 
 
-class GateState(msgspec.Struct, frozen=True):
+class AdmissionState(msgspec.Struct, frozen=True):
     """What a gate remembers, to checkpoint. absent: authors that missed their last deadline."""
 
     steps: list[tuple[int, StepMemory]]
     absent: set[str]
 
 
-class Gate:
+class Admission:
     """One receiver's memory: prompts, versions and duplicates of the steps inside the staleness window.
 
     authors: that have an edge to the receiver. kinds: the record types which the regime shares.
@@ -152,12 +152,12 @@ class Gate:
         """Sort key within one author: step, prompt order of that step, index, kind."""
         return record.step, self._position(record) or 0, getattr(record, "index", 0), type(record).__name__
 
-    def state(self) -> GateState:
+    def state(self) -> AdmissionState:
         """What matters to the next step."""
         oldest = self.step + 1 - self.window
-        return GateState([(at, memory) for at, memory in sorted(self._steps.items()) if at >= oldest], self.absent)
+        return AdmissionState([(at, memory) for at, memory in sorted(self._steps.items()) if at >= oldest], self.absent)
 
-    def restore(self, state: GateState) -> None:
+    def restore(self, state: AdmissionState) -> None:
         self._steps, self.absent = dict(state.steps), set(state.absent)
         self.step = max(self._steps, default=-1)
 

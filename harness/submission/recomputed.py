@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from harness.statistics import paired
-from harness.store.families import MEAN, finished
+from harness.store.comparisons import MEAN, finished
 from harness.store.ingest import ingest
 from harness.store.read import Snapshot
 from harness.submission.bundle import Stated, stated

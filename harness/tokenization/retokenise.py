@@ -14,7 +14,7 @@ from jaxtyping import Float32, Int32, Int64
 from harness.errors import ExchangeError, TokenizationError
 from harness.experience.records import Rollout, Success, TextRollout
 from harness.experience.refusal import Refusal
-from harness.tokenization.alignment import Segmentations, chunks, inexact, spread
+from harness.tokenization.alignment import Segmentations, chunks, distribute, inexact
 from harness.tokenization.codec import Encoded, TokenCodec
 from harness.tokenization.residuals import Budget, Residuals, text_residual
 
@@ -23,7 +23,7 @@ Score = Callable[[Sequence[Rollout], Sequence[Int32[np.ndarray, "T"]]], Sequence
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Carried:
+class Retokenised:
     """One record in the receiver's tokens.
 
     tokens: (T,) including the receiver's EOS iff the answer was finished.
@@ -49,11 +49,11 @@ class Refused:
     detail: str = ""
 
 
-def carry_text(
+def retokenise_text(
     records: Sequence[TextRollout | Success], receiver: TokenCodec, *, budget: Budget | None = None
-) -> list[Carried | Refused]:
+) -> list[Retokenised | Refused]:
     """Records that hold only text, in the receiver's tokens, in order. A `Success` is a finished answer."""
-    results: list[Carried | Refused] = []
+    results: list[Retokenised | Refused] = []
     for record, read in zip(records, _read(records, receiver), strict=True):
         if isinstance(read, Refused):
             results.append(read)
@@ -61,18 +61,20 @@ def carry_text(
         finished = not isinstance(record, TextRollout) or record.finished
         tokens = _with_eos(read.encoded.ids, receiver, finished)
         residuals = Residuals(text=read.text)
-        results.append(_over(budget, residuals) or Carried(tokens, finished, residuals, letters=read.encoded.letters))
+        results.append(
+            _over(budget, residuals) or Retokenised(tokens, finished, residuals, letters=read.encoded.letters)
+        )
     return results
 
 
-def carry_over(
+def retokenise(
     records: Sequence[Rollout],
     receiver: TokenCodec,
     *,
     how: Spread = "bytes",
     budget: Budget | None = None,
     score: Score | None = None,
-) -> list[Carried | Refused]:
+) -> list[Retokenised | Refused]:
     """Records with log-probabilities, in the receiver's tokens, in order.
 
     how: where a chunk's log-probability goes, in proportion to `bytes`, or to the `receiver`'s own log-probabilities.
@@ -93,7 +95,7 @@ def carry_over(
 
 def _aligned(
     kept: Sequence[tuple[Rollout, _Read]], receiver: TokenCodec, budget: Budget | None, score: Score | None
-) -> list[Carried | Refused]:
+) -> list[Retokenised | Refused]:
     """Alignment of all records at once, then each record's part of it."""
     records, encoded = [record for record, _ in kept], [read.encoded for _, read in kept]
     source = _Flat.of([record.logprobs for record in records], np.float64)
@@ -106,12 +108,12 @@ def _aligned(
     weights = None
     if score is not None:
         weights = np.concatenate([np.asarray(s, dtype=np.float64) for s in score(records, [e.ids for e in encoded])])
-    aligned = spread(pair, parts, source.values, weights)
+    aligned = distribute(pair, parts, source.values, weights)
     begins = np.cumsum(counts) - counts
     mass = np.add.reduceat(source.values, source.begins)
     aligned_mass = np.add.reduceat(aligned, begins, dtype=np.float64)
     guessed = np.add.reduceat(np.repeat(inexact(parts), parts.receiver_sizes), begins, dtype=np.int64)
-    results: list[Carried | Refused] = []
+    results: list[Retokenised | Refused] = []
     for i, (record, read) in enumerate(kept):
         size, sent = int(counts[i]), int(source.counts[i])
         residuals = Residuals(
@@ -127,7 +129,7 @@ def _aligned(
             values = _ended(values, record.eos_logprob)
         results.append(
             _over(budget, residuals)
-            or Carried(tokens, record.finished, residuals, values, float(mass[i]), sent, read.encoded.letters)
+            or Retokenised(tokens, record.finished, residuals, values, float(mass[i]), sent, read.encoded.letters)
         )
     return results
 

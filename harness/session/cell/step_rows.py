@@ -1,4 +1,4 @@
-"""From one step of one member to the rows that the journal keeps."""
+"""From one step of one learner to the rows that the journal keeps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.exchange.ledger import Entry
 from harness.exchange.receiving import Received
 from harness.experience.answers import Group
 from harness.learning.terms import Term, TermAnswer
-from harness.session.cell.members import Member
+from harness.session.cell.learners import Learner
 from harness.store.rows import ExchangeRow, StepRow, TermRow
 from harness.store.symptoms import is_empty, is_unboxed
 
@@ -19,7 +19,7 @@ NAN = float("nan")
 
 
 def step_row(
-    member: Member,
+    learner: Learner,
     step: int,
     own: Sequence[Group],
     others: Sequence[Sequence[Group]],
@@ -37,9 +37,9 @@ def step_row(
     peer = [t for t in report.terms if t.source == "peer"]
     mean, second = _moments(peer)
     return StepRow(
-        policy=member.name,
+        policy=learner.name,
         step=step,
-        version=member.engine.version,
+        version=learner.engine.version,
         reward_mean=float(rewards.mean()) if rewards.size else NAN,
         right=sum(a.verdict.value == "right" for a in answers),
         wrong=sum(a.verdict.value == "wrong" for a in answers),
@@ -76,11 +76,11 @@ def step_row(
         trained_tokens=report.trained_tokens,
         exchanged_tokens=received.tokens,
         exchanged_bytes=received.bytes,
-        generate_seconds=member.clock.cpu("generate"),
-        verify_seconds=member.clock.cpu("verify"),
-        exchange_seconds=member.clock.cpu("exchange"),
-        score_seconds=member.clock.cpu("score"),
-        train_seconds=member.clock.cpu("train"),
+        generate_seconds=learner.clock.cpu("generate"),
+        verify_seconds=learner.clock.cpu("verify"),
+        exchange_seconds=learner.clock.cpu("exchange"),
+        score_seconds=learner.clock.cpu("score"),
+        train_seconds=learner.clock.cpu("train"),
     )
 
 

@@ -17,7 +17,7 @@ from jaxtyping import Bool
 from msgspec import Meta
 
 from harness.errors import CheckpointError
-from harness.exchange.codec import MAX_MESSAGE_BYTES
+from harness.exchange.wire import MAX_MESSAGE_BYTES
 from harness.experience.answers import Answer, Group
 
 Share = Annotated[float, Meta(gt=0.0, le=1.0)]

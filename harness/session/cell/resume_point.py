@@ -18,7 +18,7 @@ from harness.errors import CheckpointError
 from harness.files import disk_errors, replace_atomic, write_atomic
 from harness.reading import read_bytes
 from harness.session.cell.exchanges import ExchangeState
-from harness.session.cell.members import Member
+from harness.session.cell.learners import Learner
 from harness.store.fence import Guard
 from harness.suite.schema import Keep
 
@@ -51,7 +51,7 @@ def save(
     folder: Path,
     key: str,
     step: int,
-    members: Sequence[Member],
+    learners: Sequence[Learner],
     exchange: ExchangeState,
     best: Mapping[str, Best] = MappingProxyType({}),
     guard: Guard = nullcontext,
@@ -64,9 +64,9 @@ def save(
 
     def fill(temporary: Path) -> None:
         temporary.mkdir(parents=True)
-        for member in members:
-            member.engine.save(temporary / member.name)
-        regimes = {m.name: dict(m.regime.state()) for m in members}
+        for learner in learners:
+            learner.engine.save(temporary / learner.name)
+        regimes = {m.name: dict(m.regime.state()) for m in learners}
         state = SessionState(key, step, regimes, exchange, dict(best))
         write_atomic(temporary / "session.json", msgspec.json.encode(state))
 
@@ -82,25 +82,25 @@ def save(
 
 
 def offer(
-    folder: Path, step: int, member: Member, accuracy: float, best: dict[str, Best], guard: Guard = nullcontext
+    folder: Path, step: int, learner: Learner, accuracy: float, best: dict[str, Best], guard: Guard = nullcontext
 ) -> None:
     """Keep the weights of a point of the learning curve that is better than all before; the best so far are noted in `best`.
 
     What it supersedes stays until the next checkpoint, for a cell that is cut off goes back to the last one.
     """
-    known = best.get(member.name)
+    known = best.get(learner.name)
     if math.isnan(accuracy) or (known is not None and accuracy <= known.accuracy):
         return
 
     def fill(temporary: Path) -> None:
-        member.engine.save(temporary)
+        learner.engine.save(temporary)
         drop_optimiser(temporary)
 
-    place = folder / _BEST / f"{member.name}-{step}"
+    place = folder / _BEST / f"{learner.name}-{step}"
     with guard():
         shutil.rmtree(place, ignore_errors=True)  # of a start that was cut off
     replace_atomic(place, fill, guard)
-    best[member.name] = Best(step, accuracy)
+    best[learner.name] = Best(step, accuracy)
 
 
 def resumed_best(folder: Path, path: Path, guard: Guard = nullcontext) -> dict[str, Best]:
@@ -175,14 +175,14 @@ def read(path: Path) -> SessionState:
         raise CheckpointError(f"{path / 'session.json'}: {error}") from None
 
 
-def restore(path: Path, key: str, members: Sequence[Member]) -> ExchangeState:
+def restore(path: Path, key: str, learners: Sequence[Learner]) -> ExchangeState:
     """Continue from `path`; the exchange's state is for the caller. Raises CheckpointError."""
     state = read(path)
     if state.key != key:
         raise CheckpointError(f"{path}: belongs to cell {state.key}, not to {key}")
-    for member in members:
-        member.engine.restore(path / member.name)
-        member.regime.restore(state.regimes.get(member.name, {}))
+    for learner in learners:
+        learner.engine.restore(path / learner.name)
+        learner.regime.restore(state.regimes.get(learner.name, {}))
     return state.exchange
 
 

@@ -18,8 +18,8 @@ from typing import Literal
 import msgspec
 
 from harness.allocation.demand import CellDemand
+from harness.allocation.gangs import Bundle
 from harness.allocation.layout import Gpu, PolicyLayout, least_gpus, policy_layout, split_layout
-from harness.allocation.packing import Bundle
 from harness.allocation.shares import apportion
 from harness.allocation.size import checkpoint_bytes
 from harness.allocation.work import DISK, HOST_LINK, Phases, measure_seconds, rollout_seconds
