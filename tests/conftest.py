@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
+from collections.abc import Iterator
+
+import pytest
 
 for name, value in (
     ("OMP_NUM_THREADS", "1"),
@@ -13,3 +17,11 @@ for name, value in (
     ("HARNESS_MODELS", tempfile.gettempdir()),
 ):
     os.environ[name] = value
+
+
+@pytest.fixture(autouse=True)
+def _own_main() -> Iterator[None]:
+    """A page that is drawn in a test leaves itself as the main module, which a process spawned later would run."""
+    own = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = own

@@ -77,6 +77,8 @@ def import_(
         report, folder = take_bundle(source, results, origin, _again(re_execute, seed, minutes))
         if folder is not None:
             print(f"imported into {folder}; next: harness show {folder.name}", file=sys.stderr)
+        if report.refused and not json:
+            raise UsageError(visible(report.refused, 2000))
         _end(report, json)
         return
     if re_execute:

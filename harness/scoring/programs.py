@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import os
 import re
@@ -43,7 +44,7 @@ class Python(Scorer):
 
     def fault(self, gold: str) -> str:
         try:
-            compile(gold, "tests", "exec")
+            ast.parse(gold)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             return f"the tests are no Python: {error}"
         return super().fault(gold)

@@ -34,7 +34,7 @@ def step(folders: dict[str, Path]) -> HandMade:
 @pytest.fixture(scope="module", autouse=True)
 def row(step: HandMade) -> StepRow:
     s = step
-    return step_row(s.member, STEP, s.own, s.others, s.received, s.terms, s.report, kl_step=0.25, kl_base=0.5)
+    return step_row(s.learner, STEP, s.own, s.others, s.received, s.terms, s.report, kl_step=0.25, kl_base=0.5)
 
 
 def moved(step: HandMade, told: Told) -> int:
@@ -92,7 +92,7 @@ def test_used_means_a_nonzero_gradient_everywhere(step: HandMade, row: StepRow) 
     assert row.peer_used == 8
     for report, name in zip(step.report.terms, TERMS, strict=True):
         assert report.moved == tuple(moved(step, t) for t in of(name)), name
-    traces = trace_rows(step.member, STEP, step.own, step.received)
+    traces = trace_rows(step.learner, STEP, step.own, step.received)
     assert traces
     assert all(t.used and (t.prompt_id, t.index) in expected for t in traces)
 
@@ -102,7 +102,7 @@ def test_what_the_update_says_of_each_answer_is_what_autograd_says(step: HandMad
     for told in TOLD:
         term = next(t for t in step.terms if t.name == told.term)
         alone = Term(term.name, term.source, term.objective, (step.answer(told),), weight=term.weight)
-        report = step.member.engine.update(list(PROMPTS.values()), [alone], Optimisation(learning_rate=0.0))
+        report = step.learner.engine.update(list(PROMPTS.values()), [alone], Optimisation(learning_rate=0.0))
         assert (report.gradient_norm > 0) == (moved(step, told) > 0), told
 
 
@@ -150,18 +150,18 @@ def test_update(step: HandMade, row: StepRow) -> None:
     for source in ("own", "peer"):
         live = [t for t in TOLD if TERMS[t.term][0] == source and t.becomes != "silent"]
         through += sum(step.answer(t).tokens.size for t in live)
-        through += sum(len(step.member.engine.tokenizer.encode(PROMPTS[p].text)) for p in {t.prompt for t in live})
+        through += sum(len(step.learner.engine.tokenizer.encode(PROMPTS[p].text)) for p in {t.prompt for t in live})
     assert row.trained_tokens == through
     for phase in PHASES:
-        assert getattr(row, f"{phase}_seconds") == pytest.approx(step.member.clock.cpu(phase), nan_ok=True)
+        assert getattr(row, f"{phase}_seconds") == pytest.approx(step.learner.clock.cpu(phase), nan_ok=True)
     assert row.exchange_seconds > 0
     assert np.isnan(row.generate_seconds)
 
 
 def test_gradients_apart(folders: dict[str, Path]) -> None:
     """Norms and cosine of own and peer terms by autograd through the model; a lone term's norm is its source's."""
-    member = member_of(folders["llama"])
-    engine, eos = member.engine, member.engine.tokenizer.eos_token_id
+    learner = member_of(folders["llama"])
+    engine, eos = learner.engine, learner.engine.tokenizer.eos_token_id
     tokens = {"own": [*engine.tokenizer.encode("12"), eos], "peer": [*engine.tokenizer.encode("71"), eos]}
     prompt = PROMPTS["solved"]
     ids = engine.tokenizer.encode(prompt.text)
@@ -206,7 +206,7 @@ def losses(step: HandMade) -> dict[str, float]:
                 value = -(1 / ratios - 1 + np.log(ratios)).sum() / sum(counted[t] for t in of("kl"))
             case "imitation":
                 answer = step.answer(told)
-                (scores,) = step.member.engine.score([PROMPTS[told.prompt]], [answer.tokens])
+                (scores,) = step.learner.engine.score([PROMPTS[told.prompt]], [answer.tokens])
                 value = scores.mean() / len({t.prompt for t in TOLD})
         found[told.term] -= weight * float(value)
     return found
@@ -297,14 +297,14 @@ def test_marks_that_the_receiver_reads_as_letters_are_counted(step: HandMade) ->
     entry = Entry(step=STEP, author="b", receiver="a", kind="success")
     record = Success(author="b", version=3, step=STEP, prompt_id="failed", index=0, text="<think>5</think> \\boxed{5}")
     nobody = Exchange(("a",), ())
-    kept = Receiver(nobody, Sharing(), lambda *_: [], longest=99).carry([(record, entry)], step.member, {})
+    kept = Receiver(nobody, Sharing(), lambda *_: [], longest=99).carry([(record, entry)], step.learner, {})
     assert len(kept) == 1
     assert exchange_rows([entry])[0].marks_spelled == 2
 
 
 def test_without_peers_nothing_is_measured_of_them(step: HandMade) -> None:
-    report = step.member.engine.update(list(PROMPTS.values()), step.terms[:1], Optimisation(learning_rate=0.0))
-    row = step_row(step.member, STEP, step.own, [], Received(), step.terms[:1], report, NAN, NAN)
+    report = step.learner.engine.update(list(PROMPTS.values()), step.terms[:1], Optimisation(learning_rate=0.0))
+    row = step_row(step.learner, STEP, step.own, [], Received(), step.terms[:1], report, NAN, NAN)
     absent = [row.weight_second_moment, row.effective_sample_size, row.clipped_share, row.refused_share]
     assert np.isnan(absent).all()
     assert (row.peer_received, row.peer_used, row.prompts_rescued, row.peer_only_support_share) == (0, 0, 0, 0.0)
@@ -323,8 +323,8 @@ def test_nothing_learnt_clips_nothing_and_supports_nothing(step: HandMade) -> No
             Term(t.name, t.source, t.objective, tuple(step.answer(told) for told in keep[t.name]), t.weight, t.order)
             for t in step.terms if t.name in names
         ]  # fmt: skip
-        report = step.member.engine.update(list(PROMPTS.values()), terms, Optimisation(learning_rate=0.0))
-        return step_row(step.member, STEP, step.own, [], step.received, terms, report, NAN, NAN)
+        report = step.learner.engine.update(list(PROMPTS.values()), terms, Optimisation(learning_rate=0.0))
+        return step_row(step.learner, STEP, step.own, [], step.received, terms, report, NAN, NAN)
 
     silent, outside = measured("own", "graft"), measured("own", "hacpo")
     assert np.isnan(silent.clipped_share)
