@@ -78,6 +78,15 @@ def test_mathematics_is_the_verifier_itself(verifier: Verifier) -> None:
 )
 def test_right_and_wrong(verifier: Verifier, scorer: str, gold: str, text: str, value: str) -> None:
     assert ask(verifier, scorer, gold, text).value == value
+    assert scorer_of(scorer).score(gold, text).right == (value == "right"), "in its own process or in this one"
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name != "math"])
+def test_its_own_examples_without_a_process(name: str) -> None:
+    scorer = scorer_of(name)
+    for gold, text, right in scorer.examples:
+        assert scorer.fault(gold) == ""
+        assert scorer.score(gold, text).right == right, (gold, text)
 
 
 def test_scorers_differ_where_they_should(verifier: Verifier) -> None:

@@ -11,8 +11,10 @@ import pytest
 
 from harness.errors import Fault, TrainingError
 from harness.session.cell.health import Watch, check_loss, check_trained
+from harness.store.diagnosis import diagnose, summary
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import read_manifest
+from harness.store.read import Snapshot
 from harness.store.rows import StepRow
 from harness.store.symptoms import ADVICE, Sums, Trouble, figures, judge
 
@@ -100,6 +102,9 @@ def test_answers_that_are_all_cut_off(suite_file: Path, tmp_path: Path) -> None:
     assert {r["step"] for r in read_journal(folder).tables["steps"].to_pylist()} == {1, 2, 3, 4}
     told = doctor("tiny", tmp_path)
     assert told == doctor(folder, tmp_path / "elsewhere"), "a cell's folder says where its results are"
+    with Snapshot(tmp_path) as snapshot:
+        assert told == {(f.policy, f.trouble): f.words for f in diagnose(snapshot, "tiny")}
+        assert [line for line in summary(snapshot, "tiny") if "cut off" in line]
     assert told["", Trouble.MISSING].startswith("all truncated: a: all 64")
     assert told["a", Trouble.ENDLESS] == "all 64 answers in steps 4 to 4 were cut off, none ended by itself"
     assert told["b", Trouble.ALL_FAIL] == "none of 64 answers in steps 4 to 4 is right"
