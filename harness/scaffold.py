@@ -18,10 +18,28 @@ NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 LONGEST = 40
 
 
+PYPROJECT = """\
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "harness-$kind-$name"
+version = "0.1.0"
+description = "The $noun $name for the experience-sharing harness"
+requires-python = ">=3.11"
+dependencies = ["experience-sharing-harness"]
+
+[project.entry-points."$group"]
+$name = "$module:$title"
+"""
+"""What each package's pyproject.toml begins with."""
+
+
 def write_package(door: Door[Any], files: Mapping[str, str], name: str, into: Path) -> Path:
     """Write the package `into`/NAME and return its folder.
 
-    files: templates of text by template of path, with $name, $module, $title and $group.
+    files: templates of text by template of path, with $name, $module, $title, $group, $kind and $noun.
 
     Raises
     ------
@@ -40,7 +58,8 @@ def write_package(door: Door[Any], files: Mapping[str, str], name: str, into: Pa
         raise UsageError(f"{name!r}: a Python module {module!r} exists already; its name would be ambiguous")
     folder = into / name
     title = "".join(part.capitalize() for part in name.split("-"))
-    words = {"name": name, "module": module, "title": title, "group": door.group}
+    kind = door.group.removeprefix("harness.").removesuffix("s")
+    words = {"name": name, "module": module, "title": title, "group": door.group, "kind": kind, "noun": door.noun}
     try:
         folder.mkdir(parents=True)
         for path, text in files.items():

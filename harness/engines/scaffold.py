@@ -13,24 +13,13 @@ def write_package(name: str, into: Path) -> Path:
     return scaffold.write_package(DOOR, FILES, name, into)
 
 
-PYPROJECT = """\
-[build-system]
-requires = ["setuptools>=77"]
-build-backend = "setuptools.build_meta"
-
-[project]
-name = "harness-engine-$name"
-version = "0.1.0"
-description = "The engine $name for the experience-sharing harness"
-requires-python = ">=3.11"
-dependencies = ["experience-sharing-harness"]
-
-[project.entry-points."$group"]
-$name = "$module:$title"
-
+PYPROJECT = (
+    scaffold.PYPROJECT
+    + """
 [tool.setuptools]
 packages = ["$module"]
 """
+)
 
 DOOR_MODULE = '''\
 """$title: an engine. This module says what it needs and offers; it imports nothing heavy."""

@@ -13,24 +13,13 @@ def write_package(name: str, into: Path) -> Path:
     return scaffold.write_package(DOOR, FILES, name, into)
 
 
-PYPROJECT = """\
-[build-system]
-requires = ["setuptools>=77"]
-build-backend = "setuptools.build_meta"
-
-[project]
-name = "harness-regime-$name"
-version = "0.1.0"
-description = "The sharing regime $name for the experience-sharing harness"
-requires-python = ">=3.11"
-dependencies = ["experience-sharing-harness"]
-
-[project.entry-points."$group"]
-$name = "$module:$title"
-
+PYPROJECT = (
+    scaffold.PYPROJECT
+    + """
 [tool.setuptools]
 py-modules = ["$module"]
 """
+)
 
 MODULE = '''\
 """$title: a sharing regime. Say here where it comes from: a paper and its equation, or "our reading"."""

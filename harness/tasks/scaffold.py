@@ -13,27 +13,16 @@ def write_package(name: str, into: Path) -> Path:
     return scaffold.write_package(DOOR, FILES, name, into)
 
 
-PYPROJECT = """\
-[build-system]
-requires = ["setuptools>=77"]
-build-backend = "setuptools.build_meta"
-
-[project]
-name = "harness-task-$name"
-version = "0.1.0"
-description = "The task $name for the experience-sharing harness"
-requires-python = ">=3.11"
-dependencies = ["experience-sharing-harness"]
-
-[project.entry-points."$group"]
-$name = "$module:$title"
-
+PYPROJECT = (
+    scaffold.PYPROJECT
+    + """
 [project.entry-points."harness.scorers"]
 $name = "$module:${title}Scorer"
 
 [tool.setuptools]
 py-modules = ["$module"]
 """
+)
 
 MODULE = '''\
 """$title: sums of three numbers, and a scorer that lets an answer be one off."""

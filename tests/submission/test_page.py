@@ -61,7 +61,7 @@ def walked(stranger: dict[str, str]) -> list[tuple[str, str]]:
     for command in commands():
         done = subprocess.run(
             command,
-            shell=True,
+            shell=True,  # as printed: the page is ours, and its reader has a shell
             executable="/bin/bash",
             cwd=stranger["PWD"],
             env=stranger,
