@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -30,11 +31,14 @@ def grouped(
     **others: Any,
 ) -> tuple[Tensor, None]:
     """(B, H, Q, D) queries over (B, H / n, K, D) keys and values; the mask is added to the scores. softcap: bounds these first."""
-    if softcap is None and (attention_mask is None or key.shape[2] > LONGEST):
-        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
     batch, heads, queries, width = query.shape
     shared, keys = key.shape[1:3]
     together = query.reshape(batch, shared, heads // shared * queries, width)
+    if queries == 1 and softcap is None and query.dtype != torch.float32:
+        mixed = scaled_dot_product_attention(together, key, value, attention_mask, scale=scaling)
+        return mixed.view(batch, 1, heads, width), None
+    if softcap is None and (attention_mask is None or keys > LONGEST):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
     scores = (together @ key.transpose(2, 3)).mul(width**-0.5 if scaling is None else scaling)
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap

@@ -19,7 +19,8 @@ from harness.allocation.precision import Precision
 from harness.engines import checkpoint
 from harness.engines.embedded.loading import open_policy
 from harness.engines.embedded.logprobs import Request, answer_logprobs, microbatches
-from harness.engines.embedded.sampling import draw
+from harness.engines.embedded.packed import packed
+from harness.engines.embedded.sampling import Drawn, draw
 from harness.engines.learner import learn
 from harness.engines.masters import Masters
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
@@ -118,27 +119,35 @@ class EmbeddedEngine:
     ) -> list[list[Sample]]:
         """G answers per prompt, see `PolicyEngine.sample`. Prompts of similar length are batched together."""
         ids = [self._policy.vocabulary.encode(prompt) for prompt in prompts]
+        group = seeds.shape[1]
         samples: list[list[Sample]] = [[] for _ in prompts]
-        for chunk in self._chunks(ids, seeds.shape[1], sampling.max_new_tokens):
-            drawn = draw(
-                self.model,
-                [ids[index] for index in chunk],
-                seeds[chunk],
-                temperature=sampling.temperature,
-                max_new_tokens=sampling.max_new_tokens,
-                stop=self._policy.stop,
-                forbidden=self._policy.forbidden,
-            )
-            rows = [row[:length].astype(np.int32) for row, length in zip(drawn.tokens, drawn.lengths, strict=True)]
-            texts = self.tokenizer.batch_decode(
-                [row[:-1] if end else row for row, end in zip(rows, drawn.finished, strict=True)],
-                skip_special_tokens=True,
-                clean_up_tokenization_spaces=False,
-            )
-            for row, (tokens, text) in enumerate(zip(rows, texts, strict=True)):
-                logprobs, finished = drawn.logprobs[row, : len(tokens)], bool(drawn.finished[row])
-                samples[chunk[row // seeds.shape[1]]].append(Sample(tokens, logprobs, text, finished))
+        with packed(self.model, seeds.size):
+            for chunk in self._chunks(ids, group, sampling.max_new_tokens):
+                drawn = draw(
+                    self.model,
+                    [ids[index] for index in chunk],
+                    seeds[chunk],
+                    temperature=sampling.temperature,
+                    max_new_tokens=sampling.max_new_tokens,
+                    stop=self._policy.stop,
+                    forbidden=self._policy.forbidden,
+                )
+                found = self._samples(drawn)
+                for place, prompt in enumerate(chunk):
+                    samples[prompt] = found[place * group : (place + 1) * group]
         return samples
+
+    def _samples(self, drawn: Drawn) -> list[Sample]:
+        rows = [row[:length].astype(np.int32) for row, length in zip(drawn.tokens, drawn.lengths, strict=True)]
+        texts = self.tokenizer.batch_decode(
+            [row[:-1] if end else row for row, end in zip(rows, drawn.finished, strict=True)],
+            skip_special_tokens=True,
+            clean_up_tokenization_spaces=False,
+        )
+        return [
+            Sample(tokens, logprobs[: len(tokens)], text, bool(end))
+            for tokens, logprobs, text, end in zip(rows, drawn.logprobs, texts, drawn.finished, strict=True)
+        ]
 
     @torch.inference_mode()
     def score(

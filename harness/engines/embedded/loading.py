@@ -74,13 +74,14 @@ def open_policy(
     check_layers(folder, config)
     precision = precision or chosen(config.to_dict(), multiplies_bf16(device))
     capped = getattr(config, "attn_logit_softcapping", None)  # which torch's kernels leave out
-    kernel = GROUPED if capped or (precision == "bf16" and device.type == "cpu") else "sdpa"
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    ours = (capped or device.type == "cpu") and getattr(kind, "_supports_attention_backend", False)
     try:
         opened: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             local_files_only=True,
             dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
-            attn_implementation=kernel,
+            attn_implementation=GROUPED if ours else "sdpa",
             use_safetensors=True,
             output_loading_info=True,
         )

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 from harness.engines.embedded.masks import by_layer, causal, kinds_of_layers, left_pad, positions
 from harness.phases import inside
 
-COMPACTION = 0.25
-"""Share of finished rows at which they are dropped: a compaction copies the cache, a finished row costs a full one."""
+COMPACTION = 0.125
+"""Share of finished rows at which they are dropped: others move to their places, and a finished row costs as much as another."""
 
 BLOCK = 2048
 """Ids whose probabilities are summed before one among them is sought."""
@@ -62,18 +62,28 @@ class KeyValues:
     def get_mask_sizes(self, query_length: int, layer: int = 0) -> tuple[int, int]:
         return self.length + query_length, 0
 
-    def rows(self, index: Int64[Tensor, "B"], capacity: int) -> KeyValues:
-        """A copy that holds rows `index` and has room for `capacity` tokens."""
-        chosen = KeyValues(capacity)
-        chosen.length = self.length
+    def answers(self, group: int, capacity: int) -> KeyValues:
+        """A copy that holds each row `group` times and has room for `capacity` tokens."""
+        copy = KeyValues(capacity)
+        copy.length = self.length
         for pair in self.layers:
-            copies = []
+            made = []
             for old in pair:
-                new = old.new_empty(len(index), old.shape[1], capacity, old.shape[3])
-                torch.index_select(old[:, :, : self.length], 0, index, out=new[:, :, : self.length])
-                copies.append(new)
-            chosen.layers.append((copies[0], copies[1]))
-        return chosen
+                prompts, heads, _, width = old.shape
+                new = old.new_empty(prompts * group, heads, capacity, width)
+                new.view(prompts, group, heads, capacity, width)[:, :, :, : self.length] = old[:, None, :, : self.length]
+                made.append(new)
+            copy.layers.append((made[0], made[1]))
+        return copy
+
+    def keep(self, order: Int64[Tensor, "K"]) -> None:
+        """Row i becomes what row order[i] was, and the rows behind go. Only rows that change place are copied."""
+        places = (order != torch.arange(len(order), device=order.device)).nonzero().squeeze(1)
+        moved = order[places]
+        for number, pair in enumerate(self.layers):
+            for stored in pair:
+                stored[places, :, : self.length] = stored[moved, :, : self.length]
+            self.layers[number] = (pair[0][: len(order)], pair[1][: len(order)])
 
 
 def uniforms(seeds: UInt64[np.ndarray, "N"], count: int) -> Float64[np.ndarray, "N T"]:
@@ -131,7 +141,7 @@ def draw(
     rows = torch.arange(answers, device=device)
     prompt_of = rows // seeds.shape[1]
     capacity = cache.length + max_new_tokens
-    cache = cache.rows(prompt_of, capacity)
+    cache = cache.answers(seeds.shape[1], capacity)
     mask = torch.cat([padding, padding.new_zeros(len(prompts), max_new_tokens)], dim=1)[prompt_of, None, None]
     position, logits = where[prompt_of, -1:], logits[prompt_of]
     chance = torch.from_numpy(uniforms(seeds.reshape(-1), max_new_tokens)).to(device)
@@ -148,9 +158,9 @@ def draw(
         if finished == len(rows) or step == max_new_tokens - 1:
             break
         if finished >= COMPACTION * len(rows):
-            kept = (~done).nonzero().squeeze(1)
-            rows, token, position, mask, done = rows[kept], token[kept], position[kept], mask[kept], done[kept]
-            cache = cache.rows(kept, capacity)
+            order = _closed_up(done)
+            rows, token, position, mask, done = rows[order], token[order], position[order], mask[order], done[order]
+            cache.keep(order)
         position = position + 1
         logits = model(
             input_ids=token[:, None],
@@ -163,14 +173,24 @@ def draw(
     return _gather(tokens, logprobs, stop)
 
 
+def _closed_up(done: Bool[Tensor, "B"]) -> Int64[Tensor, "K"]:
+    """The rows that go on, the last of them in the places of those before that are done."""
+    going = (~done).nonzero().squeeze(1)
+    order = torch.arange(len(going), device=done.device)
+    order[done[: len(going)]] = going[going >= len(going)]
+    return order
+
+
 def _choose(
     logits: Float[Tensor, "B V"], chance: Float64[Tensor, "B"], temperature: float, forbidden: Float32[Tensor, "V"]
 ) -> tuple[Int64[Tensor, "B"], Float32[Tensor, "B"]]:
-    """A token per row with its log-probability."""
-    scaled = logits.float() if temperature in (0.0, 1.0) else logits.float() / temperature
-    logp = torch.log_softmax(scaled + forbidden, dim=-1)
-    token = logp.argmax(dim=-1) if temperature == 0 else _inverse(logp.exp(), chance)
-    return token, logp.gather(1, token[:, None]).squeeze(1)
+    """A token per row with its log-probability. Changes the logits."""
+    scaled = logits.float()
+    if temperature not in (0.0, 1.0):
+        scaled /= temperature
+    chances = torch.softmax(scaled.add_(forbidden), dim=-1)
+    token = chances.argmax(dim=-1) if temperature == 0 else _inverse(chances, chance)
+    return token, chances.gather(1, token[:, None]).squeeze(1).log()
 
 
 def _inverse(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> Int64[Tensor, "B"]:

@@ -1,0 +1,115 @@
+"""The sampling loop's own parts: rows that close up, weights laid out for sampling, attention of one query."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from harness.engines.embedded import packed as packing
+from harness.engines.embedded.attention import grouped
+from harness.engines.embedded.engine import EmbeddedEngine
+from harness.engines.embedded.packed import packed
+from harness.engines.embedded.sampling import KeyValues, _closed_up
+from harness.engines.protocol import Sampling
+
+one_family = pytest.mark.parametrize("folder", ["qwen"], indirect=True)
+
+
+def cache(prompts: int) -> KeyValues:
+    """Two layers whose numbers all differ, 3 tokens long."""
+    made = KeyValues(3)
+    numbers = torch.arange(2 * prompts * 2 * 3 * 4.0).view(2, prompts, 2, 3, 4)
+    made.layers = [(numbers[0], -numbers[0]), (numbers[1], -numbers[1])]
+    made.length = 3
+    return made
+
+
+def test_every_answer_has_its_prompts_keys_and_room():
+    before = cache(2)
+    after = before.answers(group=3, capacity=5)
+    assert after.length == 3
+    for old, new in zip(before.layers, after.layers, strict=True):
+        for a, b in zip(old, new, strict=True):
+            assert b.shape == (6, 2, 5, 4)
+            assert torch.equal(b[:, :, :3], a.repeat_interleave(3, 0))
+
+
+@pytest.mark.parametrize(
+    "done", [[0, 1, 0, 0, 1, 0], [1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1], [1, 0, 1, 0, 1, 0], [0] * 6]
+)
+def test_rows_that_go_on_close_up(done):
+    finished = torch.tensor(done, dtype=torch.bool)
+    order = _closed_up(finished)
+    assert sorted(order.tolist()) == [row for row, end in enumerate(done) if not end]
+    stays = sum(int(row == place) for place, row in enumerate(order.tolist()))
+    assert stays == sum(1 for end in done[: len(order)] if not end), "a row moved that need not"
+    before, kept = cache(6), cache(6)
+    kept.layers = [(k.clone(), v.clone()) for k, v in kept.layers]
+    kept.keep(order)
+    for old, new in zip(before.layers, kept.layers, strict=True):
+        for a, b in zip(old, new, strict=True):
+            assert torch.equal(b, a[order])
+
+
+def test_packed_products_are_the_same_to_the_bit():
+    layers = nn.Sequential(nn.Linear(48, 96), nn.Linear(96, 33, bias=False), nn.Linear(33, 7)).bfloat16()
+    with torch.inference_mode():
+        for rows in (1, 5, 64):
+            inputs = torch.randn(rows, 2, 48, generator=torch.Generator().manual_seed(rows)).bfloat16()
+            plain = layers(inputs)
+            with packed(layers, 64):
+                changed = [layer for layer in layers if "forward" in vars(layer)]
+                assert torch.equal(layers(inputs), plain)
+    assert len(changed) == (3 if packing.cpu_bf16() else 0)
+
+
+def test_packing_ends_with_its_block_and_leaves_fp32_alone():
+    half, single = nn.Linear(8, 8).bfloat16(), nn.Linear(8, 8)
+    with pytest.raises(KeyError), packed(nn.ModuleList([half, single]), 4):
+        assert "forward" not in vars(single)
+        raise KeyError
+    assert "forward" not in vars(half)
+    half.weight.data.zero_()
+    assert not half(torch.ones(1, 8).bfloat16()).sub(half.bias).any(), "an old copy of the weights is used"
+
+
+@one_family
+def test_packed_weights_follow_an_update(folder, prompts):
+    """Answers of a bf16 policy are those of the weights that it has now."""
+    seeds = np.arange(4, dtype=np.uint64).reshape(2, 2)
+    engine = EmbeddedEngine("a", folder, device="cpu", dtype="bf16")
+    engine.sample(prompts[:2], seeds, Sampling(1.0, 8))
+    with torch.no_grad():
+        for parameter in engine.model.parameters():
+            parameter.mul_(0.5)
+    samples = engine.sample(prompts[:2], seeds, Sampling(1.0, 8))
+    scores = engine.score([p for p in prompts[:2] for _ in range(2)], [s.tokens for group in samples for s in group])
+    for sample, score in zip([s for group in samples for s in group], scores, strict=True):
+        np.testing.assert_allclose(sample.logprobs, score, atol=0.08)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("queries", [1, 5])
+def test_grouped_attention_is_attention(dtype, queries):
+    """Over a part of longer memory, as a cache gives it; shared keys."""
+    rng = torch.Generator().manual_seed(0)
+    query = torch.randn(3, 6, queries, 16, generator=rng).to(dtype)
+    key, value = (torch.randn(3, 2, 20, 16, generator=rng).to(dtype)[:, :, :11] for _ in range(2))
+    mask = torch.zeros(3, 1, queries, 11, dtype=dtype)
+    mask[1, ..., :4] = torch.finfo(dtype).min
+    module = nn.Module()
+    found, _ = grouped(module, query, key, value, mask, scaling=0.3)
+    wanted = scaled_dot_product_attention(
+        query.double(),
+        key.repeat_interleave(3, 1).double(),
+        value.repeat_interleave(3, 1).double(),
+        mask.double(),
+        scale=0.3,
+    )
+    assert found.shape == (3, queries, 6, 16)
+    torch.testing.assert_close(
+        found.double(), wanted.transpose(1, 2), atol=2e-2 if dtype == torch.bfloat16 else 1e-6, rtol=0
+    )
