@@ -1,10 +1,11 @@
 """Sampling and whole GRPO steps of a pretrained policy against `transformers.generate` and, where installed, TRL's GRPOTrainer.
 
-    python benchmarks/pretrained.py FOLDER [--threads 2] [--rounds 5] [--new-tokens 40] [--trl]
+    python benchmarks/pretrained.py FOLDER [--threads 2] [--rounds 5] [--new-tokens 40] [--trl] [--vllm]
 
 FOLDER: a converted model (`make pretrained`). 8 prompts x 8 answers at temperature 1. Everything runs in its best precision
 (`--precisions`), found by a first pass of each, and takes turns within a round; ratios are medians over the rounds, of CPU-seconds
-and of seconds by the clock. Answers end where the model ends them, so rates are per token. A step samples, and learns every answer
+and of seconds by the clock. `--vllm`, in the environment of the OpenRLHF engine (docs/openrlhf.md), takes vLLM's CPU build into the
+sampling's rounds, in bf16. Answers end where the model ends them, so rates are per token. A step samples, and learns every answer
 once. TRL trains in fp32, in fp32 under bf16 autocast, and on bf16 weights. `--peak NAME` runs two steps of one side and prints its
 process's peak memory. The last line of the output is one JSON object.
 """
@@ -161,9 +162,31 @@ def peak(name: str, folder: Path, length: int) -> None:
     print(json.dumps({"peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 2)}))
 
 
-def compare_sampling(folder: Path, length: int, rounds: int, precisions: list[str]) -> dict[str, Any]:
+def vllm(folder: Path, length: int, threads: str) -> Work:
+    """In this process, so that its CPU-seconds are counted."""
+    os.environ |= {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+    }  # fmt: skip
+    from vllm import LLM, SamplingParams
+
+    model = LLM(str(folder), dtype="bfloat16", max_model_len=512, max_num_seqs=PROMPTS * GROUP, disable_log_stats=True)
+    torch.set_num_threads(int(threads))
+    texts = [prompt.text for prompt in prompts()]
+
+    def work(seed: int) -> int:
+        asked = SamplingParams(n=GROUP, temperature=1.0, max_tokens=length, seed=seed, logprobs=0)
+        found = model.generate(texts, asked, use_tqdm=False)
+        return sum(len(answer.token_ids) for request in found for answer in request.outputs)
+
+    return work
+
+
+def compare_sampling(
+    folder: Path, length: int, rounds: int, precisions: list[str], beside: dict[str, Work]
+) -> dict[str, Any]:
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    works: dict[str, Work] = {}
+    works = dict(beside)
     for dtype in precisions:
         works[f"own {dtype}"] = partial(own_sampling, EmbeddedEngine("own", folder, device="cpu", dtype=dtype), length)  # type: ignore[arg-type]
         model = AutoModelForCausalLM.from_pretrained(
@@ -173,7 +196,7 @@ def compare_sampling(folder: Path, length: int, rounds: int, precisions: list[st
     first = {name: timed(work, 0, name) for name, work in works.items()}
     best = {
         side: min((n for n in works if n.startswith(side)), key=lambda n: first[n][0] / first[n][2])
-        for side in ("own", "generate")
+        for side in ("own", "generate", *beside)
     }
     spent: dict[str, list[tuple[float, float, int]]] = {side: [] for side in best}
     for seed in range(1, rounds + 1):
@@ -183,7 +206,7 @@ def compare_sampling(folder: Path, length: int, rounds: int, precisions: list[st
         "best": best,
         "first_cpu_ms_per_token": {name: round(1e3 * s[0] / s[2], 2) for name, s in first.items()},
         "cpu_ms_per_token": {side: round(1e3 * per_token(s, 0), 2) for side, s in spent.items()},
-        "own / generate": ratio(spent["generate"], spent["own"]),
+        **{f"own / {side}": ratio(spent[side], spent["own"]) for side in best if side != "own"},
     }
 
 
@@ -215,6 +238,7 @@ def main() -> None:
     parser.add_argument(
         "--trl", nargs="*", choices=list(TRL), help="compare whole steps with TRL's; by default all three"
     )
+    parser.add_argument("--vllm", action="store_true", help="compare sampling with vLLM's too")
     parser.add_argument("--peak", metavar="NAME", help=f"peak memory of one of: own fp32, own bf16, {', '.join(TRL)}")
     arguments = parser.parse_args()
     torch.set_num_threads(int(arguments.threads))
@@ -223,7 +247,8 @@ def main() -> None:
         peak(arguments.peak, folder, length)
         return
     found: dict[str, Any] = {"policy": folder.name, "threads": int(arguments.threads), "rounds": arguments.rounds}
-    found["sampling"] = compare_sampling(folder, length, arguments.rounds, arguments.precisions)
+    beside = {"vllm": vllm(folder, length, arguments.threads)} if arguments.vllm else {}
+    found["sampling"] = compare_sampling(folder, length, arguments.rounds, arguments.precisions, beside)
     print(found["sampling"], flush=True)
     if arguments.trl is not None:
         found["steps"] = compare_steps(folder, length, arguments.rounds, arguments.trl or list(TRL))

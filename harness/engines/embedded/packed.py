@@ -35,7 +35,7 @@ def packed(model: nn.Module, rows: int) -> Iterator[None]:
 
 def _gains(weight: Tensor) -> bool:
     on_cpu = weight.device.type == "cpu" and weight.dtype == torch.bfloat16
-    return on_cpu and torch.backends.mkldnn.is_available() and bool(cpu_bf16())
+    return on_cpu and bool(cpu_bf16())
 
 
 def _product(weight: Tensor, bias: Tensor | None, inputs: Tensor) -> Tensor:

@@ -71,7 +71,9 @@ class KeyValues:
             for old in pair:
                 prompts, heads, _, width = old.shape
                 new = old.new_empty(prompts * group, heads, capacity, width)
-                new.view(prompts, group, heads, capacity, width)[:, :, :, : self.length] = old[:, None, :, : self.length]
+                new.view(prompts, group, heads, capacity, width)[:, :, :, : self.length] = old[
+                    :, None, :, : self.length
+                ]
                 made.append(new)
             copy.layers.append((made[0], made[1]))
         return copy
