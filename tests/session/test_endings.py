@@ -54,14 +54,17 @@ def test_the_next_example_ends_an_answer(engine, finished):
 def test_a_token_over_the_boundary_stays_and_nothing_at_all_is_an_eos(engine):
     codec = TokenCodec(engine.tokenizer, engine.stop)
     inside, _ = cut_at(codec, sample(engine, "12 = 3"), ("2",))
-    assert inside.text in ("1", "12") and inside.tokens[-1] == engine.stop[0]
+    assert inside.text in ("1", "12")
+    assert inside.tokens[-1] == engine.stop[0]
     empty, closed = cut_at(codec, sample(engine, "1+2"), (sample(engine, "1+2").text,))
     assert (empty.text, empty.tokens.tolist(), closed) == ("", [engine.stop[0]], True)
 
 
 def test_an_eos_that_the_policy_did_not_choose_is_not_learnt(engine):
     (prompt,), one = tiny_prompts(1), sample(engine, "1+2=3", True)
-    answers = tuple(Answer(one.tokens, one.logprobs, one.text, True, Verdict("right"), closed) for closed in (False, True))
+    answers = tuple(
+        Answer(one.tokens, one.logprobs, one.text, True, Verdict("right"), closed) for closed in (False, True)
+    )
     plain, closed = own_answers(Group(prompt, "a", 0, 1, answers), [1.0, -1.0])
     assert plain.mask is None
     assert closed.mask is not None

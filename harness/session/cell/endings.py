@@ -1,4 +1,4 @@
-"""Where a few-shot policy's answers end in training, by `training.answer_ends`: a base model seldom writes its EOS, and goes on with
+"""Where a few-shot policy's answers end in training (`training.answer_ends`): a base model seldom writes its EOS, and goes on with
 the next example instead."""
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def ended(
     cut = [[cut_at(codec, sample, strings) for sample in row] for row in sampled]
     asked = [(p, sample) for p, row in zip(prompts, cut, strict=True) for sample, closed in row if closed]
     scores = iter(engine.score([p for p, _ in asked], [sample.tokens for _, sample in asked]) if asked else [])
-    return [[(_scored(sample, next(scores)[-1]) if closed else sample, closed) for sample, closed in row] for row in cut]
+    return [
+        [(_scored(sample, next(scores)[-1]) if closed else sample, closed) for sample, closed in row] for row in cut
+    ]
 
 
 def cut_at(codec: TokenCodec, sample: Sample, strings: Sequence[str]) -> tuple[Sample, bool]:
