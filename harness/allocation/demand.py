@@ -12,8 +12,8 @@ from harness.allocation.shapes import ModelShape
 class PolicyDemand:
     """One policy as the planner sees it. rollouts: answers per prompt. reference: answers are scored under its base too; penalised:
     at every step (KL). measured: gradients of own and of peer answers are kept apart.
-    devices: on how many it runs, where that is not for the planner to choose. lora: rank of its adapters, if these alone are trained.
-    checkpointing: activations are made again in the backward pass."""
+    devices: on how many it runs, where that is not for the planner to choose. lora: rank of its adapters, if these alone are
+    trained. checkpointing: activations are made again in the backward pass."""
 
     name: str
     model: ModelShape

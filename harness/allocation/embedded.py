@@ -69,7 +69,8 @@ def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS) -> Memory
         reference=sum(weight_bytes(p.model, p.precision) for p in cell.policies if p.reference),
         measuring=max(measuring_bytes(p) for p in cell.policies),
         activations=max(
-            max(_training(p, cell.workload, micro_tokens), _sampling(p, cell.workload), _saving(p)) for p in cell.policies
+            max(_training(p, cell.workload, micro_tokens), _sampling(p, cell.workload), _saving(p))
+            for p in cell.policies
         ),
     )
 
@@ -114,7 +115,11 @@ def _training(policy: PolicyDemand, work: Workload, micro_tokens: int) -> int:
     kept = inside + taken * each * through.head
     logits = taken * work.answer_tokens * model.vocab
     # A vocabulary in parts gives its gradient at the end, beside that of the embedding where they are one matrix.
-    head = LOGITS_BYTES * logits if logits <= LOGITS else LOGITS_BYTES * LOGITS + 2 * size * model.largest * (not policy.lora)
+    head = (
+        LOGITS_BYTES * logits
+        if logits <= LOGITS
+        else LOGITS_BYTES * LOGITS + 2 * size * model.largest * (not policy.lora)
+    )
     return max(int(kept + head), COMPARED_BYTES * model.largest if policy.measured and not policy.lora else 0)
 
 

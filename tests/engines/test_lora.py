@@ -53,7 +53,8 @@ def gradients(engine, prompts, terms):
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_gradients_are_the_same_when_activations_are_made_again(dtype, folder, prompts):
     plain, again = (
-        EmbeddedEngine("a", folder, device="cpu", micro_tokens=200, dtype=dtype, checkpointing=on) for on in (False, True)
+        EmbeddedEngine("a", folder, device="cpu", micro_tokens=200, dtype=dtype, checkpointing=on)
+        for on in (False, True)
     )
     terms = terms_of(plain, prompts[:5])
     kept, made = gradients(plain, prompts[:5], terms), gradients(again, prompts[:5], terms)

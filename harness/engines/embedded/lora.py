@@ -1,4 +1,4 @@
-"""LoRA: low-rank adapters beside all linear layers of the blocks, which are frozen themselves (Hu et al., arXiv 2106.09685), by peft.
+"""LoRA: low-rank adapters beside the linear layers of all blocks, frozen themselves (Hu et al., arXiv 2106.09685), by peft.
 
 A checkpoint has both: the merged weights, so that it is an ordinary folder, in fp32, as bf16 would round small adapters away; and
 the adapters, to go on with over the weights that they were trained beside.

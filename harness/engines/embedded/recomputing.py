@@ -24,7 +24,7 @@ def recompute(model: PreTrainedModel) -> None:
     if not layers:
         raise EngineError(f"no layers that allow checkpointing ({model.config.model_type})")
     for layer in layers:
-        layer.forward = partial(_again, layer.forward)  # type: ignore[method-assign]
+        layer.forward = partial(_again, layer.forward)
 
 
 def _again(forward: Callable[..., Any], hidden: Tensor, *rest: Any, **given: Any) -> Any:
