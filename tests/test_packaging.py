@@ -44,7 +44,7 @@ CORE, EXTRAS = PROJECT["dependencies"], PROJECT["optional-dependencies"]
 @pytest.mark.parametrize(
     ("package", "requirements"),
     [
-        ("harness", [CORE, EXTRAS["gguf"], EXTRAS["tune"], EXTRAS["track"]]),
+        ("harness", [CORE, EXTRAS["gguf"], EXTRAS["lora"], EXTRAS["tune"], EXTRAS["track"]]),
         ("regimes", [CORE]),
         ("suites", [CORE]),
         ("leaderboard", [CORE, EXTRAS["leaderboard"]]),

@@ -96,6 +96,8 @@ def demand(
             penalised=training.kl > 0,
             measured=training.measure_every > 0,
             devices=devices,
+            lora=int((options.get("lora") or {}).get("rank", 0)),
+            checkpointing=bool(options.get("checkpointing")),
         )
         for index, policy in enumerate(cell.group.policies)
     )

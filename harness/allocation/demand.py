@@ -12,7 +12,8 @@ from harness.allocation.shapes import ModelShape
 class PolicyDemand:
     """One policy as the planner sees it. rollouts: answers per prompt. reference: answers are scored under its base too; penalised:
     at every step (KL). measured: gradients of own and of peer answers are kept apart.
-    devices: on how many it runs, where that is not for the planner to choose."""
+    devices: on how many it runs, where that is not for the planner to choose. lora: rank of its adapters, if these alone are
+    trained. checkpointing: activations are made again in the backward pass."""
 
     name: str
     model: ModelShape
@@ -22,6 +23,20 @@ class PolicyDemand:
     penalised: bool = False
     measured: bool = False
     devices: int | None = None
+    lora: int = 0
+    checkpointing: bool = False
+
+    @property
+    def trained(self) -> int:
+        """Parameters that an optimiser moves. Adapters are counted as if all linear layers were as narrow as the hidden state."""
+        model = self.model
+        inside = model.matmul - model.vocab * model.hidden
+        return 2 * self.lora * inside // model.hidden if self.lora else model.parameters
+
+    @property
+    def adapters(self) -> int:
+        """Parameters beside the model's own."""
+        return self.trained if self.lora else 0
 
 
 @dataclass(frozen=True, slots=True)

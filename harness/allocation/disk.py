@@ -53,7 +53,7 @@ def cell_disk(
 ) -> CellDisk:
     """shared: records received per own rollout. tokenizers: bytes of the policies' tokenizer files, where they are known."""
     known = tokenizers or {}
-    saved = [checkpoint_bytes(p.model, p.precision, known.get(p.name)) for p in cell.policies]
+    saved = [checkpoint_bytes(p.model, p.precision, known.get(p.name), p.adapters) for p in cell.policies]
     journal = journal_bytes(cell, shared, text)
     weights, whole = sum(c.kept for c in saved), sum(c.whole for c in saved)
     copies = min(2, max(1, cell.workload.saves))

@@ -69,15 +69,19 @@ def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS) -> Memory
         reference=sum(weight_bytes(p.model, p.precision) for p in cell.policies if p.reference),
         measuring=max(measuring_bytes(p) for p in cell.policies),
         activations=max(
-            max(_training(p, cell.workload, micro_tokens), _sampling(p, cell.workload)) for p in cell.policies
+            max(_training(p, cell.workload, micro_tokens), _sampling(p, cell.workload), _saving(p))
+            for p in cell.policies
         ),
     )
 
 
 def _states(policy: PolicyDemand) -> Memory:
     """As the engine keeps them: in bf16, gradients are fp32 and belong to the masters."""
-    states, psi = trainer_states(policy.model, policy.precision, 0, 1), policy.model.parameters
-    return states if policy.precision == "fp32" else msgspec.structs.replace(states, gradients=4 * psi)
+    states, trained = trainer_states(policy.model, policy.precision, 0, 1), policy.trained
+    if policy.lora:
+        weights = states.weights + _bytes(policy) * trained
+        states = Memory(weights=weights, optimiser=(12 if policy.precision == "bf16" else 8) * trained)
+    return msgspec.structs.replace(states, gradients=4 * trained)
 
 
 def _bytes(policy: PolicyDemand) -> int:
@@ -87,7 +91,7 @@ def _bytes(policy: PolicyDemand) -> int:
 
 def measuring_bytes(policy: PolicyDemand) -> int:
     """The gradient of own answers, set aside while peers' is added to it."""
-    return 4 * policy.model.parameters if policy.measured else 0
+    return 4 * policy.trained if policy.measured else 0
 
 
 def _training(policy: PolicyDemand, work: Workload, micro_tokens: int) -> int:
@@ -102,13 +106,26 @@ def _training(policy: PolicyDemand, work: Workload, micro_tokens: int) -> int:
     # torch's kernel wants keys that several heads share repeated for each; the engine's own keeps scores instead.
     copies = sum(2 * a.layers * (a.kv_heads if half else a.heads) * a.head_dim for a in model.attention) * size
     scores = sum(a.layers * a.heads for a in model.attention) * SCORES_BYTES * work.sequence
-    kept = taken * each * (through.layers + through.head) + taken * work.prompt_tokens * copies
+    inside = taken * each * through.layers + taken * work.prompt_tokens * copies
     if half and work.sequence <= KEPT_SCORES:
-        kept += taken * each * scores
+        inside += taken * each * scores
+    if policy.checkpointing:  # each layer's input, one layer at a time, and the prompts' keys and values
+        inside = inside / model.layers + taken * each * model.layers * size * model.hidden
+        inside += taken / policy.rollouts * _cache_bytes(policy, work.prompt_tokens)
+    kept = inside + taken * each * through.head
     logits = taken * work.answer_tokens * model.vocab
     # A vocabulary in parts gives its gradient at the end, beside that of the embedding where they are one matrix.
-    head = LOGITS_BYTES * logits if logits <= LOGITS else LOGITS_BYTES * LOGITS + 2 * size * model.largest
-    return max(int(kept + head), COMPARED_BYTES * model.largest if policy.measured else 0)
+    head = (
+        LOGITS_BYTES * logits
+        if logits <= LOGITS
+        else LOGITS_BYTES * LOGITS + 2 * size * model.largest * (not policy.lora)
+    )
+    return max(int(kept + head), COMPARED_BYTES * model.largest if policy.measured and not policy.lora else 0)
+
+
+def _saving(policy: PolicyDemand) -> int:
+    """Merged weights in fp32."""
+    return weight_bytes(policy.model, "fp32") if policy.lora else 0
 
 
 def _sampling(policy: PolicyDemand, work: Workload) -> int:
@@ -183,7 +200,7 @@ def _phases(policy: PolicyDemand, work: Workload, on: Device, layers: float) -> 
         return scoring_flops(model, through, work.mean_sequence) / (on.peak * SCORE_EFFICIENCY) + passes * layers
 
     trained = tokens(own * work.trained)
-    train = training_flops(model, trained, work.mean_sequence, False) / (on.peak * TRAIN_EFFICIENCY)
+    train = training_flops(model, trained, work.mean_sequence, policy.checkpointing) / (on.peak * TRAIN_EFFICIENCY)
     train += 3 * layers * max(1.0, trained / MICRO_TOKENS)
     return Phases(
         generate=work.steps * generate(own, work.prompts, work.answer_tokens),
@@ -192,5 +209,5 @@ def _phases(policy: PolicyDemand, work: Workload, on: Device, layers: float) -> 
         measure=work.measured * 2 * score(own),
         curve=generate(work.curve, work.curve, work.answer_tokens),
         evaluate=generate(work.evaluated, work.evaluated, work.evaluation_tokens or work.answer_tokens),
-        save=work.saves * checkpoint_bytes(model, policy.precision).whole / DISK,
+        save=work.saves * checkpoint_bytes(model, policy.precision, adapters=policy.adapters).whole / DISK,
     )

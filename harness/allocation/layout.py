@@ -9,6 +9,7 @@ from functools import lru_cache
 import msgspec
 
 from harness.allocation.demand import PolicyDemand, Workload
+from harness.allocation.inventory import LOGICAL
 from harness.allocation.size import (
     CONTEXT_BYTES,
     Memory,
@@ -124,7 +125,7 @@ def policy_layout(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, asl
         host = (gpu.host + away_bytes(policy, zero, gpus)) * gpus
         if sleeps:
             moved = (states.states + weights) * gpus
-            host += moved
+            host += 0 if gpu.kind == LOGICAL else moved  # without CUDA it waits in a file
             away = 2 * moved / (gpus * HOST_LINK)
             seconds = msgspec.structs.replace(seconds, move=seconds.move + away)
         gain = TURNS_GAIN if sleeps and best is not None and not best.sleeps else 0.999

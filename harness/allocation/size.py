@@ -137,12 +137,16 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return self.kept + self.optimiser
 
 
-def checkpoint_bytes(model: ModelShape, precision: Precision, tokenizer: int | None = None) -> Checkpoint:
+def checkpoint_bytes(
+    model: ModelShape, precision: Precision, tokenizer: int | None = None, adapters: int = 0
+) -> Checkpoint:
     """Weights at the training precision; two fp32 moments, and an fp32 master where the weights are none. tokenizer: bytes, where
-    they are known."""
-    psi = model.parameters
+    they are known. adapters: parameters, if these alone are trained; merged weights are fp32."""
+    weights = weight_bytes(model, precision)
+    if adapters:
+        weights = weight_bytes(model, "fp32") + adapters * (2 if precision == "bf16" else 4)
     return Checkpoint(
-        weights=weight_bytes(model, precision),
+        weights=weights,
         tokenizer=TOKENIZER_BYTES + TOKEN_BYTES * model.vocab if tokenizer is None else tokenizer,
-        optimiser=(12 if precision == "bf16" else 8) * psi,
+        optimiser=(12 if precision == "bf16" else 8) * (adapters or model.parameters),
     )

@@ -23,7 +23,7 @@ MASTER = "master"
 
 
 class Masters:
-    """Master weights of a model, and AdamW over them.
+    """Master weights of what is trained of a model, and AdamW over them.
 
     Attributes
     ----------
@@ -37,6 +37,8 @@ class Masters:
         self.named: dict[str, nn.Parameter] = {}
         self._published: list[tuple[Tensor, nn.Parameter]] = []
         for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                continue
             if parameter.dtype == torch.float32:
                 self.named[name] = parameter
                 continue

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float32, Int32
+from jaxtyping import Bool, Float32, Int32
 
 from harness.verification.verdict import Verdict
 
@@ -55,6 +55,8 @@ class Answer:
         Whether it ended by itself; else it was cut off.
     verdict
         The learner's verifier's.
+    closed
+        Its EOS stands for a string at which the harness ended it (`training.answer_ends`): the policy did not choose it.
     """
 
     tokens: Int32[np.ndarray, "T"]
@@ -62,11 +64,17 @@ class Answer:
     text: str
     finished: bool
     verdict: Verdict
+    closed: bool = False
 
     @property
     def reward(self) -> float:
         """1, 0, or NaN where the verdict is invalid."""
         return self.verdict.reward
+
+    @property
+    def chosen(self) -> Bool[np.ndarray, "T"] | None:
+        """(T,) tokens that the policy chose and learns from; None for all."""
+        return np.arange(self.tokens.size) < self.tokens.size - 1 if self.closed else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -85,7 +85,7 @@ def own_answers(group: Group, advantages: Sequence[float] | Rewards) -> list[Ter
         Not as many advantages as valid answers.
     """
     return [
-        TermAnswer(group.prompt.id, a.tokens, float(advantage), OLD, sampled=a.logprobs)
+        TermAnswer(group.prompt.id, a.tokens, float(advantage), OLD, mask=a.chosen, sampled=a.logprobs)
         for a, advantage in zip(group.valid, advantages, strict=True)
     ]
 

@@ -313,6 +313,9 @@ class Training(_Model):
     """Of sampling in training, and of all log-probabilities there."""
     max_new_tokens: Annotated[int, Field(ge=1, le=131072)] = 44
     """Tokens of the longest answer in training; one that is cut off counts as wrong."""
+    answer_ends: Literal["eos", "example"] = "eos"
+    """What ends an answer: `eos` its EOS alone; `example` also the beginning of the next worked example, as in evaluation, for
+    base models that are asked `few-shot` (docs/pretrained.md)."""
     kl: Annotated[float, Field(ge=0, le=10), Choice(0.0, 1e-3, 1e-2)] = 0.0
     """Weight of a k3 penalty to the base policy on own answers."""
     checkpoint_every: Positive = 10
@@ -326,7 +329,7 @@ class Training(_Model):
 
     @model_serializer(mode="wrap")
     def _present(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(plain(self), part="all")
+        return _without(plain(self), part="all", answer_ends="eos")
 
 
 class Evaluation(_Model):

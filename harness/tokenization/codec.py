@@ -8,7 +8,6 @@ byte with the text, or without white space and capitals if it changes no more th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -18,10 +17,11 @@ import numpy as np
 from jaxtyping import Int32
 
 from harness.errors import TokenizationError
-from harness.tokenization.isolation import MARKER, control_tokens, isolated, unknown_token
+from harness.tokenization.isolation import MARKER
+from harness.tokenization.kept_tables import tables_of
 from harness.tokenization.marks import Marks, Translated
 from harness.tokenization.spans import Texts, by_bytes, by_offsets, by_solid_bytes
-from harness.tokenization.token_bytes import SEPARATOR, Batch, TokenBytes
+from harness.tokenization.token_bytes import SEPARATOR, Batch
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -88,11 +88,8 @@ class TokenCodec:
         reserved = {*stop, tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id} - {None}
         added = self._own.get_added_tokens_decoder().items()
         self._marks = Marks(token.content for i, token in added if not token.special and i not in reserved)
-        control = {content: i for content, i in control_tokens(tokenizer).items() if content not in self._marks.own}
-        settings = json.loads(self._own.to_str())
-        self._reader = isolated(self._own, settings, control)
-        unknown = unknown_token(settings["model"])
-        self._surfaces = TokenBytes(self._own, settings["decoder"])
+        tables = tables_of(tokenizer, self._marks.own)
+        control, unknown, self._reader, self._surfaces = tables.control, tables.unknown, tables.reader, tables.surfaces
         self._control = np.zeros(self._surfaces.separator + 1, dtype=bool)
         self._control[[i for content, i in control.items() if content != unknown]] = True
         self._control[[i for i in reserved if i < self._control.size]] = True

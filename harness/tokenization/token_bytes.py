@@ -166,6 +166,22 @@ class Pieces:
     lengths: Int64[np.ndarray, "N"]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenBytesState:
+    """A `TokenBytes` as plain data, V entries with the unknown token's and the separator's; the lengths are those of each token's
+    bytes anywhere, and as the first of a text."""
+
+    invalid: Literal["none", "lossy", "fallback"]
+    strip_left: bytes
+    strip_right: bytes
+    spells_word_ends: bool
+    bytes: UInt8[np.ndarray, "B"]
+    kept: Bool[np.ndarray, "V"]
+    byte_tokens: Bool[np.ndarray, "V"]
+    lengths: Int64[np.ndarray, "V"]
+    first_lengths: Int64[np.ndarray, "V"]
+
+
 class TokenBytes:
     """The vocabulary's byte table. decoder: of the serialised tokenizer.
 
@@ -187,24 +203,46 @@ class TokenBytes:
         else:
             for step in decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]:
                 chain.apply(step)
-        self.unknown, self.separator = size, size + 1
         self.invalid, self.strip_left, self.strip_right = chain.invalid, chain.strip_left, chain.strip_right
         self.spells_word_ends = chain.spells_word_ends
-        self.cuts_characters = chain.invalid != "none"
         self.kept: Bool[np.ndarray, "V"] = kept
         self.byte_tokens: Bool[np.ndarray, "V"] = np.array([*chain.byte_tokens, False, False])
         self._store(chain, kept)
+        self._count()
+
+    @classmethod
+    def of(cls, state: TokenBytesState) -> TokenBytes:
+        """From what `state` gave."""
+        table = cls.__new__(cls)
+        table.invalid, table.strip_left, table.strip_right = state.invalid, state.strip_left, state.strip_right
+        table.spells_word_ends, table.bytes, table.kept = state.spells_word_ends, state.bytes, state.kept
+        table.byte_tokens, table._lengths, table._first_lengths = state.byte_tokens, state.lengths, state.first_lengths
+        table._count()
+        return table
+
+    @property
+    def state(self) -> TokenBytesState:
+        """All that it was made of a tokenizer."""
+        return TokenBytesState(
+            self.invalid, self.strip_left, self.strip_right, self.spells_word_ends,
+            self.bytes, self.kept, self.byte_tokens, self._lengths, self._first_lengths,
+        )  # fmt: skip
 
     def _store(self, chain: _Chain, kept: Bool[np.ndarray, "V"]) -> None:
         rest = [token if k else b"" for token, k in zip(chain.rest, kept, strict=False)] + [b"", SEPARATOR]
         first = [token if k else b"" for token, k in zip(chain.first, kept, strict=False)] + [b"", SEPARATOR]
-        lengths = np.array([len(token) for token in [REPLACEMENT, *rest, *first]], dtype=np.int64)
-        starts = np.cumsum(lengths) - lengths
-        size = len(rest)
+        self._lengths = np.array([len(token) for token in rest], dtype=np.int64)
+        self._first_lengths = np.array([len(token) for token in first], dtype=np.int64)
         self.bytes = np.frombuffer(b"".join([REPLACEMENT, *rest, *first]), dtype=np.uint8)
+
+    def _count(self) -> None:
+        size = len(self.kept)
+        lengths = np.concatenate([[len(REPLACEMENT)], self._lengths, self._first_lengths])
+        starts = np.cumsum(lengths) - lengths
+        self.unknown, self.separator = size - 2, size - 1
+        self.cuts_characters = self.invalid != "none"
         self._solid = np.append(0, np.cumsum(is_solid(self.bytes)))
-        self._starts, self._lengths = starts[1 : size + 1], lengths[1 : size + 1]
-        self._first_starts, self._first_lengths = starts[size + 1 :], lengths[size + 1 :]
+        self._starts, self._first_starts = starts[1 : size + 1], starts[size + 1 :]
 
     def batch(self, flat: Integer[np.ndarray, "M"], counts: Integer[np.ndarray, "R"]) -> Batch:
         """Sequences of ids, given joined and with their lengths. Ids beyond the vocabulary (padded embeddings) contribute

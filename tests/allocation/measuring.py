@@ -43,10 +43,11 @@ ANSWERS = {"gemma3": 2}
 PROMPT, ANSWER = 12, 24
 
 
-def demanded(name: str, precision: str = "fp32") -> CellDemand:
+def demanded(name: str, precision: str = "fp32", checkpointing: bool = False, lora: int = 0) -> CellDemand:
     """What the step asks for, as the planner sees it."""
     shape = shape_from_config(name, {**CONFIGS[name], **IDS})
-    policy = PolicyDemand(name, shape, ANSWERS.get(name, 16), precision, reference=True, measured=True)
+    policy = PolicyDemand(name, shape, ANSWERS.get(name, 16), precision, reference=True, measured=True,
+                          lora=lora, checkpointing=checkpointing)  # fmt: skip
     return CellDemand(name, name, (policy,), Workload(2, 2, PROMPT, ANSWER, float(ANSWER), trained=2.0, measured=1))
 
 
@@ -74,9 +75,9 @@ def peak(work: Callable[[], object]) -> int:
     return int(np.max(np.cumsum(sizes)))
 
 
-def measured_step(name: str, folder: Path, precision: str = "fp32") -> dict[str, int]:
+def measured_step(name: str, folder: Path, precision: str = "fp32", **options: Any) -> dict[str, int]:
     """Bytes by part of a step that is measured, and of all at the fullest moment."""
-    engine, reference = (EmbeddedEngine(name, folder, dtype=precision) for _ in range(2))
+    engine, reference = (EmbeddedEngine(name, folder, dtype=precision, **options) for _ in range(2))
     answers = ANSWERS.get(name, 16)
     tokenizer = engine.tokenizer
     prompts = [Prompt(f"p{i}", tokenizer.decode([20 + i] * PROMPT), "", {}) for i in range(2)]

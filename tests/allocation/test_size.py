@@ -162,3 +162,27 @@ def test_a_measured_step_with_its_reference_takes_what_the_account_says(name: st
     }
     assert account.train == pytest.approx(found["all"], rel=0.1)
     assert account.activations + account.measuring == pytest.approx(found["moment"], rel=0.15)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_with_checkpointing_a_step_takes_less_as_the_account_says(name: str, precision: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    folder = measuring.build(name, tmp_path / name)
+    plain, less = (measuring.measured_step(name, folder, precision, checkpointing=on) for on in (False, True))
+    account = process_memory(measuring.demanded(name, precision, checkpointing=True))
+    assert less["moment"] < plain["moment"]
+    assert account.train == pytest.approx(less["all"], rel=0.15)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_adapters_alone_have_gradients_and_moments(precision: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    pytest.importorskip("peft", reason="extra `lora`")
+    folder = measuring.build("llama", tmp_path / "llama")
+    found = measuring.measured_step("llama", folder, precision, lora={"rank": 8, "alpha": 16.0})
+    account = process_memory(measuring.demanded("llama", precision, lora=8))
+    assert found["gradients"] <= account.gradients < 1.3 * found["gradients"]
+    assert found["optimiser"] <= account.optimiser < 1.3 * found["optimiser"]
+    assert account.weights == pytest.approx(found["weights"], rel=0.02)
+    assert account.train == pytest.approx(found["all"], rel=0.15)

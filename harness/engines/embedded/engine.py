@@ -6,9 +6,12 @@ off throughout, so a policy's log-probabilities are the same whether sampled, sc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from jaxtyping import Float32, Int32, UInt64
@@ -17,12 +20,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from harness.allocation.precision import Precision
 from harness.engines import checkpoint
+from harness.engines.embedded import lora as adapters
 from harness.engines.embedded.loading import open_policy
 from harness.engines.embedded.logprobs import Request, answer_logprobs, microbatches
 from harness.engines.embedded.packed import packed
 from harness.engines.embedded.sampling import Drawn, draw
 from harness.engines.learner import learn
 from harness.engines.masters import Masters
+from harness.engines.options import Lora
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
 from harness.errors import CheckpointError, EngineError
 from harness.experience.answers import Prompt
@@ -56,6 +61,10 @@ class EmbeddedEngine:
         the device (`allocation.precision`).
     threads
         Of torch in this whole process; by default what it has.
+    lora
+        Train adapters of this `rank` and `alpha` alone (`engines.options.Lora`).
+    checkpointing
+        Make activations again in the backward pass.
 
     Raises
     ------
@@ -74,14 +83,20 @@ class EmbeddedEngine:
         micro_tokens: int = 8192,
         dtype: Precision | None = None,
         threads: int | None = None,
+        lora: Mapping[str, Any] | None = None,
+        checkpointing: bool = False,
     ) -> None:
         if threads:
             torch.set_num_threads(threads)
         self.name = name
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self._temperature, self._chat, self._micro_tokens = temperature, chat, micro_tokens
+        self._temperature, self._micro_tokens = temperature, micro_tokens
         self._version = 0
-        self._policy = open_policy(folder, self._device, chat, name, dtype)
+        self._folder, self._lora = folder, msgspec.convert(lora, Lora | None)
+        self._open = partial(
+            open_policy, device=self._device, chat=chat, name=name, lora=self._lora, checkpointing=checkpointing
+        )
+        self._policy = self._open(folder, precision=dtype)
         self._masters: Masters | None = None
 
     @property
@@ -188,7 +203,10 @@ class EmbeddedEngine:
         """A Hugging Face folder with the optimiser's state; appears whole or not at all."""
 
         def fill(new: Path) -> None:
-            self.model.save_pretrained(new)
+            if self._lora:
+                adapters.save(self.model, new)
+            else:
+                self.model.save_pretrained(new)
             self.tokenizer.save_pretrained(new)
             self._trained().save(new / checkpoint.OPTIMISER)
 
@@ -200,7 +218,9 @@ class EmbeddedEngine:
         Raises CheckpointError, and then leaves the engine as it was.
         """
         seal = checkpoint.check(folder, self.name)
-        policy = open_policy(folder, self._device, self._chat, self.name, self.precision)
+        policy = self._open(self._folder if self._lora else folder, precision=self.precision)
+        if self._lora:
+            adapters.load(policy.model, folder)
         if (
             _shapes(policy.model) != _shapes(self.model)
             or policy.vocabulary.tokenizer.get_vocab() != self.tokenizer.get_vocab()

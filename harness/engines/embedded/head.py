@@ -104,7 +104,7 @@ class _InParts(torch.autograd.Function):
         head: Head = ctx.head
         outer = head.factor / ctx.temperature
         to_hidden = torch.zeros_like(hidden, dtype=torch.float32)
-        to_weight = torch.empty_like(head.weight)
+        to_weight = torch.empty_like(head.weight) if ctx.needs_input_grad[1] else None
         to_bias = None if head.bias is None else torch.empty_like(head.bias)
         for rows in _parts(len(hidden), len(head.weight)):
             logits = head.logits(hidden, rows)
@@ -116,7 +116,8 @@ class _InParts(torch.autograd.Function):
                 change *= 1 - (logits.float() / head.cap) ** 2
             change = (change * outer if outer != 1.0 else change).to(hidden.dtype)
             to_hidden += change @ head.weight[rows]
-            torch.mm(change.T, hidden, out=to_weight[rows])
+            if to_weight is not None:
+                torch.mm(change.T, hidden, out=to_weight[rows])
             if to_bias is not None:
                 torch.sum(change, 0, out=to_bias[rows])
         return to_hidden.to(hidden.dtype), to_weight, to_bias, None, None, None, None

@@ -19,10 +19,13 @@ from transformers import (
 )
 
 from harness.allocation.precision import Precision, chosen, cpu_bf16
+from harness.engines.embedded import lora as adapters
 from harness.engines.embedded.attention import GROUPED
 from harness.engines.embedded.head import Head
 from harness.engines.embedded.masks import kinds_of_layers
+from harness.engines.embedded.recomputing import recompute
 from harness.engines.folder import check_small_files, check_weights
+from harness.engines.options import Lora
 from harness.engines.vocabulary import Vocabulary, in_one_line, open_vocabulary
 from harness.errors import EngineError
 
@@ -52,11 +55,18 @@ class Policy:
 
 
 def open_policy(
-    folder: Path, device: torch.device, chat: bool, name: str, precision: Precision | None = None
+    folder: Path,
+    device: torch.device,
+    chat: bool,
+    name: str,
+    precision: Precision | None = None,
+    lora: Lora | None = None,
+    checkpointing: bool = False,
 ) -> Policy:
     """Load model (dropout off) and tokenizer from a folder; nothing is downloaded, no code of it is run.
 
-    precision: None takes what suits the folder's weights and the device (`allocation.precision`).
+    precision: None takes what suits the folder's weights and the device (`allocation.precision`). lora: adapters to be put in.
+    checkpointing: activations are made again in the backward pass. A folder that adapters were merged into is computed in fp32.
 
     Raises
     ------
@@ -72,6 +82,8 @@ def open_policy(
     where = f"{name}: {folder}"
     config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
     check_layers(folder, config)
+    if (folder / adapters.ADAPTERS).exists():
+        precision = "fp32"  # bf16 would round away what they added
     precision = precision or chosen(config.to_dict(), multiplies_bf16(device))
     capped = getattr(config, "attn_logit_softcapping", None)  # which torch's kernels leave out
     kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
@@ -94,6 +106,10 @@ def open_policy(
     forbidden = torch.zeros(vocabulary.size, device=device)
     forbidden[list(vocabulary.forbidden)] = NEVER
     try:
+        if lora:
+            adapters.adapt(model, lora)
+        if checkpointing:
+            recompute(model)
         head = Head.of(model)
     except EngineError as error:
         raise EngineError(f"{where}: {error}") from None

@@ -42,7 +42,8 @@ class Prefix:
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         if self.rows is None:
-            self.layers.append((keys, values))
+            if layer == len(self.layers):  # else the layer is only made again, for a backward pass
+                self.layers.append((keys, values))
             return keys, values
         before = self.layers[layer]
         return torch.cat([before[0][self.rows], keys], dim=2), torch.cat([before[1][self.rows], values], dim=2)

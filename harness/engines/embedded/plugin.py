@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,10 @@ class Embedded(Engines):
     def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
         from harness.engines.embedded.loading import check_layers
         from harness.engines.folder import read_folder
+        from harness.errors import EngineError
 
+        if options.get("lora") and find_spec("peft") is None:
+            raise EngineError("engine_options.lora needs peft: pip install -e '.[lora]' -c constraints.txt")
         config, tokenizer = read_folder(folder)
         check_layers(folder, config)
         return config, tokenizer

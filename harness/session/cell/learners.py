@@ -11,6 +11,7 @@ from harness.experience.answers import Answer, Group, Prompt
 from harness.experience.records import Pieces
 from harness.learning.regime import Regime
 from harness.session.cell.clock import Clock
+from harness.session.cell.endings import ended, stops
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy
 from harness.suite.seeds import derive_many
@@ -82,6 +83,12 @@ def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt],
     version = learner.engine.version
     with learner.clock.phase("generate"):
         sampled = learner.engine.sample(prompts, seeds, sampling)
+    closed: set[int] = set()
+    if strings := stops(cell, learner.policy):
+        with learner.clock.phase("score"):
+            answers = ended(learner.codec, learner.engine, prompts, sampled, strings)
+        sampled = [[sample for sample, _ in row] for row in answers]
+        closed = {id(sample) for row in answers for sample, was in row if was}
     with learner.clock.phase("verify"):
         flat = [(prompt, s) for prompt, samples in zip(prompts, sampled, strict=True) for s in samples]
         said = iter(
@@ -93,7 +100,7 @@ def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt],
             learner.name,
             version,
             step,
-            tuple(Answer(s.tokens, s.logprobs, s.text, s.finished, next(said)) for s in samples),
+            tuple(Answer(s.tokens, s.logprobs, s.text, s.finished, next(said), id(s) in closed) for s in samples),
         )
         for prompt, samples in zip(prompts, sampled, strict=True)
     ]

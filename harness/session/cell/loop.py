@@ -19,6 +19,7 @@ from harness.learning.regime import Context, Need
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.phases import Interrupted, log, phase
 from harness.session.cell import resume_point, step_rows
+from harness.session.cell.endings import cut_at, stops
 from harness.session.cell.evaluate import cost_rows
 from harness.session.cell.exchanges import CellExchange
 from harness.session.cell.health import Watch, check_loss
@@ -246,7 +247,9 @@ class Run:
         pairs = [(g.prompt, a) for g in own for a in g.valid]
         with learner.clock.phase("score"):
             base = self.references[learner.name].score([p for p, _ in pairs], [a.tokens for _, a in pairs])
-        answers = tuple(TermAnswer(p.id, a.tokens, 1.0, b) for (p, a), b in zip(pairs, base, strict=True))
+        answers = tuple(
+            TermAnswer(p.id, a.tokens, 1.0, b, mask=a.chosen) for (p, a), b in zip(pairs, base, strict=True)
+        )
         return Term("kl", "own", KL, answers, weight=self.cell.training.kl)
 
     def _divergences(self, learner: Learner, own: Sequence[Group]) -> tuple[float, float]:
@@ -277,7 +280,9 @@ class Run:
         )
         with phase(f"{why}: {len(prompts)} questions"), learner.clock.phase("curve"):
             samples = engine.sample(prompts, seeds, Sampling(1.0, self.cell.training.max_new_tokens))
+            strings = stops(self.cell, learner.policy)
             flat = [s for group in samples for s in group]
+            flat = [cut_at(learner.codec, s, strings)[0] for s in flat] if strings else flat
             said = verdicts(
                 curve_verifier(self.cell, self.verifier),
                 [p.gold for p in prompts],

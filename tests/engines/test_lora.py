@@ -1,0 +1,149 @@
+"""Adapters beside frozen weights, and activations that are made again: what is trained, what is kept, what is the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from harness.engines.conformance import CHECKS, Case, name_of
+from harness.engines.embedded.engine import EmbeddedEngine
+from harness.engines.protocol import Optimisation, Sampling
+from harness.errors import CheckpointError
+from harness.learning.terms import Objective, Term, TermAnswer
+
+LORA = {"rank": 64, "alpha": 128.0}
+families = pytest.mark.parametrize("folder", ["qwen", "gpt2"], indirect=True)
+one_family = pytest.mark.parametrize("folder", ["qwen"], indirect=True)
+needs_peft = pytest.mark.skipif(
+    __import__("importlib.util").util.find_spec("peft") is None, reason="peft (extra `lora`) is not installed"
+)
+
+
+@needs_peft
+@families
+@pytest.mark.parametrize("check", CHECKS, ids=name_of)
+def test_conformance_with_adapters(check, folder, prompts, tmp_path):
+    check(Case(lambda name: EmbeddedEngine(name, folder, device="cpu", lora=LORA), prompts[:7], tmp_path))
+
+
+@one_family
+@pytest.mark.parametrize("check", CHECKS, ids=name_of)
+def test_conformance_with_checkpointing(check, folder, prompts, tmp_path):
+    check(Case(lambda name: EmbeddedEngine(name, folder, device="cpu", checkpointing=True), prompts[:7], tmp_path))
+
+
+def terms_of(engine, prompts):
+    samples = engine.sample(prompts, np.arange(4 * len(prompts), dtype=np.uint64).reshape(-1, 4), Sampling(1.0, 24))
+    rng = np.random.default_rng(0)
+    answers = tuple(
+        TermAnswer(p.id, s.tokens, float(rng.normal()), s.logprobs)
+        for p, group in zip(prompts, samples, strict=True)
+        for s in group
+    )
+    return [Term("own", "own", Objective(), answers)]
+
+
+def gradients(engine, prompts, terms):
+    engine.update(prompts, terms, Optimisation(learning_rate=0.0, clip_norm=1e9, max_tokens=24))
+    return {n: p.grad.clone() for n, p in engine._trained().named.items() if p.grad is not None}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_gradients_are_the_same_when_activations_are_made_again(dtype, folder, prompts):
+    plain, again = (
+        EmbeddedEngine("a", folder, device="cpu", micro_tokens=200, dtype=dtype, checkpointing=on)
+        for on in (False, True)
+    )
+    terms = terms_of(plain, prompts[:5])
+    kept, made = gradients(plain, prompts[:5], terms), gradients(again, prompts[:5], terms)
+    assert kept.keys() == made.keys()
+    for name, gradient in kept.items():
+        torch.testing.assert_close(made[name], gradient, rtol=0, atol=0, msg=name)
+
+
+@one_family
+def test_activations_are_not_kept(folder, prompts):
+    """Bytes that autograd keeps of one pass over answers."""
+    kept = []
+    for on in (False, True):
+        engine = EmbeddedEngine("a", folder, device="cpu", checkpointing=on)
+        terms, seen = terms_of(engine, prompts[:5]), {}
+
+        def keep(tensor, seen=seen):
+            seen[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        weights = {p.untyped_storage().data_ptr() for p in engine.model.parameters()}
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            found = engine._logprobs(*_asked(engine, prompts[:5], terms))
+        kept.append(sum(size for at, size in seen.items() if at not in weights))
+        assert all(one.requires_grad for one in found)
+    assert kept[1] < 0.5 * kept[0]
+
+
+def _asked(engine, prompts, terms):
+    ids, place = engine._distinct(prompts)
+    return ids, [engine._request(place[a.prompt_id], a.tokens) for a in terms[0].answers]
+
+
+@needs_peft
+@families
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_adapters_alone_are_trained_and_a_checkpoint_is_the_policy(dtype, folder, prompts, tmp_path):
+    base = EmbeddedEngine("a", folder, device="cpu", dtype=dtype)
+    engine = EmbeddedEngine("a", folder, device="cpu", dtype=dtype, lora=LORA)
+    terms, some = terms_of(engine, prompts[:5]), prompts[:5]
+    answers = [a.tokens for a in terms[0].answers]
+    asked = [p for p in some for _ in range(4)]
+    before = base.score(asked, answers)
+    for mine, theirs in zip(engine.score(asked, answers), before, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-6)  # fresh adapters change nothing
+    engine.update(some, terms, Optimisation(learning_rate=1e-2, updates=2))
+    after = engine.score(asked, answers)
+    assert max(float(np.abs(a - b).max()) for a, b in zip(after, before, strict=True)) > 0.1
+    frozen = dict(base.model.named_parameters())
+    for name, parameter in engine.model.named_parameters():
+        assert parameter.requires_grad == (".lora_" in name)
+        if ".lora_" not in name:
+            assert torch.equal(parameter, frozen[name.replace(".base_layer.", ".")])
+    engine.save(tmp_path / "c")
+    state = load_file(tmp_path / "c" / "optimiser.safetensors")
+    assert all(".lora_" in name for name in state)
+    restored = EmbeddedEngine("a", folder, device="cpu", dtype=dtype, lora=LORA)
+    restored.restore(tmp_path / "c")
+    for mine, theirs in zip(restored.score(asked, answers), after, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    for options in ({}, {"lora": {"rank": 2, "alpha": 2.0}, "dtype": dtype}):  # as evaluation opens it
+        opened = EmbeddedEngine("b", tmp_path / "c", device="cpu", **options)
+        assert opened.precision == "fp32"
+        for mine, theirs in zip(opened.score(asked, answers), after, strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=1e-4 if dtype == "fp32" else 0.3)
+    base.save(tmp_path / "whole")
+    with pytest.raises(CheckpointError, match="there are no adapters"):
+        engine.restore(tmp_path / "whole")
+
+
+@needs_peft
+@one_family
+def test_adapters_of_another_rank_are_refused(folder, tmp_path):
+    EmbeddedEngine("a", folder, device="cpu", lora=LORA).save(tmp_path / "c")
+    other = EmbeddedEngine("a", folder, device="cpu", lora=LORA | {"rank": 4})
+    with pytest.raises(CheckpointError, match="of another rank"):
+        other.restore(tmp_path / "c")
+
+
+@needs_peft
+@one_family
+def test_a_change_that_bf16_would_round_away_is_kept(folder, prompts, tmp_path):
+    engine = EmbeddedEngine("a", folder, device="cpu", dtype="bf16", lora={"rank": 1, "alpha": 1.0})
+    base = {name: value.clone() for name, value in EmbeddedEngine("a", folder, device="cpu").model.state_dict().items()}
+    engine.update(prompts[:5], terms_of(engine, prompts[:5]), Optimisation(learning_rate=1e-5))
+    engine.save(tmp_path / "c")
+    merged = load_file(tmp_path / "c" / "model.safetensors")
+    name = "model.layers.0.self_attn.q_proj.weight"
+    rounded = base[name].bfloat16().float()
+    moved, lost = merged[name] != rounded, merged[name].bfloat16().float() == rounded
+    assert moved.float().mean() > 0.9
+    assert (moved & lost).float().mean() > 0.5
