@@ -14,6 +14,7 @@ import harness
 from harness.cache import PRETRAINED
 from harness.errors import StoreError, UsageError
 from harness.files import write_atomic
+from harness.session.cell.processor import processor
 from harness.session.policy.weights import local_folder
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal, write_columns
@@ -21,7 +22,6 @@ from harness.store.manifest import Manifest, read_manifest, read_suite, write_ma
 from harness.store.read import Snapshot
 from harness.store.table import ShowRow, show_rows
 from harness.submission.container import SCORES, pack
-from harness.submission.processor import processor
 from harness.suite.load import resolve
 from harness.suite.schema import Suite
 

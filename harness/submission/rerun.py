@@ -17,6 +17,7 @@ import pyarrow as pa
 from harness.errors import SuiteError, UsageError
 from harness.learning import registry
 from harness.phases import Interrupted
+from harness.session.cell.processor import processor
 from harness.session.cell.provenance import packages
 from harness.session.driver.jobs import cell_job, run_job
 from harness.session.policy.roots import check_roots
@@ -25,7 +26,6 @@ from harness.store.manifest import Manifest, read_manifest
 from harness.submission.bundle import compact
 from harness.submission.container import BundleError
 from harness.submission.evidence import Evidence
-from harness.submission.processor import processor
 from harness.suite.cells import cell_of
 from harness.verification.verifier import Verifier
 from harness.versions import recorded
