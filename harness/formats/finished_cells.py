@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from harness.errors import UsageError
 from harness.store.manifest import Manifest, read_manifest
 from harness.store.read import Snapshot
+from harness.store.reference import MARK, read_reference, suite_folder
 
 
 class Scored(NamedTuple):
@@ -57,5 +58,6 @@ def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[Fi
     if not found:
         raise UsageError(f"{results}: no finished cells of a suite {suite!r}")
     for (cell, policy), scores in found.items():
-        folder = results / suite / cell
-        yield Finished(folder, read_manifest(folder), policy, scores)
+        folder = suite_folder(results, suite) / cell
+        manifest = read_reference(folder.parent).manifests[cell] if suite.endswith(MARK) else read_manifest(folder)
+        yield Finished(folder, manifest, policy, scores)

@@ -19,6 +19,7 @@ from harness.statistics import paired
 from harness.store.comparisons import MEAN, BySeed, Finished, Score, finished
 from harness.store.manifest import MAX_BYTES, SuiteFile, read_suite, suite_file_name
 from harness.store.read import Snapshot
+from harness.store.reference import MARK, suite_folder
 
 Pair = tuple[float, float]
 
@@ -110,13 +111,15 @@ def write_tuning(results: Path, file: SuiteFile, tuning: Tuning) -> None:
 def read_tuning(results: Path, suite: str, file: SuiteFile | None = None) -> Tuning | None:
     """Of the run that stands for the suite's folder, or of `file`; None for a suite that is not tuned. Raises StoreError."""
     try:
-        path = tuning_path(results, file or read_suite(results / suite))
+        folder = suite_folder(results, suite)
+        path = folder / tuning_path(results, file or read_suite(folder)).name
     except StoreError:
         return None
     if not path.is_file():
         return None
     try:
-        return msgspec.json.decode(read_bytes(path, MAX_BYTES), type=Tuning)
+        tuning = msgspec.json.decode(read_bytes(path, MAX_BYTES), type=Tuning)
+        return msgspec.structs.replace(tuning, suite=suite) if suite.endswith(MARK) else tuning
     except (OSError, msgspec.MsgspecError) as error:
         raise StoreError(f"{path}: {error}") from error
 
