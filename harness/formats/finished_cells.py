@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.errors import UsageError
+from harness.store.journal import Contents, read_journal
 from harness.store.manifest import Manifest, read_manifest
 from harness.store.read import Snapshot
-from harness.store.reference import MARK, read_reference, suite_folder
+from harness.store.reference import MARK, ORIGIN, read_reference, suite_folder
 
 
 class Scored(NamedTuple):
@@ -37,6 +38,12 @@ class Finished(NamedTuple):
         """`suite__group__regime__seed__policy`, a folder's name."""
         m = self.manifest
         return "__".join([m.suite, m.group, m.regime, str(m.seed), self.policy])
+
+    @property
+    def contents(self) -> Contents:
+        """The cell's journal. Raises StoreError."""
+        stored = self.manifest.origin == ORIGIN
+        return read_reference(self.folder.parent).contents(self.folder.name) if stored else read_journal(self.folder)
 
     @property
     def model(self) -> str:
