@@ -113,7 +113,7 @@ def show_suite(
             if tuning is not None:
                 text = with_tuning(text, tuning, tuning_rows(snapshot, tuning), format_)
             sys.stdout.write(text)
-            damaged = snapshot.query("SELECT problem FROM problems WHERE suite = ? ORDER BY ALL", [one])
+            damaged = snapshot.query("SELECT DISTINCT problem FROM problems WHERE suite = ? ORDER BY ALL", [one])
             for problem in damaged["problem"].to_pylist():
                 print(f"harness: {problem}", file=sys.stderr)
 

@@ -29,7 +29,7 @@ from harness.store.ddl import DERIVE, DERIVED, SOURCE, create_statements, versio
 from harness.store.journal import Contents, read_journal
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, suite_files
 from harness.store.place import STORE, store_path
-from harness.store.reference import ABOUT, MARK, read_about, read_reference, references, suite_folder
+from harness.store.reference import ABOUT, MARK, forget, read_about, read_reference, references, suite_folder
 
 _LOCK = ".harness.lock"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}
@@ -210,6 +210,7 @@ def _write(
                 while batch := ahead.result():
                     ahead = reader.submit(next, batches, None)
                     rows += _insert(connection, batch)
+            forget()
             if problems:
                 connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", problems)
             connection.execute("CHECKPOINT")
@@ -263,7 +264,7 @@ def _load(source: Source) -> _Cell:
     try:
         manifest = read_reference(source.folder).manifests[source.cell] if stored else read_manifest(source.folder)
     except StoreError as error:
-        problems.append(str(error))
+        problems += [] if stored else [str(error)]  # its tables will say the same
         manifest = Manifest(
             suite=source.suite, key=source.cell, group="", state="failed", reason=str(error), fault=Fault.DAMAGED
         )

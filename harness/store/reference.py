@@ -106,6 +106,11 @@ def read_reference(folder: Path) -> Reference:
     return _read(folder, msgspec.json.encode(read_about(folder)))
 
 
+def forget() -> None:
+    """Let go of the rows that were read last."""
+    _read.cache_clear()
+
+
 @lru_cache(maxsize=1)
 def _read(folder: Path, state: bytes) -> Reference:
     about = msgspec.json.decode(state, type=About)
