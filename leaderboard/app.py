@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from harness.errors import StoreError
-from harness.store.reference import suite_folder
+from harness.store.reference_results import suite_folder
 from harness.store.submission import read_submission
 from leaderboard import RESULTS_VARIABLE
 from leaderboard.data import Store, open_store

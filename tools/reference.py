@@ -1,4 +1,4 @@
-"""Reference results: made of finished runs, and trained again (harness/store/reference.py has the format).
+"""Reference results: made of finished runs, and trained again (harness/store/reference_results.py has the format).
 
     python tools/reference.py make RESULTS SUITE...          into results/reference/<suite>
     python tools/reference.py check [--cells 3] [--seed N]   so many random cells again, compared row by row
@@ -27,7 +27,7 @@ from harness.learning import registry
 from harness.store.ingest import ingest
 from harness.store.manifest import Manifest, SuiteFile, read_suite
 from harness.store.read import Snapshot
-from harness.store.reference import MARK, ORIGIN, read_reference, references, write_reference
+from harness.store.reference_results import MARK, ORIGIN, read_reference, references, write_reference
 from harness.store.submission import Submission, write_submission
 from harness.store.supervised_start import stages
 from harness.store.table import show_rows

@@ -31,7 +31,7 @@ from harness.statistics.judgement import GAINS, LOSES, UNTOLD, WITHIN
 from harness.store.ingest import ingest
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
-from harness.store.reference import MARK, ORIGIN, references
+from harness.store.reference_results import MARK, ORIGIN, references
 from harness.store.render import render
 from harness.store.statistic import PERCENT, POINTS, SHARE, Unit
 from harness.store.table import MEAN, ShowRow, show_rows
@@ -131,9 +131,9 @@ def regimes(store: Store, suite: str, group: str, *metrics: str) -> str:
     names = dict.fromkeys(r.regime for r in store.rows(suite) if r.group == group)
     lines = []
     for name in names:
-        found = [store.row(suite, name, metric, group) for metric in metrics]
-        values = [v for r in found for v in (PERCENT.text(r.accuracy), gain(store, suite, name, r.metric, group))]
-        lines.append([name, *values, f"{found[0].cpu_seconds:.0f}"])
+        row = store.row(suite, name, metrics[0], group)
+        values = [f(store, suite, name, metric, group) for metric in metrics for f in (accuracy, gain)]
+        lines.append([name, *values, f"{row.cpu_seconds:.0f}"])
     return _table(heads, lines)
 
 

@@ -241,7 +241,7 @@ def _doctor_run(run: str, results: Path, json: bool) -> None:
     from harness.store.diagnosis import diagnose
     from harness.store.ingest import ingest
     from harness.store.read import Snapshot
-    from harness.store.reference import suite_folder
+    from harness.store.reference_results import suite_folder
 
     folder, key = Path(run), None
     if (folder / "manifest.json").is_file():

@@ -70,7 +70,7 @@ def show_suite(
     from harness.store.manifest import read_suite, suite_files
     from harness.store.ranking import heading
     from harness.store.read import Snapshot
-    from harness.store.reference import meant, own, suite_folder
+    from harness.store.reference_results import meant, own, suite_folder
     from harness.store.render import render
     from harness.store.submission import read_submission
     from harness.store.table import show_rows, suites
@@ -120,7 +120,7 @@ def show_suite(
 
 def _say_reference(suite: str | None, names: list[str], known: list[str]) -> None:
     """On stderr: that reference results are shown, or which lie beside what is shown."""
-    from harness.store.reference import MARK
+    from harness.store.reference_results import MARK
 
     shown = [one.removesuffix(MARK) for one in names if one.endswith(MARK)]
     beside = [
@@ -193,7 +193,7 @@ def export(
 
 def _meant(suite: str, results: Path) -> str:
     from harness.store.read import Snapshot
-    from harness.store.reference import meant
+    from harness.store.reference_results import meant
     from harness.store.table import suites
 
     with Snapshot(results) as snapshot:

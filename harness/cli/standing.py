@@ -65,7 +65,7 @@ def status(
     json: Json = False,
 ) -> None:
     """Done, running, cut off, failed or pending, per cell, with the reason and the log."""
-    from harness.store.reference import own
+    from harness.store.reference_results import own
 
     names = [suite] if suite else own(_known(results))
     if not names:
@@ -92,7 +92,7 @@ def status(
 def _known(results: Path) -> list[str]:
     """Every suite with results, as the leaderboard names them."""
     from harness.store.manifest import suite_files
-    from harness.store.reference import references
+    from harness.store.reference_results import references
 
     ours = {file.parent.parent.name for file in results.glob("*/*/manifest.json")} | {
         folder.name for folder in results.glob("*/") if suite_files(folder)
@@ -104,7 +104,7 @@ def _standing(name: str, results: Path, overrides: list[str]) -> tuple[list[Stan
     """The cells, and a line each on what their models and training pool are."""
     from harness.session.suite.prepare import prepare, prepare_stored
     from harness.store.manifest import suite_files
-    from harness.store.reference import read_reference, references
+    from harness.store.reference_results import read_reference, references
 
     if name in (known := references(results)):
         return _standings(name, list(read_reference(known[name]).manifests.values())), []

@@ -10,7 +10,7 @@ from harness.errors import UsageError
 from harness.store.journal import Contents, read_journal
 from harness.store.manifest import Manifest, read_manifest
 from harness.store.read import Snapshot
-from harness.store.reference import MARK, ORIGIN, read_reference, suite_folder
+from harness.store.reference_results import MARK, ORIGIN, read_reference, suite_folder
 
 
 class Scored(NamedTuple):

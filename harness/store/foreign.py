@@ -23,7 +23,7 @@ from harness.files import replace_atomic
 from harness.store.columns import SCHEMAS, without_nan
 from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import Manifest, read_manifest, read_suite, suite_files, write_manifest, write_suite
-from harness.store.reference import ORIGIN
+from harness.store.reference_results import ORIGIN
 from harness.store.text import visible
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")

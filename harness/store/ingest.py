@@ -29,7 +29,7 @@ from harness.store.ddl import DERIVE, DERIVED, SOURCE, create_statements, versio
 from harness.store.journal import Contents, read_journal
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, suite_files
 from harness.store.place import STORE, store_path
-from harness.store.reference import ABOUT, MARK, forget, read_about, read_reference, references, suite_folder
+from harness.store.reference_results import ABOUT, MARK, forget, read_about, read_reference, references, suite_folder
 
 _LOCK = ".harness.lock"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}

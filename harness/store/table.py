@@ -12,7 +12,7 @@ from harness.errors import StoreError
 from harness.statistics import MARGIN
 from harness.store.comparisons import MEAN, Family, Finished, Key, Spent, finished, judged
 from harness.store.read import Snapshot
-from harness.store.reference import MARK
+from harness.store.reference_results import MARK
 from harness.store.statistic import STATISTICS, Line
 
 __all__ = ["MEAN", "SeedRow", "ShowRow", "StatusRow", "seed_rows", "show_rows", "status_rows", "suites"]

@@ -20,7 +20,7 @@ from harness.store.ingest import ingest
 from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, write_manifest, write_suite
 from harness.store.read import Snapshot
-from harness.store.reference import KEPT
+from harness.store.reference_results import KEPT
 from harness.store.table import ShowRow, show_rows
 from harness.submission.container import SCORES, pack
 from harness.suite.load import resolve

@@ -24,7 +24,7 @@ from harness.session.cell.processor import processor
 from harness.store.ingest import ingest
 from harness.store.manifest import Manifest, read_manifest, read_suite
 from harness.store.read import Snapshot
-from harness.store.reference import read_reference, references, write_reference
+from harness.store.reference_results import read_reference, references, write_reference
 from harness.store.table import seed_rows, show_rows, suites
 from harness.versions import recorded
 from leaderboard.report import export_report
@@ -268,3 +268,29 @@ def test_what_is_committed_is_whole_and_small() -> None:
     for folder in folders.values():
         assert all(manifest.state == "done" for manifest in read_reference(folder).manifests.values())
     assert sum(f.stat().st_size for folder in folders.values() for f in folder.iterdir()) <= reference.MOST
+
+
+def test_every_page_of_the_leaderboard_opens_on_them(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from streamlit.testing.v1 import AppTest
+
+    import leaderboard
+    from leaderboard.views import PAGES
+
+    def draw(results: str, slug: str) -> None:
+        from pathlib import Path
+
+        from leaderboard.data import open_store
+        from leaderboard.parts import draw_page
+        from leaderboard.view import View
+        from leaderboard.views import PAGES
+
+        page = next(p for p in PAGES if p.slug == slug)
+        draw_page(page, View(open_store(Path(results)), "labs@reference", {}))
+
+    monkeypatch.setenv("HARNESS_RESULTS", str(clone))
+    app = AppTest.from_file(str(Path(str(leaderboard.__file__)).parent / "app.py"), default_timeout=60).run()
+    assert not app.exception
+    assert any("reference; published defaults" in caption.value for caption in app.sidebar.caption)
+    for page in PAGES:
+        app = AppTest.from_function(draw, args=(str(clone), page.slug), default_timeout=60).run()
+        assert not app.exception, (page.slug, app.exception[0].stack_trace)
