@@ -126,6 +126,8 @@ def _read(folder: Path, state: bytes) -> Reference:
         }
         rows = tables.pop(MANIFESTS).to_pylist()
         manifests = {row["cell"]: msgspec.json.decode(row["manifest"], type=Manifest) for row in rows}
+        if tuple(manifests) != about.cells:
+            raise StoreError(f"{folder / MANIFESTS}.parquet: other cells than those of {ABOUT}")
     except (OSError, KeyError, pa.ArrowException, msgspec.MsgspecError) as error:
         raise StoreError(f"{folder}: not reference results: {error}") from error
     shown = {"suite": f"{about.suite}{MARK}", "origin": ORIGIN}
