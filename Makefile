@@ -1,12 +1,13 @@
 # make run   set up and run the quickstart suite        make test   set up and run the tests
 # make bench [BENCH="--only sampling"]   speed beside what a user would take instead (docs/benchmarks.md)   make bench-smoke   in short
 # make docs   the documentation as a site, into site/        make docs-serve   the same, while one writes
+# make check-reference [N=3] [SEED=n]   train random cells of results/reference again and compare them, row by row
 # make pretrained [ACCEPT_GEMMA_TERMS=yes] [MODELS=FOLDER]   fetch and convert two small pretrained models (docs/pretrained.md)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test leaderboard pretrained lint audit bench bench-smoke docs docs-serve clean
+.PHONY: run test leaderboard check-reference pretrained lint audit bench bench-smoke docs docs-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/harness run quickstart
@@ -16,6 +17,9 @@ test: $(VENV)/.tested
 
 leaderboard: $(VENV)/.board
 	$(BIN)/harness leaderboard
+
+check-reference: $(VENV)/.installed
+	$(BIN)/python tools/reference.py check $(if $(N),--cells $(N)) $(if $(SEED),--seed $(SEED)) $(CHECK_REFERENCE)
 
 pretrained: $(VENV)/.gguf
 	$(BIN)/python tools/pretrained.py $(if $(MODELS),--to $(MODELS)) $(if $(filter yes,$(ACCEPT_GEMMA_TERMS)),--accept-gemma-terms)

@@ -11,6 +11,7 @@ from typing import Any
 import streamlit as st
 
 from harness.errors import StoreError
+from harness.store.reference_results import suite_folder
 from harness.store.submission import read_submission
 from leaderboard import RESULTS_VARIABLE
 from leaderboard.data import Store, open_store
@@ -58,7 +59,7 @@ def choose_suite(store: Store) -> str | None:
         title = next((s.title for s in suites if s.name == chosen), "")
         if title:
             st.caption(escaped(title))
-        if (taken := read_submission(results_folder() / chosen)) is not None:
+        if (taken := read_submission(suite_folder(results_folder(), chosen))) is not None:
             st.caption(escaped(taken.describe()))
     if state.get(UNKNOWN):
         st.warning(f"There is no suite “{escaped(state[UNKNOWN], 200)}” here. Shown is {escaped(chosen)}.")

@@ -48,7 +48,7 @@ class Store:
         return _frame(self.results, self.stamp, sql, parameters)
 
     def suites(self) -> list[SuiteInfo]:
-        """Suites with cells, the one with the latest finished cell first."""
+        """Suites with cells, the one with the latest finished cell first; reference results behind our own."""
         frame = self.frame(_SUITES)
         return [SuiteInfo(*row) for row in frame.itertuples(index=False, name=None)]
 
@@ -105,7 +105,7 @@ class Store:
 _SUITES = """
 SELECT c.suite, coalesce(any_value(s.title), ''), coalesce(any_value(c.engine), ''), coalesce(any_value(c.baseline), ''), count(*)
 FROM current_cells c LEFT JOIN suites s USING (suite) WHERE c.kind = 'cell'
-GROUP BY c.suite ORDER BY max(c.finished) DESC, c.suite
+GROUP BY c.suite ORDER BY any_value(c.origin) = 'reference', max(c.finished) DESC, c.suite
 """
 
 

@@ -241,13 +241,14 @@ def _doctor_run(run: str, results: Path, json: bool) -> None:
     from harness.store.diagnosis import diagnose
     from harness.store.ingest import ingest
     from harness.store.read import Snapshot
+    from harness.store.reference_results import suite_folder
 
     folder, key = Path(run), None
     if (folder / "manifest.json").is_file():
         key, suite, results = folder.resolve().name, folder.resolve().parent.name, folder.resolve().parents[1]
     else:
         suite = suite_name(run)
-    if not (results / suite).is_dir():
+    if not suite_folder(results, suite).is_dir():
         raise UsageError(f"{results}: no results of a suite {suite!r}, and no cell's folder {run!r}")
     ingest(results)
     with Snapshot(results) as snapshot:

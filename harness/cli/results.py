@@ -43,10 +43,11 @@ def show(
     file = None
     if set_:
         from harness.session.suite.prepare import prepare, prepare_stored
+        from harness.store.manifest import suite_files
 
         if suite is None:
             raise UsageError("--set: name the suite too")
-        stored = (results / suite).is_dir() and not is_file(suite)
+        stored = bool(suite_files(results / suite)) and not is_file(suite)
         file = (prepare_stored if stored else prepare)(suite, results, overrides=set_).file()
     show_suite(suite, results, format_, against, margin / 100, file)
 
@@ -69,6 +70,7 @@ def show_suite(
     from harness.store.manifest import read_suite, suite_files
     from harness.store.ranking import heading
     from harness.store.read import Snapshot
+    from harness.store.reference_results import meant, own, suite_folder
     from harness.store.render import render
     from harness.store.submission import read_submission
     from harness.store.table import show_rows, suites
@@ -77,14 +79,18 @@ def show_suite(
     margin = MARGIN if margin is None else margin
     with Snapshot(results, file) as snapshot:
         known = suites(snapshot)
-        name = suite_name(suite) if suite else None
-        names = [name] if name else known
+        name = meant(suite_name(suite), known) if suite else None
+        names = [name] if name else own(known)
         if name and name not in known:
             raise UsageError(f"{results}: no results of a suite {name!r} (there are: {', '.join(known) or 'none'})")
+        if not names:
+            raise UsageError(f"{results}: no results yet (run a suite first: harness run quickstart)")
+        _say_reference(suite, names, known)
         if format_ == "json" and len(names) > 1:
             raise UsageError(f"--format json shows one suite; name one of {', '.join(names)}")
         for one in names if against is None and file is None else ():
-            runs = [read_suite(results / one, f).altered for f in suite_files(results / one)]
+            folder = suite_folder(results, one)
+            runs = [read_suite(folder, f).altered for f in suite_files(folder)]
             for i, altered in enumerate(runs):
                 settings = " ".join(f"--set {words!r}" for words in altered)
                 if altered and i == 0:
@@ -100,16 +106,34 @@ def show_suite(
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         for one in names:
             rows, head = show_rows(snapshot, one, margin), heading(snapshot, one, margin)
-            if (taken := read_submission(results / one)) is not None:
+            if (taken := read_submission(suite_folder(results, one))) is not None:
                 head = msgspec.structs.replace(head, submission=taken.describe())
             text = render(one, rows, format_, width, colour, head)
             tuning = read_tuning(results, one, file)
             if tuning is not None:
                 text = with_tuning(text, tuning, tuning_rows(snapshot, tuning), format_)
             sys.stdout.write(text)
-            damaged = snapshot.query("SELECT problem FROM problems WHERE suite = ? ORDER BY ALL", [one])
+            damaged = snapshot.query("SELECT DISTINCT problem FROM problems WHERE suite = ? ORDER BY ALL", [one])
             for problem in damaged["problem"].to_pylist():
                 print(f"harness: {problem}", file=sys.stderr)
+
+
+def _say_reference(suite: str | None, names: list[str], known: list[str]) -> None:
+    """On stderr: that reference results are shown, or which lie beside what is shown."""
+    from harness.store.reference_results import MARK
+
+    shown = [one.removesuffix(MARK) for one in names if one.endswith(MARK)]
+    beside = [
+        one
+        for one in known
+        if one not in names and (suite is None or one == f"{names[0]}{MARK}") and one.endswith(MARK)
+    ]
+    if shown and suite is None:
+        print(f"reference results; nothing was run here yet (harness run {shown[0]})", file=sys.stderr)
+    elif shown and not str(suite).endswith(MARK):
+        print(f"reference results; your own: harness run {shown[0]}", file=sys.stderr)
+    elif beside:
+        print(f"reference results beside these: harness show {' | '.join(beside)}", file=sys.stderr)
 
 
 def sql(
@@ -156,14 +180,24 @@ def export(
     if results.is_dir():
         ingest(results)
     target = out or Path(EXPORTS[format_])
+    suite = _meant(suite_name(suite), results) if suite else None
     if format_ == "html":
         from leaderboard.report import export_report
 
         export_report(results, target, suite)
         print(f"wrote {target}", file=sys.stderr)
     else:
-        count = _export_suite(suite_name(str(suite)), format_, target, results)
+        count = _export_suite(str(suite), format_, target, results)
         print(f"wrote {target}: {count} {'tables' if format_ == 'parquet' else 'policies of cells'}", file=sys.stderr)
+
+
+def _meant(suite: str, results: Path) -> str:
+    from harness.store.read import Snapshot
+    from harness.store.reference_results import meant
+    from harness.store.table import suites
+
+    with Snapshot(results) as snapshot:
+        return meant(suite, suites(snapshot))
 
 
 def _export_suite(suite: str, format_: str, out: Path, results: Path) -> int:

@@ -65,7 +65,9 @@ def status(
     json: Json = False,
 ) -> None:
     """Done, running, cut off, failed or pending, per cell, with the reason and the log."""
-    names = [suite] if suite else _known(results)
+    from harness.store.reference_results import own
+
+    names = [suite] if suite else own(_known(results))
     if not names:
         raise UsageError(f"{results}: no suite has been run here yet (harness run quickstart)")
     found: list[Standing] = []
@@ -90,19 +92,24 @@ def status(
 def _known(results: Path) -> list[str]:
     """Every suite with results, as the leaderboard names them."""
     from harness.store.manifest import suite_files
+    from harness.store.reference_results import references
 
-    return sorted({file.parent.parent.name for file in results.glob("*/*/manifest.json")} | {
+    ours = {file.parent.parent.name for file in results.glob("*/*/manifest.json")} | {
         folder.name for folder in results.glob("*/") if suite_files(folder)
-    })  # fmt: skip
+    }
+    return [*sorted(ours), *references(results)]
 
 
 def _standing(name: str, results: Path, overrides: list[str]) -> tuple[list[Standing], list[str]]:
     """The cells, and a line each on what their models and training pool are."""
     from harness.session.suite.prepare import prepare, prepare_stored
     from harness.store.manifest import suite_files
+    from harness.store.reference_results import read_reference, references
 
+    if name in (known := references(results)):
+        return _standings(name, list(read_reference(known[name]).manifests.values())), []
     folder = results / name
-    if is_file(name) or not folder.is_dir():
+    if is_file(name) or not (suite_files(folder) or any(folder.glob("*/manifest.json"))):
         return _cells(prepare(name, results, overrides=overrides))
     if suite_files(folder) and "@" not in name:
         return _cells(prepare_stored(name, results, overrides=overrides))
@@ -123,12 +130,15 @@ def _cells(prepared: Prepared) -> tuple[list[Standing], list[str]]:
 def _manifests(folder: Path) -> list[Standing]:
     from harness.store.manifest import read_manifest
 
-    found = [read_manifest(file.parent) for file in sorted(folder.glob("*/manifest.json"))]
+    return _standings(folder.name, [read_manifest(file.parent) for file in sorted(folder.glob("*/manifest.json"))])
+
+
+def _standings(suite: str, found: list[Manifest]) -> list[Standing]:
     cells = [m for m in found if m.kind == "cell"] or found
     return [
         Standing(
             key=m.key, regime=m.regime, group=m.group, seed=m.seed, state=m.state, reason=m.reason, attempts=m.attempts,
-            suite=folder.name, log="",
+            suite=suite, log="",
         )
         for m in cells
     ]  # fmt: skip

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.errors import UsageError
+from harness.store.journal import Contents, read_journal
 from harness.store.manifest import Manifest, read_manifest
 from harness.store.read import Snapshot
+from harness.store.reference_results import MARK, ORIGIN, read_reference, suite_folder
 
 
 class Scored(NamedTuple):
@@ -38,6 +40,12 @@ class Finished(NamedTuple):
         return "__".join([m.suite, m.group, m.regime, str(m.seed), self.policy])
 
     @property
+    def contents(self) -> Contents:
+        """The cell's journal. Raises StoreError."""
+        stored = self.manifest.origin == ORIGIN
+        return read_reference(self.folder.parent).contents(self.folder.name) if stored else read_journal(self.folder)
+
+    @property
     def model(self) -> str:
         """What the policy was trained from."""
         return next(p.model for p in self.manifest.policies if p.name == self.policy)
@@ -57,5 +65,6 @@ def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[Fi
     if not found:
         raise UsageError(f"{results}: no finished cells of a suite {suite!r}")
     for (cell, policy), scores in found.items():
-        folder = results / suite / cell
-        yield Finished(folder, read_manifest(folder), policy, scores)
+        folder = suite_folder(results, suite) / cell
+        manifest = read_reference(folder.parent).manifests[cell] if suite.endswith(MARK) else read_manifest(folder)
+        yield Finished(folder, manifest, policy, scores)

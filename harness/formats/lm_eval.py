@@ -15,7 +15,6 @@ from typing import Any
 
 from harness.files import write_atomic
 from harness.formats.finished_cells import Finished, finished_cells
-from harness.store.journal import read_journal
 from harness.store.read import Snapshot
 
 FILTER = "none"
@@ -84,7 +83,7 @@ def _results(cell: Finished, samples: dict[str, list[dict[str, Any]]]) -> dict[s
 def _samples(cell: Finished) -> dict[str, list[dict[str, Any]]]:
     """A line per question and way of asking, by task, at the step that the scores are of."""
     steps = {s.step for s in cell.scores}
-    rows = [r for r in read_journal(cell.folder).tables["samples"].to_pylist() if r["policy"] == cell.policy]
+    rows = [r for r in cell.contents.tables["samples"].to_pylist() if r["policy"] == cell.policy]
     rows = [r for r in rows if r["checkpoint_step"] in steps]
 
     def question(row: dict[str, Any]) -> tuple[str, str, str]:

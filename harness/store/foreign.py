@@ -23,6 +23,7 @@ from harness.files import replace_atomic
 from harness.store.columns import SCHEMAS, without_nan
 from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import Manifest, read_manifest, read_suite, suite_files, write_manifest, write_suite
+from harness.store.reference_results import ORIGIN
 from harness.store.text import visible
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
@@ -83,6 +84,8 @@ def import_results(source: Path, results: Path, origin: str) -> ImportReport:
     """
     if not _NAME.fullmatch(origin):
         raise UsageError(f"origin {origin!r}: letters, digits and _ . + - are allowed")
+    if origin == ORIGIN:
+        raise UsageError(f"origin {origin!r}: is the label of results that come with the checkout; choose another")
     if not source.is_dir():
         raise UsageError(f"{source}: no such folder")
     report = ImportReport()

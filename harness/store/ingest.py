@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from harness.store.ddl import DERIVE, DERIVED, SOURCE, create_statements, versio
 from harness.store.journal import Contents, read_journal
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, suite_files
 from harness.store.place import STORE, store_path
+from harness.store.reference_results import ABOUT, MARK, forget, read_about, read_reference, references, suite_folder
 
 _LOCK = ".harness.lock"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}
@@ -150,6 +151,11 @@ def scan(results: Path) -> tuple[list[Source], dict[str, str]]:
                 sources.append(Source(suite.name, cell.name, Path(cell.path), mark))
         if files := suite_files(Path(suite.path)):
             suites[suite.name] = " ".join(f"{file.name}-{_stamp(str(file))}" for file in files)
+    for name, folder in references(results).items():
+        mark = f"{_stamp(str(folder / ABOUT))}"
+        with suppress(StoreError):  # said where the suite's own line is read
+            sources += [Source(name, cell, folder, mark) for cell in read_about(folder).cells]
+        suites[name] = mark
     return sources, suites
 
 
@@ -204,6 +210,7 @@ def _write(
                 while batch := ahead.result():
                     ahead = reader.submit(next, batches, None)
                     rows += _insert(connection, batch)
+            forget()
             if problems:
                 connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", problems)
             connection.execute("CHECKPOINT")
@@ -227,8 +234,11 @@ def _insert_suites(
     connection.execute("DELETE FROM suites")
     connection.execute("DELETE FROM problems WHERE cell = ''")
     for name, mark in suites.items():
+        folder = suite_folder(results, name)
         try:
-            suite = read_suite(results / name)
+            if name.endswith(MARK):
+                read_about(folder)
+            suite = read_suite(folder)
         except StoreError as error:
             problems.append((name, "", str(error)))
             suite = SuiteFile(name=name, baseline="")
@@ -250,19 +260,21 @@ class _Cell:
 
 def _load(source: Source) -> _Cell:
     problems: list[str] = []
+    stored = source.suite.endswith(MARK)
     try:
-        manifest = read_manifest(source.folder)
+        manifest = read_reference(source.folder).manifests[source.cell] if stored else read_manifest(source.folder)
     except StoreError as error:
-        problems.append(str(error))
+        problems += [] if stored else [str(error)]  # its tables will say the same
         manifest = Manifest(
             suite=source.suite, key=source.cell, group="", state="failed", reason=str(error), fault=Fault.DAMAGED
         )
     try:
-        contents = read_journal(source.folder)
+        contents = read_reference(source.folder).contents(source.cell) if stored else read_journal(source.folder)
     except StoreError as error:
         contents = Contents({}, [str(error)])
     if contents.problems:  # what is left of it is no result: in no table, and no part of a mean
-        reason = f"{contents.problems[0]}; remove {source.folder} and run the suite again"
+        remedy = f"git restore {source.folder}" if stored else f"remove {source.folder} and run the suite again"
+        reason = f"{contents.problems[0]}; {remedy}"
         problems += [reason, *contents.problems[1:]]
         manifest = msgspec.structs.replace(manifest, state="failed", reason=reason, fault=Fault.DAMAGED)
     return _Cell(source, manifest, contents.tables, problems)

@@ -13,8 +13,8 @@ from harness.reading import read_bytes
 
 FILE = "submission.json"
 _MAX_BYTES = 1 << 16
-Badge = Literal["re-executed", "re-scored", "as reported"]
-"""Trained again here and compared; every answer judged again here; neither."""
+Badge = Literal["re-executed", "re-scored", "as reported", "reference"]
+"""Trained again here and compared; every answer judged again here; neither; what comes along (`store.reference_results`)."""
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):

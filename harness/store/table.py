@@ -12,6 +12,7 @@ from harness.errors import StoreError
 from harness.statistics import MARGIN
 from harness.store.comparisons import MEAN, Family, Finished, Key, Spent, finished, judged
 from harness.store.read import Snapshot
+from harness.store.reference_results import MARK
 from harness.store.statistic import STATISTICS, Line
 
 __all__ = ["MEAN", "SeedRow", "ShowRow", "StatusRow", "seed_rows", "show_rows", "status_rows", "suites"]
@@ -81,8 +82,9 @@ class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def suites(snapshot: Snapshot) -> list[str]:
-    """Names of all suites with cells, in order of name."""
-    return [r["suite"] for r in snapshot.query("SELECT DISTINCT suite FROM cells ORDER BY suite").to_pylist()]
+    """Names of all suites with cells, in order of name; reference results behind our own."""
+    found = snapshot.query("SELECT DISTINCT suite FROM cells ORDER BY suite")["suite"].to_pylist()
+    return sorted(found, key=lambda suite: suite.endswith(MARK))
 
 
 def status_rows(snapshot: Snapshot, suite: str | None = None) -> list[StatusRow]:

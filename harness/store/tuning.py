@@ -19,6 +19,7 @@ from harness.statistics import paired
 from harness.store.comparisons import MEAN, BySeed, Finished, Score, finished
 from harness.store.manifest import MAX_BYTES, SuiteFile, read_suite, suite_file_name
 from harness.store.read import Snapshot
+from harness.store.reference_results import MARK, suite_folder
 
 Pair = tuple[float, float]
 
@@ -110,13 +111,15 @@ def write_tuning(results: Path, file: SuiteFile, tuning: Tuning) -> None:
 def read_tuning(results: Path, suite: str, file: SuiteFile | None = None) -> Tuning | None:
     """Of the run that stands for the suite's folder, or of `file`; None for a suite that is not tuned. Raises StoreError."""
     try:
-        path = tuning_path(results, file or read_suite(results / suite))
+        folder = suite_folder(results, suite)
+        path = folder / tuning_path(results, file or read_suite(folder)).name
     except StoreError:
         return None
     if not path.is_file():
         return None
     try:
-        return msgspec.json.decode(read_bytes(path, MAX_BYTES), type=Tuning)
+        tuning = msgspec.json.decode(read_bytes(path, MAX_BYTES), type=Tuning)
+        return msgspec.structs.replace(tuning, suite=suite) if suite.endswith(MARK) else tuning
     except (OSError, msgspec.MsgspecError) as error:
         raise StoreError(f"{path}: {error}") from error
 
@@ -242,7 +245,8 @@ def with_tuning(text: str, tuning: Tuning, rows: Sequence[TuningRow], form: str)
         first = next(t.settings for t in chosen.trials if t.number == 0)
         changed = ", ".join(f"{k} {first[k]} -> {v}" for k, v in row.settings.items() if v != first[k])
         lines.append(f"{row.variant}: {f'trial {chosen.chosen}: {changed}' if changed else 'as published was best'}")
-    lines += ["", _NOTE.format(trials=tuning.trials_in)]
+    here = not tuning.suite.endswith(MARK)
+    lines += ["", _NOTE + (f"; trials are cells: harness show {tuning.trials_in}" if here else "")]
     return text.rstrip("\n") + "\n\n" + "\n".join(lines) + "\n"
 
 
@@ -250,7 +254,7 @@ _HEADS = ["regime", "as published", "gain", "tuned", "gain", "change", "over tri
 _NOTE = (
     "gain: over the baseline as published, and of tuned regimes over the *tuned* baseline; change: tuned less published. Over\n"
     "trials: lowest to highest score on the tuning groups. Lead of the best trial over the published setting: promised by the\n"
-    "trials, and kept on seeds that chose nothing. Points; trials are cells: harness show {trials}"
+    "trials, and kept on seeds that chose nothing. Points"
 )
 
 

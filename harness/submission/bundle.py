@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,21 @@ import harness
 from harness.cache import PRETRAINED
 from harness.errors import StoreError, UsageError
 from harness.files import write_atomic
+from harness.session.cell.processor import processor
 from harness.session.policy.weights import local_folder
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal, write_columns
-from harness.store.manifest import Manifest, read_manifest, read_suite, write_manifest, write_suite
+from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, write_manifest, write_suite
 from harness.store.read import Snapshot
+from harness.store.reference_results import KEPT
 from harness.store.table import ShowRow, show_rows
 from harness.submission.container import SCORES, pack
-from harness.submission.processor import processor
 from harness.suite.load import resolve
 from harness.suite.schema import Suite
 
-KEPT = ("steps", "samples", "curves", "costs")
-"""What a suite's table is made of, and the checks need. Of samples the prompts are left out: the tasks have them."""
 COMPACT = "compact-000001"
+WORDLESS = ("prompt",)
+"""Columns of samples that a bundle leaves empty: the tasks have the prompts."""
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,8 +64,9 @@ def make_bundle(suite: str, results: Path, out: Path | None = None) -> Path:
     with tempfile.TemporaryDirectory(prefix="bundle-") as root:
         scratch = Path(root)
         for key in (*file.cells, *file.bases):
-            _copy(folder / key, scratch / suite / key)
-        write_suite(scratch / suite, msgspec.structs.replace(file, config=_portable(file.config)))
+            manifest, tables = finished(folder / key)
+            _write(scratch / suite / key, manifest, compact(tables))
+        write_suite(scratch / suite, portable(file))
         files = {SCORES: msgspec.json.format(msgspec.json.encode(stated(scratch, suite)), indent=1) + b"\n"}
         for path in sorted((scratch / suite).rglob("*")):
             if path.is_file():
@@ -98,17 +100,22 @@ def stated(results: Path, suite: str) -> Stated:
         return Stated(scores=msgspec.convert(scores.to_pylist(), list[Score]), rows=show_rows(snapshot, suite))
 
 
-def compact(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    """A journal's tables cut to what a bundle holds."""
+def compact(tables: Mapping[str, pa.Table], wordless: Sequence[str] = WORDLESS) -> dict[str, pa.Table]:
+    """A journal's tables cut to what a suite's table is made of, and the checks need. wordless: columns of samples to empty."""
     found = {name: tables[name] for name in KEPT if name in tables}
-    if "samples" in found:
-        place = found["samples"].schema.get_field_index("prompt")
-        nothing = pa.repeat(pa.scalar("", pa.string()), found["samples"].num_rows)
-        found["samples"] = found["samples"].set_column(place, found["samples"].schema.field(place), nothing)
+    for column in wordless if "samples" in found else ():
+        samples = found["samples"]
+        place = samples.schema.get_field_index(column)
+        nothing = pa.repeat(pa.scalar("", pa.string()), samples.num_rows)
+        found["samples"] = samples.set_column(place, samples.schema.field(place), nothing)
     return found
 
 
-def _copy(source: Path, target: Path) -> None:
+def finished(source: Path) -> tuple[Manifest, dict[str, pa.Table]]:
+    """Manifest, without a path of this machine, and tables of a cell or base checkpoint that has come to its end.
+
+    Raises UsageError for one that has not, StoreError.
+    """
     try:
         manifest = read_manifest(source)
     except StoreError as error:
@@ -121,16 +128,21 @@ def _copy(source: Path, target: Path) -> None:
     contents = read_journal(source)
     if contents.problems:
         raise StoreError(contents.problems[0])
+    entries = tuple(msgspec.structs.replace(e, model=_model(e.model)) for e in manifest.policies)
+    return msgspec.structs.replace(manifest, policies=entries, config=_portable(manifest.config)), contents.tables
+
+
+def portable(file: SuiteFile) -> SuiteFile:
+    """A suite's file without a path of this machine."""
+    return msgspec.structs.replace(file, config=_portable(file.config))
+
+
+def _write(target: Path, manifest: Manifest, tables: Mapping[str, pa.Table]) -> None:
     folder = target / "journal" / COMPACT
     folder.mkdir(parents=True)
-    for name, table in compact(contents.tables).items():
+    for name, table in tables.items():
         write_columns(folder, name, table)
-    write_manifest(target, _portable_manifest(manifest))
-
-
-def _portable_manifest(manifest: Manifest) -> Manifest:
-    entries = tuple(msgspec.structs.replace(e, model=_model(e.model)) for e in manifest.policies)
-    return msgspec.structs.replace(manifest, policies=entries, config=_portable(manifest.config))
+    write_manifest(target, manifest)
 
 
 def _portable(value: Any) -> Any:

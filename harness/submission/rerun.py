@@ -6,7 +6,7 @@ import math
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -17,15 +17,15 @@ import pyarrow as pa
 from harness.errors import SuiteError, UsageError
 from harness.learning import registry
 from harness.phases import Interrupted
+from harness.session.cell.processor import processor
 from harness.session.cell.provenance import packages
 from harness.session.driver.jobs import cell_job, run_job
 from harness.session.policy.roots import check_roots
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, read_manifest
-from harness.submission.bundle import compact
+from harness.submission.bundle import WORDLESS, compact
 from harness.submission.container import BundleError
 from harness.submission.evidence import Evidence
-from harness.submission.processor import processor
 from harness.suite.cells import cell_of
 from harness.verification.verifier import Verifier
 from harness.versions import recorded
@@ -64,6 +64,10 @@ def run_again(stored: Path, folder: Path, deadline: float = math.inf) -> None:
     manifest = read_manifest(stored)
     if manifest.kind != "cell" or manifest.state != "done":
         raise UsageError(f"{stored}: not a finished cell (kind {manifest.kind}, {manifest.state})")
+    _train(manifest, folder, deadline)
+
+
+def _train(manifest: Manifest, folder: Path, deadline: float) -> None:
     beside = {name: getattr(manifest, name) for name in ("suite", "key", "baseline", "identity")}
     job = cell_job(cell_of({**manifest.config, **beside}), folder)
     with Verifier(workers=1) as verifier:
@@ -108,17 +112,40 @@ def re_execute(evidence: Evidence, again: Again) -> list[ReRun]:
     if not cells:
         raise BundleError("re-execution", evidence.place(evidence.suite), "none of its regimes is installed here")
     chosen = Random(seed).sample(cells, min(again.cells, len(cells)))
+    places = {m.key: _place(evidence, m, seed) for m in chosen}
     for manifest in chosen:
-        _possible(evidence, manifest)
-    return [_again(evidence, manifest, seed, again.minutes) for manifest in chosen]
-
-
-def _possible(e: Evidence, manifest: Manifest) -> None:
-    place = e.place(f"{e.suite}/{manifest.key}")
-    if manifest.engine != "embedded":
-        raise BundleError(
-            "re-execution", place, f"of the engine {manifest.engine}; embedded cells alone can be trained again"
+        possible(manifest, places[manifest.key])
+    try:
+        check_roots(evidence.resolved, Path("results"))
+    except SuiteError as error:
+        raise BundleError("re-execution", evidence.place(evidence.suite), error.problem) from None
+    return [
+        re_run(
+            manifest,
+            evidence.tables(manifest.key),
+            evidence.scratch / "again" / manifest.key,
+            places[manifest.key],
+            again.minutes,
+            made_on=evidence.about.processor,
         )
+        for manifest in chosen
+    ]
+
+
+def _place(e: Evidence, manifest: Manifest, seed: int) -> str:
+    return e.place(f"{e.suite}/{manifest.key} ({label(manifest)}, --seed {seed})")
+
+
+def label(manifest: Manifest) -> str:
+    """As `--only` matches it."""
+    return f"{manifest.group}/{manifest.regime}/{manifest.seed}"
+
+
+def possible(manifest: Manifest, place: str) -> None:
+    """Raises BundleError where the cell cannot be trained here to the same rows."""
+    if manifest.engine != "embedded":
+        problem = f"of the engine {manifest.engine}; embedded cells alone can be trained again"
+        raise BundleError("re-execution", place, problem)
     for package, version in manifest.identity.versions.items():
         ours = recorded().get(package)
         if ours is not None and str(ours.version) != version:
@@ -127,32 +154,39 @@ def _possible(e: Evidence, manifest: Manifest) -> None:
     for policy in manifest.config["group"]["policies"]:
         if not str(policy["model"]).startswith("micro/") and not policy.get("revision"):
             raise BundleError("re-execution", place, f"the model {policy['model']} is not in the bundle")
-    try:
-        check_roots(e.resolved, Path("results"))
-    except SuiteError as error:
-        raise BundleError("re-execution", place, error.problem) from None
 
 
-def _again(e: Evidence, manifest: Manifest, seed: int, minutes: float) -> ReRun:
-    label = f"{manifest.group}/{manifest.regime}/{manifest.seed}"
-    folder = e.scratch / "again" / manifest.key
-    print(f"re-executing {label} (drawn by --seed {seed})", file=sys.stderr)
-    place = e.place(f"{e.suite}/{manifest.key} ({label}, --seed {seed})")
+def re_run(
+    manifest: Manifest,
+    stored: Mapping[str, pa.Table],
+    folder: Path,
+    place: str,
+    minutes: float,
+    made_on: str = "",
+    wordless: Sequence[str] = WORDLESS,
+) -> ReRun:
+    """Train a cell again in `folder` and compare it with its `stored` tables.
+
+    place: in messages. made_on: its kind of CPU, where the manifest does not say. wordless: columns of samples that were not
+    stored. Raises BundleError where it comes out as another one, or not in time.
+    """
+    print(f"training again: {place}", file=sys.stderr)
     try:
-        run_again(e.folder / manifest.key, folder, time.monotonic() + 60 * minutes)
+        _train(manifest, folder, time.monotonic() + 60 * minutes)
     except Interrupted:
         raise BundleError("re-execution", place, f"not finished in {minutes:g} minutes") from None
-    stored, now = e.tables(manifest.key), compact(read_journal(folder).tables)
+    now = compact(read_journal(folder).tables, wordless)
     wrong = [f"{table}: {words}" for table, same, words in differences(stored, now) if not same]
     if not wrong:
-        return ReRun(label, "every row the same")
+        return ReRun(label(manifest), "every row the same")
     here = {name: packages().get(name) for name in _LIBRARIES}
     there = {name: manifest.provenance.packages.get(name) for name in _LIBRARIES}
-    if e.about.processor == processor() and here == there:
+    if processor() in (manifest.provenance.machine.get("processor"), made_on) and here == there:
         raise BundleError("re-execution", place, f"other rows on the same kind of CPU: {wrong[0]}")
     furthest = _furthest(stored["samples"], now["samples"], place)
     what = "kind of CPU" if here == there else "versions of libraries"
-    return ReRun(label, f"within the tolerance for other {what}: accuracies {100 * furthest:.1f} points apart at most")
+    words = f"within the tolerance for other {what}: accuracies {100 * furthest:.1f} points apart at most"
+    return ReRun(label(manifest), words)
 
 
 def _furthest(stored: pa.Table, now: pa.Table, place: str) -> float:

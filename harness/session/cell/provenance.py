@@ -15,6 +15,7 @@ import psutil
 
 import harness
 from harness.engines import catalogue
+from harness.session.cell.processor import processor
 from harness.store.manifest import Provenance
 from harness.suite.cells import digest
 
@@ -84,7 +85,7 @@ def packages() -> dict[str, str]:
 def _machine() -> dict[str, str]:
     return {
         "system": f"{platform.system()} {platform.release()}",
-        "processor": platform.machine(),
+        "processor": processor(),
         "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1),
         "memory_gib": f"{psutil.virtual_memory().total / 2**30:.0f}",
     }

@@ -1,0 +1,181 @@
+"""Reference results: finished suites that come with the checkout, cut to what tables need, shown as `<suite>@reference`.
+
+results/reference/<suite>/reference.json      what it is, its cells, the SHA-256 of every other file
+results/reference/<suite>/suite.json          as `store.manifest`
+results/reference/<suite>/tuning.json         of a tuned suite (`store.tuning`)
+results/reference/<suite>/manifests.parquet   cell, manifest (JSON)
+results/reference/<suite>/<table>.parquet     a table of the cells' journals, `cell` in front
+
+A table of all cells in one file takes a fifth of what the same rows take in journals. A run of the suite that is itself called
+`reference` has its own cells beside these folders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.errors import StoreError
+from harness.files import TEMPORARY, remove, replace_atomic, write_atomic
+from harness.reading import read_bytes
+from harness.store.columns import conform
+from harness.store.journal import MAX_BYTES, Contents
+from harness.store.manifest import Manifest, SuiteFile, write_suite
+
+ORIGIN = "reference"
+MARK = f"@{ORIGIN}"
+KEPT = ("steps", "samples", "curves", "costs")
+ABOUT, MANIFESTS = "reference.json", "manifests"
+FORMAT = 1
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """reference.json. harness: the version that wrote it; cells' commits, machines and packages are in their manifests. cells: keys
+    of cells and base checkpoints, in the order of the files. files: SHA-256 by name."""
+
+    format: int
+    suite: str
+    harness: str
+    cells: tuple[str, ...]
+    files: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A suite's reference results. Manifests by cell; each table's rows of a cell stand together, in the order of `manifests`."""
+
+    manifests: dict[str, Manifest]
+    tables: dict[str, pa.Table]
+
+    @cached_property
+    def _places(self) -> dict[str, dict[str, tuple[int, int]]]:
+        """By table and cell, where its rows begin, and how many they are."""
+        return {name: _places(table) for name, table in self.tables.items()}
+
+    def contents(self, cell: str) -> Contents:
+        """The cell's journal, as far as it was kept."""
+        found = {}
+        for name, table in self.tables.items():
+            if cell in self._places[name]:
+                start, length = self._places[name][cell]
+                found[name] = conform(name, table.slice(start, length).drop_columns(["cell"]).combine_chunks())
+        return Contents(found, [])
+
+
+def references(results: Path) -> dict[str, Path]:
+    """The folders of reference results in a results folder, by the name that each suite is shown under."""
+    folders = (file.parent for file in sorted(results.glob(f"{ORIGIN}/*/{ABOUT}")))
+    return {f"{folder.name}{MARK}": folder for folder in folders if not folder.name.endswith(TEMPORARY)}
+
+
+def suite_folder(results: Path, suite: str) -> Path:
+    """Where the files of a suite lie that concern all its cells: results/<suite>, or those of its reference results."""
+    return results / ORIGIN / suite.removesuffix(MARK) if suite.endswith(MARK) else results / suite
+
+
+def meant(suite: str, known: list[str]) -> str:
+    """The one of `known` that is meant by a name: our own results where there are some, else the reference results."""
+    return f"{suite}{MARK}" if suite not in known and f"{suite}{MARK}" in known else suite
+
+
+def own(known: list[str]) -> list[str]:
+    """Without reference results, unless there is nothing else."""
+    return [suite for suite in known if not suite.endswith(MARK)] or known
+
+
+def read_about(folder: Path) -> About:
+    """Raises StoreError."""
+    try:
+        about = msgspec.json.decode(read_bytes(folder / ABOUT, MAX_BYTES), type=About)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise StoreError(f"{folder / ABOUT}: cannot be read: {error}") from error
+    if about.format != FORMAT:
+        raise StoreError(f"{folder / ABOUT}: format {about.format}; this version reads {FORMAT}")
+    return about
+
+
+def read_reference(folder: Path) -> Reference:
+    """Every row of a suite's reference results. Raises StoreError, also for a file that is not the one written."""
+    return _read(folder, msgspec.json.encode(read_about(folder)))
+
+
+def forget() -> None:
+    """Let go of the rows that were read last."""
+    _read.cache_clear()
+
+
+@lru_cache(maxsize=1)
+def _read(folder: Path, state: bytes) -> Reference:
+    about = msgspec.json.decode(state, type=About)
+    try:
+        contents = {name: read_bytes(folder / name, MAX_BYTES) for name in about.files}
+        for name, digest in about.files.items():
+            if hashlib.sha256(contents[name]).hexdigest() != digest:
+                raise StoreError(f"{folder / name}: altered (its SHA-256 is not the one in {ABOUT})")
+        tables = {
+            name.removesuffix(".parquet"): pq.read_table(pa.BufferReader(content))
+            for name, content in contents.items()
+            if name.endswith(".parquet")
+        }
+        rows = tables.pop(MANIFESTS).to_pylist()
+        manifests = {row["cell"]: msgspec.json.decode(row["manifest"], type=Manifest) for row in rows}
+        if tuple(manifests) != about.cells:
+            raise StoreError(f"{folder / MANIFESTS}.parquet: other cells than those of {ABOUT}")
+    except (OSError, KeyError, pa.ArrowException, msgspec.MsgspecError) as error:
+        raise StoreError(f"{folder}: not reference results: {error}") from error
+    shown = {"suite": f"{about.suite}{MARK}", "origin": ORIGIN}
+    return Reference({key: msgspec.structs.replace(m, **shown) for key, m in manifests.items()}, tables)
+
+
+def write_reference(
+    folder: Path,
+    suite: SuiteFile,
+    harness: str,
+    manifests: Mapping[str, Manifest],
+    tables: Mapping[str, Mapping[str, pa.Table]],
+    tuning: bytes | None = None,
+) -> None:
+    """Replace `folder`, results/reference/<suite>. tables: by cell, then by name, cut to what is kept. Equal results are equal
+    bytes. Raises DiskFullError, StoreError."""
+
+    def fill(temporary: Path) -> None:
+        temporary.mkdir(parents=True)
+        write_suite(temporary, suite)
+        if tuning is not None:
+            write_atomic(temporary / "tuning.json", tuning)
+        texts = [msgspec.json.encode(m).decode() for m in manifests.values()]
+        _write(temporary, MANIFESTS, pa.table({"cell": list(manifests), "manifest": texts}))
+        for name in KEPT:
+            parts = [_of_cell(key, tables[key][name]) for key in manifests if name in tables[key]]
+            if parts:
+                _write(temporary, name, pa.concat_tables(parts))
+        digests = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(temporary.iterdir())}
+        about = About(format=FORMAT, suite=suite.name, harness=harness, cells=tuple(manifests), files=digests)
+        write_atomic(temporary / ABOUT, msgspec.json.format(msgspec.json.encode(about), indent=1) + b"\n")
+        remove(folder)  # the system renames a folder to a name that is free
+
+    replace_atomic(folder, fill)
+
+
+def _of_cell(key: str, table: pa.Table) -> pa.Table:
+    return table.add_column(0, "cell", pa.repeat(pa.scalar(key, pa.string()), table.num_rows))
+
+
+def _write(folder: Path, name: str, table: pa.Table) -> None:
+    pq.write_table(table.combine_chunks(), folder / f"{name}.parquet", compression="zstd", compression_level=19)
+
+
+def _places(table: pa.Table) -> dict[str, tuple[int, int]]:
+    """Where each cell's rows begin, and how many they are."""
+    found, start = {}, 0
+    for count in table["cell"].value_counts().to_pylist():  # in order of first appearance
+        found[count["values"]] = (start, count["counts"])
+        start += count["counts"]
+    return found

@@ -1,0 +1,296 @@
+"""Reference results: made of a real run, shown where nothing of one's own is, marked beside it, trained again to their rows."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from command import harness
+
+from harness.errors import StoreError, UsageError
+from harness.formats.finished_cells import finished_cells
+from harness.session.cell.processor import processor
+from harness.store.ingest import ingest
+from harness.store.manifest import Manifest, read_manifest, read_suite
+from harness.store.read import Snapshot
+from harness.store.reference_results import read_reference, references, write_reference
+from harness.store.table import seed_rows, show_rows, suites
+from harness.versions import recorded
+from leaderboard.report import export_report
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(300)  # the first test waits for nine cells
+
+
+def tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+reference = tool("reference")
+
+
+@pytest.fixture(scope="module")
+def clone(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results folder with nothing but the reference results of `labs`."""
+    folder = tmp_path_factory.mktemp("clone") / "results"
+    reference.make(results, ["labs"], folder)
+    return folder
+
+
+@pytest.fixture
+def copy(clone: Path, tmp_path: Path) -> Path:
+    """One that may be spoilt."""
+    shutil.copytree(clone / "reference", tmp_path / "results" / "reference")
+    return tmp_path / "results"
+
+
+def altered(folder: Path, change: Callable[[Manifest, dict[str, pa.Table]], Manifest]) -> None:
+    """Reference results written anew with other manifests or tables."""
+    found = read_reference(folder)
+    manifests, tables = {}, {}
+    for key, manifest in found.manifests.items():
+        tables[key] = dict(found.contents(key).tables)
+        manifests[key] = change(msgspec.structs.replace(manifest, suite=folder.name, origin=""), tables[key])
+    write_reference(folder, read_suite(folder), "test", manifests, tables)
+
+
+def test_they_give_the_table_of_the_run_in_little_room(results: Path, clone: Path, tmp_path: Path) -> None:
+    ingest(clone)
+    with Snapshot(results) as ours, Snapshot(clone) as kept:
+        assert show_rows(kept, "labs@reference") == show_rows(ours, "labs")
+        assert seed_rows(kept, "labs@reference") == seed_rows(ours, "labs")
+        counts = "SELECT count(*) AS n FROM {} WHERE suite = ?"
+        for table in ("steps", "samples", "curves", "costs"):
+            assert kept.query(counts.format(table), ["labs@reference"]) == ours.query(counts.format(table), ["labs"])
+        assert kept.query("SELECT DISTINCT prompt || text AS words FROM samples")["words"].to_pylist() == [""]
+        assert kept.query("SELECT DISTINCT origin FROM cells")["origin"].to_pylist() == ["reference"]
+        assert len(list(finished_cells(kept, clone, "labs@reference"))) == 18
+        assert next(finished_cells(kept, clone, "labs@reference")).contents.tables["samples"].num_rows > 0
+    files = list((clone / "reference" / "labs").iterdir())
+    assert sum(f.stat().st_size for f in files) < 12_000 * 11
+    assert not any(str(results).encode() in f.read_bytes() for f in files)
+    reference.make(results, ["labs"], tmp_path)
+    for file in files:
+        assert (tmp_path / "reference" / "labs" / file.name).read_bytes() == file.read_bytes()
+
+
+def test_a_suite_that_is_not_finished_is_refused(results: Path, tmp_path: Path) -> None:
+    shutil.copytree(results, tmp_path / "results")
+    shutil.rmtree(next((tmp_path / "results" / "labs").glob("base-*")))
+    with pytest.raises(UsageError, match="absent; run the suite to its end first"):
+        reference.make(tmp_path / "results", ["labs"], tmp_path)
+    with pytest.raises(UsageError, match="no results of the suite as written"):
+        reference.make(tmp_path / "results", ["nothing"], tmp_path)
+    assert not references(tmp_path)
+
+
+def test_what_gives_another_table_is_not_kept(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoilt(tables: dict[str, pa.Table], wordless: tuple[str, ...]) -> dict[str, pa.Table]:
+        samples = tables["samples"]
+        right = pa.repeat(pa.scalar("right"), samples.num_rows)
+        place = samples.schema.get_field_index("verdict")
+        return {**tables, "samples": samples.set_column(place, samples.schema.field(place), right)}
+
+    monkeypatch.setattr(reference, "compact", spoilt)
+    with pytest.raises(UsageError, match="gives another table than what would be kept"):
+        reference.make(results, ["labs"], tmp_path)
+    assert not references(tmp_path)
+
+
+def test_everything_opens_on_them_where_there_is_nothing_else(clone: Path, tmp_path: Path) -> None:
+    code, out, err = harness("show", "labs", "--results", clone)
+    assert (code, out.splitlines()[0]) == (0, "labs@reference: reference; published defaults")
+    assert err == "reference results; your own: harness run labs\n"
+    code, everything, err = harness("show", "--results", clone)
+    assert (code, everything) == (0, out)
+    assert "nothing was run here yet (harness run labs)" in err
+    code, out, _ = harness("show", "labs", "--format", "json", "--results", clone)
+    assert json.loads(out)["suite"] == "labs@reference"
+    code, out, _ = harness("status", "--results", clone, "--json")
+    assert {(c["suite"], c["state"]) for c in json.loads(out)["cells"]} == {("labs@reference", "done")}
+    assert harness("export", "labs", "--results", clone, "--out", tmp_path / "report.html")[0] == 0
+    assert "labs@reference" in (tmp_path / "report.html").read_text()
+    for form in ("lm-eval", "parquet", "cards"):
+        assert harness("export", "labs", "--format", form, "--results", clone, "--out", tmp_path / form)[0] == 0
+    assert (
+        "18"
+        in harness(
+            "sql", "SELECT count(*) FROM scores WHERE metric = 'greedy' AND cell NOT LIKE 'base%'", "--results", clone
+        )[1]
+    )
+    assert sorted(p.name for p in clone.iterdir() if p.is_dir()) == ["reference"]  # nothing is copied
+
+
+def test_own_results_come_first_and_these_are_marked(results: Path, copy: Path, tmp_path: Path) -> None:
+    shutil.copytree(results / "labs", copy / "labs")
+    code, out, err = harness("show", "labs", "--results", copy)
+    assert (code, "@reference" in out) == (0, False)
+    assert "reference results beside these: harness show labs@reference" in err
+    assert harness("show", "--results", copy)[1] == out
+    assert harness("show", "labs@reference", "--results", copy)[1].startswith("labs@reference: reference;")
+    assert {c["suite"] for c in json.loads(harness("status", "--results", copy, "--json")[1])["cells"]} == {"labs"}
+    with Snapshot(copy) as snapshot:
+        assert suites(snapshot) == ["labs", "labs@reference"]
+    assert export_report(copy, tmp_path / "report.html") == 2
+
+
+def test_a_suite_of_the_name_reference_has_cells_beside_them(results: Path, copy: Path) -> None:
+    for entry in (results / "labs").iterdir():
+        (shutil.copytree if entry.is_dir() else shutil.copy)(entry, copy / "reference" / entry.name)
+    ingest(copy)
+    with Snapshot(copy) as snapshot:
+        assert suites(snapshot) == ["reference", "labs@reference"]
+        assert show_rows(snapshot, "reference")
+
+
+def test_another_folder_is_that_folder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clone: Path) -> None:
+    monkeypatch.chdir(clone.parent)
+    assert harness("show", "labs")[0] == 0
+    (tmp_path / "mine").mkdir()
+    code, out, err = harness("show", "--results", tmp_path / "mine")
+    assert (code, out, "no results yet" in err) == (2, "", True)
+    code, _, err = harness("status", "--results", tmp_path / "mine")
+    assert (code, "no suite has been run here yet" in err) == (2, True)
+
+
+def test_their_label_is_nobody_elses(bundle: Path, results: Path, tmp_path: Path) -> None:
+    for source in (bundle, results):
+        code, _, err = harness("import", source, "--origin", "reference", "--results", tmp_path)
+        assert (code, "choose another" in err) == (2, True)
+
+
+def test_a_damaged_file_is_no_result(copy: Path) -> None:
+    ingest(copy)
+    with Snapshot(copy) as snapshot:
+        assert show_rows(snapshot, "labs@reference")
+    file = copy / "reference" / "labs" / "samples.parquet"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(StoreError, match="altered"):
+        read_reference(file.parent)
+    os.utime(file.parent / "reference.json")
+    ingest(copy)
+    with Snapshot(copy) as snapshot:
+        assert show_rows(snapshot, "labs@reference") == []
+        assert "git restore" in snapshot.query("SELECT problem FROM problems")["problem"].to_pylist()[0]
+    (file.parent / "reference.json").write_text("{}")
+    ingest(copy)
+    with Snapshot(copy) as snapshot:
+        assert suites(snapshot) == []
+        problem = snapshot.query("SELECT problem FROM problems WHERE suite = 'labs@reference'")["problem"].to_pylist()
+        assert "reference.json: cannot be read" in problem[0]
+
+
+def test_a_random_cell_comes_out_again(clone: Path, copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert reference.check(clone, 1, 0, 10.0) == 0
+    out = capfd.readouterr().out
+    assert out.startswith("ok           labs: llama-qwen/")
+    assert out.endswith("every row the same\n")
+
+    def spoil(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
+        if "steps" in tables:
+            place = tables["steps"].schema.get_field_index("entropy")
+            tables["steps"] = tables["steps"].set_column(place, "entropy", pc.add(tables["steps"]["entropy"], 1e-9))
+        return manifest
+
+    altered(copy / "reference" / "labs", spoil)
+    assert reference.check(copy, 1, 0, 10.0) == 1
+    assert (
+        "other rows on the same kind of CPU: steps: 4 rows stored, 4 now; differing columns: entropy"
+        in capfd.readouterr().out
+    )
+
+    def elsewhere(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
+        said = msgspec.structs.replace(
+            manifest.provenance, machine=manifest.provenance.machine | {"processor": "another"}
+        )
+        return msgspec.structs.replace(manifest, provenance=said)
+
+    altered(copy / "reference" / "labs", elsewhere)
+    assert reference.check(copy, 1, 0, 10.0) == 0
+    assert "within the tolerance for other kind of CPU: accuracies 0.0 points apart" in capfd.readouterr().out
+
+
+def test_results_of_other_results_versions_are_refused(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def older(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
+        versions = manifest.identity.versions | {"session": "0"}
+        return msgspec.structs.replace(manifest, identity=msgspec.structs.replace(manifest.identity, versions=versions))
+
+    assert "session" in recorded()
+    altered(copy / "reference" / "labs", older)
+    assert reference.check(copy, 2, 0, 10.0) == 2
+    assert "computed by session 0; here is" in capfd.readouterr().out
+
+
+def test_where_there_is_none_the_check_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, "tools/reference.py", "check", "--results", tmp_path]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, env=environment, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    done = subprocess.run(
+        [*command, "--unless-empty"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=environment,
+        check=False,
+    )
+    assert (done.returncode, "no reference results" in done.stderr) == (0, True)
+
+
+def test_a_manifest_names_its_kind_of_cpu(results: Path) -> None:
+    found = {
+        read_manifest(f.parent).provenance.machine["processor"] for f in (results / "labs").glob("*/manifest.json")
+    }
+    assert found == {processor()}
+
+
+def test_what_is_committed_is_whole_and_small() -> None:
+    folders = references(ROOT / "results")
+    for folder in folders.values():
+        assert all(manifest.state == "done" for manifest in read_reference(folder).manifests.values())
+    assert sum(f.stat().st_size for folder in folders.values() for f in folder.iterdir()) <= reference.MOST
+
+
+def test_every_page_of_the_leaderboard_opens_on_them(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from streamlit.testing.v1 import AppTest
+
+    import leaderboard
+    from leaderboard.views import PAGES
+
+    def draw(results: str, slug: str) -> None:
+        from pathlib import Path
+
+        from leaderboard.data import open_store
+        from leaderboard.parts import draw_page
+        from leaderboard.view import View
+        from leaderboard.views import PAGES
+
+        page = next(p for p in PAGES if p.slug == slug)
+        draw_page(page, View(open_store(Path(results)), "labs@reference", {}))
+
+    monkeypatch.setenv("HARNESS_RESULTS", str(clone))
+    app = AppTest.from_file(str(Path(str(leaderboard.__file__)).parent / "app.py"), default_timeout=60).run()
+    assert not app.exception
+    assert any("reference; published defaults" in caption.value for caption in app.sidebar.caption)
+    for page in PAGES:
+        app = AppTest.from_function(draw, args=(str(clone), page.slug), default_timeout=60).run()
+        assert not app.exception, (page.slug, app.exception[0].stack_trace)

@@ -1,0 +1,150 @@
+"""Every command that README and docs print is one: parsed by the program that it names, and run where that takes seconds."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+import typer
+
+from harness.cli.app import app
+from harness.suite.load import shipped
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    *(
+        ROOT / name
+        for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "results/README.md", "tools/results_page.md")
+    ),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "examples").glob("*.md")),
+]
+PROGRAMS = ("harness", "make", "python", "pip")
+SHORT = (
+    "harness --version", "harness regimes", "harness regimes hacpo", "harness tasks", "harness engines",
+    "harness new-regime best-of-peers", "harness new-task near-sums", "harness new-engine plain-torch",
+    "harness submit quickstart --slurm --dry-run",
+)  # fmt: skip
+"""Run as printed, in an empty folder. docs/submit.md runs as a whole in tests/submission/test_page.py."""
+
+
+def blocks(page: str) -> list[str]:
+    """Commands that stand on lines of their own, without remarks."""
+    found = []
+    for line in re.sub(r"\\\n\s*", "", page).splitlines():
+        match = re.match(rf" {{4}}(?:\S*/)?(({'|'.join(PROGRAMS)}) \S.*)", line)
+        if match:
+            found.append(re.split(r"\s+#\s|\s{2,}", match[1])[0].rstrip())
+    return found
+
+
+def inline(page: str) -> list[str]:
+    """Those inside sentences, which may leave arguments out."""
+    return re.findall(r"`((?:harness|make) [^`\n]+)`", page)
+
+
+def alternatives(command: str) -> list[str]:
+    """`harness regimes | tasks` is two."""
+    program, _, rest = command.partition(" ")
+    if not re.fullmatch(r"[a-z-]+( \| [a-z-]+)+", rest):
+        return [command]
+    return [f"{program} {one}" for one in rest.split(" | ")]
+
+
+COMMANDS = sorted({(c, p) for p in PAGES for b in blocks(p.read_text("utf-8")) for c in alternatives(b)})
+PHRASES = sorted({(c, p) for p in PAGES for i in inline(p.read_text("utf-8")) for c in alternatives(i)})
+
+
+@cache
+def options_of(script: str) -> str:
+    done = subprocess.run(
+        [sys.executable, script, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=100, check=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    return done.stdout
+
+
+def parsed(words: list[str]) -> None:
+    """By the program itself; nothing is run."""
+    program = typer.main.get_command(app)
+    if words[0] in {option for p in program.params for option in p.opts}:
+        return
+    name, *rest = words
+    try:
+        program.commands[name].make_context(name, list(rest))  # type: ignore[attr-defined]
+    except Exception as error:  # whichever click typer has
+        raise AssertionError(f"harness {shlex.join(words)}: {error!r}") from error
+    if name in ("run", "plan", "submit") and re.fullmatch(r"[a-z_0-9]+", rest[0]):
+        assert rest[0] in shipped(), f"no suite {rest[0]} is shipped"
+
+
+def right(command: str) -> None:
+    """Raises where the program would not take the command."""
+    program, *words = shlex.split(command)
+    if program == "harness":
+        parsed(words)
+    elif program == "make":
+        subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, timeout=60, check=True)
+    elif program == "pip":
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        named = [e for word in words for group in re.findall(r"\[([a-z,]+)\]", word) for e in group.split(",")]
+        assert set(named) <= set(extras)
+    elif words[0] != "-m":
+        assert (ROOT / words[0]).is_file()
+        missing = [w for w in words[1:] if w.startswith("--") and w.split("=")[0] not in options_of(words[0])]
+        assert not missing
+
+
+@pytest.mark.parametrize(("command", "page"), COMMANDS, ids=[f"{p.name}: {c}" for c, p in COMMANDS])
+def test_a_printed_command_is_taken(command: str, page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HARNESS_DATA", "HARNESS_MODELS"):  # what options set for their process
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    right(command)
+
+
+@pytest.mark.parametrize(("command", "page"), PHRASES, ids=[f"{p.name}: {c}" for c, p in PHRASES])
+def test_a_command_inside_a_sentence_exists(command: str, page: Path) -> None:
+    program, name, *words = command.split()
+    if program == "make":
+        right(f"make {name}")
+    elif not name.startswith("-"):
+        known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+        assert name in known, f"no command {name}"
+        options = {o for p in known[name].params for o in (*p.opts, *p.secondary_opts)}
+        assert {w.split("=")[0].rstrip(".,;)") for w in words if w.startswith("--")} <= options
+
+
+@pytest.mark.parametrize("command", SHORT)
+@pytest.mark.timeout(200)
+def test_a_short_command_runs_as_printed(command: str, tmp_path: Path) -> None:
+    assert command in {c for c, _ in (*COMMANDS, *PHRASES)}, "printed nowhere"
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(command)], cwd=tmp_path, capture_output=True, text=True, timeout=150,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_commands_in_the_heads_of_suites_are_taken(name: str) -> None:
+    for command in re.findall(
+        r"(?m)^#   ((?:harness|make) .*?)(?:\s+#.*|\s{2,}.*)?$", shipped()[name].read_text("utf-8")
+    ):
+        for one in command.split(" && "):
+            right(one)
+
+
+def test_commands_were_found_and_a_wrong_one_is_refused() -> None:
+    assert len(COMMANDS) > 80
+    assert len(PHRASES) > 60
+    for wrong in ("harness frobnicate", "harness show --frobnicate", "harness run nosuchsuite", "make frobnicate",
+                  "python tools/rerun.py --frobnicate", "pip install 'experience-sharing-harness[frobnicate]'"):  # fmt: skip
+        with pytest.raises((AssertionError, subprocess.CalledProcessError)):
+            right(wrong)

@@ -1,0 +1,188 @@
+"""README, docs and the reference results agree to the digit; what a page says is what the store gives."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from synthetic_results import Regime, write_results
+
+from harness.errors import UsageError
+from harness.store.journal import read_journal
+from harness.store.manifest import read_manifest, read_suite
+from harness.store.reference_results import write_reference
+from harness.suite.load import load, shipped
+
+ROOT = Path(__file__).parents[1]
+spec = importlib.util.spec_from_file_location("results_page", ROOT / "tools" / "results_page.py")
+page = importlib.util.module_from_spec(spec)
+sys.modules["results_page"] = page
+spec.loader.exec_module(page)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Reference results of the shape of the suites `reference` and `elicit`, with numbers of our making."""
+    root = tmp_path_factory.mktemp("made")
+    suite = load("reference")
+    effects = {"sgt": 0.12, "sgt-2x": 0.12, "sapo": -0.15, "naive": 0.1}
+    regimes = [
+        Regime(
+            v.name,
+            v.regime,
+            effects.get(v.name, 0.0),
+            v.budget,
+            options={"stream": v.sampling_stream} if v.sampling_stream else {},
+        )
+        for v in suite.regimes
+    ]
+    groups = {g.name: tuple(p.name for p in g.policies) for g in suite.groups}
+    write_results(root, "reference", groups, regimes, suite.seeds, steps=4, questions=60, repeats=4)
+    write_results(
+        root, "elicit", {"llama-qwen": ("llama", "qwen")}, regimes[:1], (1, 2, 3), steps=4, questions=40, repeats=4
+    )
+    for name in ("reference", "elicit"):
+        cells = sorted(f.parent for f in (root / name).glob("*/manifest.json"))
+        manifests = {c.name: read_manifest(c) for c in cells}
+        tables = {c.name: {t: rows for t, rows in read_journal(c).tables.items() if t != "exchanges"} for c in cells}
+        write_reference(root / "out" / "reference" / name, read_suite(root / name), "test", manifests, tables)
+    return root / "out"
+
+
+@pytest.fixture(scope="module")
+def store(folder: Path) -> Iterator[page.Store]:
+    with page.opened(folder) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def text(store: page.Store) -> str:
+    return page.written(store, page.TEMPLATE.read_text("utf-8"))
+
+
+def test_the_committed_pages_are_what_the_committed_results_give() -> None:
+    with page.opened(ROOT / "results") as store:
+        for path, text in page.pages(store).items():
+            assert path.read_text("utf-8") == text, f"{path.name}: run python tools/results_page.py"
+
+
+def test_without_results_nothing_is_claimed(tmp_path: Path) -> None:
+    with page.opened(tmp_path) as store:
+        text = page.written(store, page.TEMPLATE.read_text("utf-8"))
+        readme = (ROOT / "README.md").read_text("utf-8")
+        assert page.marked(store, readme) == readme
+    assert not re.search(r"[{}]|<!--|\d\.\d", text)
+    assert [line for line in text.splitlines() if line.startswith("## ")] == ["## What tiny models can and cannot say"]
+
+
+def test_sections_are_those_of_the_suites_that_are_there(text: str) -> None:
+    heads = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
+    assert heads == [
+        "Where sharing helps",
+        "Where it does nothing",
+        "Where it harms",
+        "Five seeds, each with base checkpoints of its own",
+        "Stability against support",
+        "Cost",
+        "What tiny models can and cannot say",
+        "Where these come from",
+    ]
+    assert not re.search(r"[{}]|<!--|nan|None\b(?!\.)", text)
+
+
+def test_findings_stand_where_they_belong_each_with_its_interval(text: str) -> None:
+    def section(name: str) -> str:
+        return text.split(f"## {name}\n")[1].split("\n## ")[0]
+
+    helps, harms = (
+        re.findall(r"(?m)^\| reference \| (\S+) \| (\S+) \| (\S+ \[.*?\]) \|", section(n))
+        for n in ("Where sharing helps", "Where it harms")
+    )
+    assert {regime for _, regime, _ in helps} >= {"sgt", "naive"}
+    assert {regime for _, regime, _ in harms} == {"sapo"}
+    assert all(value.startswith("+") for *_, value in helps)
+    assert all(value.startswith("−") for *_, value in harms)
+    for line in section("Five seeds, each with base checkpoints of its own").splitlines():
+        if line.startswith("| ") and "---" not in line and not line.startswith(("| regime |", "| group |")):
+            assert "[" in line, line
+    for line in section("Stability against support").splitlines() + section("Cost").splitlines():
+        if line.startswith("| ") and "regime" not in line and "---" not in line:
+            assert line.count("[") + line.count("–") >= 4, line
+
+
+def test_figures_are_those_of_harness_show(store: page.Store) -> None:
+    row = next(
+        r for r in store.rows("reference") if (r.group, r.regime, r.metric, r.policy) == ("trap", "sgt", "avg@4", "*")
+    )
+    low, high = row.gain_interval
+    expected = f"{100 * row.gain:+.1f} [{100 * low:.1f}, {100 * high:.1f}]".replace("-", "−")
+    assert page.gain(store, "reference", "sgt", "avg@4", "trap") == expected
+    rise = page.rise(store, "elicit", "independent", "avg@4")
+    assert re.fullmatch(r"\d+\.\d -> \d+\.\d \[\d+\.\d, \d+\.\d\]", rise)
+    cpu = store.query(
+        "SELECT sum(cpu_seconds) / count(DISTINCT cell) AS mean FROM spent JOIN current_cells USING (suite, cell) "
+        "WHERE suite = ? AND regime = 'sgt'",
+        "reference",
+    )[0]["mean"]
+    line = next(line for line in page.cost(store, "reference").splitlines() if line.startswith("| sgt |"))
+    assert line.split(" | ")[1].startswith(f"{cpu:,.1f} [")
+
+
+def test_a_digit_that_is_another_is_found_and_mended(store: page.Store) -> None:
+    right = "before <!-- results: gain reference sgt avg@4 trap -->{}<!-- /results --> after"
+    good = right.format(page.gain(store, "reference", "sgt", "avg@4", "trap"))
+    assert page.marked(store, good) == good
+    assert page.marked(store, right.format("+99.9")) == good
+    absent = "<!-- results: gain quickstart sgt avg@4 -->+1.0<!-- /results -->"
+    assert page.marked(store, absent) == absent
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("gain reference sgt avg@4", "6 rows"),
+        ("gain reference nobody avg@4 trap", "0 rows"),
+        ("frobnicate reference", "no figure 'frobnicate'"),
+        ("gain reference", "missing"),
+        ("tuned elicit", "no tuning"),
+    ],
+)
+def test_what_cannot_be_said_is_refused(store: page.Store, words: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        page.marked(store, f"<!-- results: {words} -->x<!-- /results -->")
+
+
+def test_every_mark_and_figure_names_a_shipped_suite_and_its_regimes() -> None:
+    words = [w for name in page.MARKED for _, w, _, _ in page._MARKS.findall((ROOT / name).read_text("utf-8"))]
+    words += page._FIGURE.findall(page.TEMPLATE.read_text("utf-8"))
+    assert len(words) > 20
+    for kind, *arguments in map(str.split, words):
+        assert kind in page.FIGURES
+        if kind not in page.OVER_ALL:
+            suite = load(arguments[0])
+            known = {v.name for v in suite.regimes} | {g.name for g in suite.groups}
+            known |= {p.name for g in suite.groups for p in g.policies} | {"greedy", f"avg@{suite.evaluation.k}"}
+            assert set(arguments[1:]) <= known, words
+
+
+def test_the_reference_suites_are_what_they_say() -> None:
+    from harness.learning.registry import installed
+
+    suite, tuned = load("reference"), load("reference_tuned")
+    for one in (suite, tuned):
+        assert {v.regime for v in one.regimes} == {r for r in installed() if (ROOT / "regimes" / f"{r}.py").exists()}
+        assert len(one.seeds) == 5
+        assert all(p.stage0.per_seed for g in one.groups for p in g.policies)
+    assert sorted(len(g.policies) for g in suite.groups) == [2, 2, 2, 2, 3, 4]
+    assert {v.budget for v in suite.regimes if v.regime == "independent"} == {"1x", "2x"}
+    assert any(v.sampling_stream for v in suite.regimes)
+    conditions = [p.condition["kind"] for g in suite.groups for p in g.policies if p.condition]
+    assert conditions == ["lying"]
+    twins = next(g for g in suite.groups if g.name == "self-peer").policies
+    assert (twins[0].model, twins[0].stage0) == (twins[1].model, twins[1].stage0)
+    assert tuned.tune is not None
+    assert {"reference", "reference_tuned"} <= set(shipped())

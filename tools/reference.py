@@ -1,0 +1,178 @@
+"""Reference results: made of finished runs, and trained again (harness/store/reference_results.py has the format).
+
+    python tools/reference.py make RESULTS SUITE...          into results/reference/<suite>
+    python tools/reference.py check [--cells 3] [--seed N]   so many random cells again, compared row by row
+
+`make` refuses a suite with a cell that is not finished, and what does not give the table that the run itself gives. `check` needs
+the same rows on the kind of CPU that a cell's manifest names; elsewhere the accuracies of a policy may lie four standard errors or
+ten points apart, whichever is more. Exit codes: 0 done, 1 a cell came out as another one, 2 usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+import harness
+from harness.errors import HarnessError, UsageError
+from harness.files import remove
+from harness.learning import registry
+from harness.store.ingest import ingest
+from harness.store.manifest import Manifest, SuiteFile, read_suite
+from harness.store.read import Snapshot
+from harness.store.reference_results import MARK, ORIGIN, read_reference, references, write_reference
+from harness.store.submission import Submission, write_submission
+from harness.store.supervised_start import stages
+from harness.store.table import show_rows
+from harness.store.tuning import read_tuning, tuning_path, tuning_rows
+from harness.submission.bundle import compact, finished, installed, portable
+from harness.submission.category import category
+from harness.submission.rerun import label, possible, re_run
+from harness.suite.load import resolve
+from harness.threads import settle
+
+RESULTS = Path(__file__).parents[1] / "results"
+MOST = 20_000_000
+"""Bytes of all reference results together: every clone has them."""
+
+
+def make(results: Path, suites: Sequence[str], to: Path) -> None:
+    """Raises UsageError for what is not finished, StoreError, DiskFullError."""
+    ingest(results)
+    for suite in suites:
+        folder = results / suite
+        if not (folder / "suite.json").is_file():
+            raise UsageError(f"{folder}: no results of the suite as written (harness run {suite})")
+        file = read_suite(folder, folder / "suite.json")
+        resolved = resolve(file.config, (), f"{folder}/suite.json: config")
+        installed(resolved)
+        cells = {key: finished(folder / key) for key in (*file.cells, *file.bases)}
+        manifests = {key: manifest for key, (manifest, _) in cells.items()}
+        if dirty := sum(m.provenance.dirty for m in manifests.values()):
+            print(f"note: {suite}: {dirty} of {len(cells)} cells by a checkout with changes in it", file=sys.stderr)
+        tables = {key: compact(found, _wordless(manifest)) for key, (manifest, found) in cells.items()}
+        tuning = tuning_path(results, file)
+        target = to / ORIGIN / suite
+        write_reference(
+            target,
+            portable(file),
+            harness.__version__,
+            manifests,
+            tables,
+            tuning.read_bytes() if tuning.is_file() else None,
+        )
+        write_submission(target, Submission(badge="reference", category=category(resolved)))
+        _same_table(suite, file, results, to)
+        size = sum(f.stat().st_size for f in target.iterdir())
+        print(f"{target}: {len(cells)} cells and base checkpoints, {size:,} bytes")
+    total = sum(f.stat().st_size for folder in references(to).values() for f in folder.iterdir())
+    print(f"{to / ORIGIN}: {total:,} bytes in all", file=sys.stderr)
+    if total > MOST:
+        raise UsageError(f"{to / ORIGIN}: {total:,} bytes; reference results have at most {MOST:,}")
+
+
+def _same_table(suite: str, file: SuiteFile, results: Path, to: Path) -> None:
+    """What was cut changes no number. Raises UsageError, and then nothing is left of what was written."""
+    kept_as = f"{suite}{MARK}"
+    with tempfile.TemporaryDirectory() as place:
+        alone = Path(place)
+        (alone / ORIGIN).mkdir()
+        (alone / ORIGIN / suite).symlink_to((to / ORIGIN / suite).resolve())
+        ingest(alone)
+        with Snapshot(results, file) as ours, Snapshot(alone) as kept:
+            same = all(give(ours, suite) == give(kept, kept_as) for give in (show_rows, stages))
+            left, right = read_tuning(results, suite, file), read_tuning(alone, kept_as)
+            if left and right:
+                same = same and tuning_rows(ours, left) == tuning_rows(kept, right)
+    if not same:
+        remove(to / ORIGIN / suite)
+        raise UsageError(f"{results / suite}: gives another table than what would be kept of it")
+
+
+def check(results: Path, cells: int, seed: int | None, minutes: float) -> int:
+    """How many cells came out as others. Raises UsageError where there is none to draw."""
+    seed = secrets.randbelow(1 << 31) if seed is None else seed
+    found = [(folder, m) for folder in references(results).values() for m in _cells(folder)]
+    drawable = [(folder, m) for folder, m in found if _here(m)]
+    if not drawable:
+        raise UsageError(f"{results / ORIGIN}: no cells that can be trained again here ({len(found)} in all)")
+    if len(drawable) < len(found):
+        print(f"drawn from {len(drawable)} of {len(found)} cells; the others need models or engines", file=sys.stderr)
+    chosen = Random(seed).sample(drawable, min(cells, len(drawable)))
+    wrong = 0
+    for folder, manifest in chosen:
+        place = f"{folder.name}/{manifest.key} ({label(manifest)}, --seed {seed})"
+        with tempfile.TemporaryDirectory(prefix="reference-") as scratch:
+            try:
+                possible(manifest, place)
+                stored = read_reference(folder).contents(manifest.key).tables
+                again = re_run(
+                    manifest, stored, Path(scratch) / manifest.key, place, minutes, wordless=_wordless(manifest)
+                )
+            except HarnessError as error:
+                print(f"other rows   {error}", flush=True)
+                wrong += 1
+            else:
+                print(f"ok           {folder.name}: {again.label}: {again.words}", flush=True)
+    return wrong
+
+
+def _wordless(manifest: Manifest) -> tuple[str, ...]:
+    """Columns of samples that are left empty, by far the longest. What was taken for an answer's result stays, and the verdict;
+    of pretrained models the text too, which says how much of a gain is form (`store.supervised_start`)."""
+    return ("prompt", "text") if _micro(manifest) else ("prompt",)
+
+
+def _micro(manifest: Manifest) -> bool:
+    return all(policy.model.startswith("micro/") for policy in manifest.policies)
+
+
+def _cells(folder: Path) -> list[Manifest]:
+    every = read_reference(folder).manifests.values()
+    return [msgspec.structs.replace(m, suite=folder.name, origin="") for m in every if m.kind == "cell"]
+
+
+def _here(manifest: Manifest) -> bool:
+    """Whether its regime is installed here, and its models are made here."""
+    return _micro(manifest) and manifest.engine == "embedded" and manifest.regime_type in registry.installed()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    making = verbs.add_parser("make")
+    making.add_argument("source", type=Path, metavar="RESULTS", help="where the suites were run")
+    making.add_argument("suites", nargs="+", metavar="SUITE")
+    checking = verbs.add_parser("check")
+    checking.add_argument("--cells", type=int, default=3, help="how many (default 3)")
+    checking.add_argument("--seed", type=int, help="of the draw; default one that nobody could foresee")
+    checking.add_argument("--minutes", type=float, default=60.0, help="for each cell (default 60)")
+    checking.add_argument(
+        "--unless-empty", action="store_true", help="exit code 0 where there are no reference results"
+    )
+    for verb in (making, checking):
+        verb.add_argument("--results", type=Path, default=RESULTS, help="whose reference/ is meant")
+    given = parser.parse_args()
+    settle()
+    try:
+        if given.verb == "make":
+            make(given.source, given.suites, given.results)
+            return 0
+        if given.unless_empty and not references(given.results):
+            print(f"{given.results / ORIGIN}: no reference results to check", file=sys.stderr)
+            return 0
+        return 1 if check(given.results, given.cells, given.seed, given.minutes) else 0
+    except HarnessError as error:
+        print(f"reference: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
