@@ -56,15 +56,24 @@ def empty(message: str, command: str = "") -> None:
 
 def unfinished(store: Store, suite: str, message: str) -> None:
     """An empty state that says what has become of the suite's cells, and why those that failed did."""
-    states = store.frame(
+    told = state_words(store, suite)
+    empty(f"{message} Its cells: {told}." if told else message, f"harness status {shlex.quote(suite)}")
+    states = _states(store, suite)
+    for row in states[states["state"] == "failed"].itertuples():
+        st.warning(f"Failed, the first of {row.n:,}: {escaped(row.reason, 2000)}", icon=":material/error:")
+
+
+def state_words(store: Store, suite: str) -> str:
+    """How many of the suite's cells are in which state, e.g. `4 done, 2 failed`."""
+    return ", ".join(f"{row.n:,} {row.state}" for row in _states(store, suite).itertuples())
+
+
+def _states(store: Store, suite: str) -> pd.DataFrame:
+    return store.frame(
         "SELECT state, count(*) AS n, first(reason ORDER BY cell) AS reason FROM current_cells "
         "WHERE suite = ? AND kind = 'cell' GROUP BY state ORDER BY state",
         suite,
     )
-    told = ", ".join(f"{row.n:,} {row.state}" for row in states.itertuples())
-    empty(f"{message} Its cells: {told}." if told else message, f"harness status {shlex.quote(suite)}")
-    for row in states[states["state"] == "failed"].itertuples():
-        st.warning(f"Failed, the first of {row.n:,}: {escaped(row.reason, 2000)}", icon=":material/error:")
 
 
 def percent_interval(low: object, high: object) -> str:

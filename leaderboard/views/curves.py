@@ -90,10 +90,11 @@ def draw(store: Store, suite: str, view: View) -> None:
         )
         draw_figure(figures[-1], f"curve-{i}", columns[i % len(columns)])
     st.caption(
-        "Lines: mean over seeds (and over the chosen policies). Bands: 95 % intervals over seeds; none with a single seed."
+        "Lines: mean over seeds (and over the chosen policies). Bars at the right: 95 % intervals over seeds at the end; choose "
+        "one or two regimes to see them all the way. None with a single seed."
     )
     areas = _areas(rows)
-    st.subheader("Area under the curve")
+    st.header("Area under the curve")
     st.dataframe(
         areas,
         hide_index=True,
