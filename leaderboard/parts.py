@@ -41,17 +41,26 @@ def draw_page(page: Page, view: View) -> None:
 INK, GRID = {"light": "#31333f", "dark": "#d5d7dc"}, {"light": "#dfe1e6", "dark": "#3a3d45"}
 
 
+def theme() -> str:
+    """`light` or `dark`."""
+    return st.context.theme.type or "light"
+
+
+def ink() -> str:
+    """The colour of words in the page's theme, with the contrast that the accessibility guidelines ask for."""
+    return INK[theme()]
+
+
 def draw_figure(figure: Figure, key: str, place: Any = st) -> None:
-    """A figure in the page's theme; its words with the contrast that the accessibility guidelines ask for."""
-    theme = st.context.theme.type or "light"
-    place.vega_lite_chart(spec=inked(figure, INK[theme], GRID[theme]), key=key)
+    """A figure in the page's theme."""
+    place.vega_lite_chart(spec=inked(figure, ink(), GRID[theme()]), key=key)
 
 
 def empty(message: str, command: str = "") -> None:
     """Why there is nothing to see, and what to run."""
     st.info(message, icon=":material/info:")
     if command:
-        st.code(command, language="bash")
+        st.code(command, language=None, wrap_lines=True)
 
 
 def unfinished(store: Store, suite: str, message: str) -> None:

@@ -50,18 +50,20 @@ def draw(store: Store | None, suite: str, view: View) -> None:
     st.markdown(_NUMBERS)
     st.header("Add a regime")
     st.markdown(_REGIME)
-    st.code("harness new-regime my-regime\npip install -e my-regime\nharness regimes", language="bash")
+    st.code("harness new-regime my-regime\npip install -e my-regime\nharness regimes", language=None, wrap_lines=True)
     st.header("Submit or merge results")
     st.markdown(_SUBMIT)
     st.code(
         "harness import their_results/\nharness export --out report.html",
-        language="bash",
+        language=None,
+        wrap_lines=True,
     )
     st.header("Ask the store yourself")
     st.code(
         'harness sql "SELECT regime, avg(peer_used / nullif(peer_received, 0)) FROM steps JOIN cells '
         'USING (suite, cell) GROUP BY ALL"',
-        language="bash",
+        language=None,
+        wrap_lines=True,
     )
 
 
