@@ -187,7 +187,7 @@ def lines(
         step = 0.012 * float(rows["x"].max() - rows["x"].min())
         place = {name: i for i, name in enumerate(name for name in domain if name in set(last["regime"]))}
         aside = last.assign(x=last["x"] + step * (1 + last["regime"].map(place)))[last["high"] > last["low"]]
-        spread = alt.Chart(aside).mark_rule(strokeWidth=3).encode(x="x:Q", color=colour, y=low, y2="high:Q")
+        spread = alt.Chart(aside).mark_rule(strokeWidth=3, aria=False).encode(x="x:Q", color=colour, y=low, y2="high:Q")
     else:
         spread = base.mark_area(opacity=0.13).encode(y=low, y2="high:Q")
     line = base.mark_line(strokeWidth=2).encode(y=alt.Y("y:Q", title=y_title, scale=scale, axis=axis), strokeDash=dash)
@@ -251,7 +251,7 @@ def trials(rows: pd.DataFrame, option: str, title: str, unit: str, kinds: Sequen
     data = pd.DataFrame({"trial": rows["trial"], "kind": rows["kind"], "gain": rows["gain"]})
     data["value"] = values if numbers else [str(v) for v in values]
     wide = numbers and min(values) > 0 and max(values) >= 10 * min(values)
-    scale = alt.Scale(type="log") if wide else alt.Scale(zero=False, padding=12)
+    scale = alt.Scale(type="log", nice=False, padding=12) if wide else alt.Scale(zero=False, padding=12)
     x = alt.X("value:Q", title=option, scale=scale, axis=alt.Axis(tickCount=5, format="~g"))
     if not numbers:
         x = alt.X("value:N", title=option, axis=alt.Axis(labelAngle=0))
@@ -272,7 +272,7 @@ def trials(rows: pd.DataFrame, option: str, title: str, unit: str, kinds: Sequen
     )
     said = "; ".join(f"{r.trial} ({r.kind}) at {r.value}: {r.gain:+.1f}" for r in data.head(40).itertuples())
     figure = alt.layer(
-        zero, points, title=_title(title), width="container", height=240, description=f"{title}: {unit}. {said}"
+        zero, points, title=_title(title), width="container", height=320, description=f"{title}: {unit}. {said}"
     )
     return _spec(figure)
 

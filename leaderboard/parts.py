@@ -56,6 +56,16 @@ def draw_figure(figure: Figure, key: str, place: Any = st) -> None:
     place.vega_lite_chart(spec=inked(figure, ink(), GRID[theme()]), key=key)
 
 
+def draw_figures(figures: Sequence[Figure], key: str) -> None:
+    """Two beside each other where there is room."""
+    if len(figures) == 1:
+        draw_figure(figures[0], f"{key}-0")
+        return
+    for i in range(0, len(figures), 2):
+        for j, column in enumerate(st.columns(2)[: len(figures) - i]):
+            draw_figure(figures[i + j], f"{key}-{i + j}", column)
+
+
 def empty(message: str, command: str = "") -> None:
     """Why there is nothing to see, and what to run."""
     st.info(message, icon=":material/info:")

@@ -16,15 +16,14 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_results import REGIMES, write_results
+from synthetic_results import REGIMES, write_results, write_trials
 
 from harness.store.ingest import ingest
-from harness.store.manifest import read_manifest, read_suite, write_manifest
+from harness.store.manifest import read_manifest, write_manifest
 from harness.store.ranking import heading, rank
 from harness.store.read import Snapshot
 from harness.store.sentences import sentence, verdict_mark
 from harness.store.table import SeedRow, show_rows
-from harness.store.tuning import Trial, Tuned, Tuning, write_tuning
 
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 
@@ -117,21 +116,8 @@ def test_sensitivity_shows_each_option_of_a_tuned_suite(stores: dict[str, Path],
     results, suite = shutil.copytree(stores["large"], tmp_path / "tuned"), "synthetic-small"
     assert "not tuned" in said(page(results, "sensitivity", suite))
 
-    def variant(name: str, final: str, options: list[dict[str, object]], scores: list[float | None]) -> Tuned:
-        trials = [
-            Trial(number=i, variant=f"{name}.{i}", settings=o, steps=8, score=s, fault="" if s else "training failed")
-            for i, (o, s) in enumerate(zip(options, scores, strict=True))
-        ]
-        return Tuned(variant=name, final=final, chosen=1, trials=tuple(trials), checked=0.5, checked_published=0.45)
-
-    rates: list[dict[str, object]] = [{"training.learning_rate": r} for r in (1e-4, 3e-4, 2e-3)]
-    base, ours, tuned = REGIMES[0].name, REGIMES[1].name, REGIMES[2].name
-    both: list[dict[str, object]] = [{**r, "external": e, "fixed": 1} for r, e in zip(rates, (None, 4, 8), strict=True)]
-    tuning = Tuning(
-        suite=suite, trials_in=f"{suite}-tuning", task="micro_dev", metric="avg@4", steps=8, baseline=base,
-        variants=(variant(base, base, rates, [0.4, 0.5, 0.3]), variant(ours, tuned, both, [0.45, 0.6, None])),
-    )  # fmt: skip
-    write_tuning(results, read_suite(results / suite), tuning)
+    write_trials(results, suite)
+    ours = REGIMES[1].name
     app = page(results, "sensitivity", suite)
     assert not app.exception
     table, trials = (frame.value for frame in app.dataframe)

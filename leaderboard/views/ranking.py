@@ -23,7 +23,7 @@ from leaderboard.parts import (
     choose_margin,
     choose_some,
     downloads,
-    draw_figure,
+    draw_figures,
     empty,
     escaped,
     percent_interval,
@@ -200,18 +200,13 @@ def sorted_regimes(sort: str, order: list[str], found: Ranking, table: pd.DataFr
 
 
 def draw_panels(figures: list[Figure]) -> None:
-    """Two beside each other where there is room; beyond a few on request."""
+    """Beyond a few on request."""
     shown = figures
     if len(figures) > SHOWN + 1 and not st.toggle(
         f"Show all {len(figures) - 1} panels", key="all", bind="query-params"
     ):
         shown = figures[: SHOWN + 1]
-    if len(shown) == 1:
-        draw_figure(shown[0], "panel-0")
-        return
-    for i in range(0, len(shown), 2):
-        for j, column in enumerate(st.columns(2)[: len(shown) - i]):
-            draw_figure(shown[i + j], f"panel-{i + j}", column)
+    draw_figures(shown, "panel")
 
 
 def _column(s: Statistic) -> Any:
