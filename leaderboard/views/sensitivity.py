@@ -45,8 +45,9 @@ def draw(store: Store, suite: str, view: View) -> None:
         f"“{tuning.trials_in}”."
     )
     numbers = {o: st.column_config.NumberColumn(format="%.3g") for o in frame.select_dtypes("float")}
+    mixed = {c: frame[c].map(str) for c in frame.select_dtypes("object")}  # numbers and "none": no type of Arrow's
     st.dataframe(
-        frame,
+        frame.assign(**mixed),
         hide_index=True,
         key="trials",
         alt="Trials with their settings and scores",
