@@ -20,8 +20,8 @@ from harness.store.read import Snapshot
 from harness.store.supervised_start import Stage, stages
 from harness.store.table import SeedRow, seed_rows, show_rows
 from harness.store.tuning import Tuning, read_tuning, tuning_rows
-from leaderboard.answers import Answer, first_metric
 from leaderboard.frames import show_frame
+from leaderboard.overview import Outcome, first_metric
 
 Stamp = tuple[int, int, int]
 
@@ -69,7 +69,7 @@ class Store:
         """The same seed by seed."""
         return _seeds(self.results, self.stamp, suite)
 
-    def answer(self, suite: str) -> Answer | None:
+    def answer(self, suite: str) -> Outcome | None:
         """Whether sharing helps there, by its first metric; None where nothing has finished."""
         return _answer(self, suite)
 
@@ -160,5 +160,5 @@ def _seeds(results: str, stamp: Stamp, suite: str) -> list[SeedRow]:
 
 
 @st.cache_resource(max_entries=256, show_spinner=False)
-def _answer(store: Store, suite: str) -> Answer | None:
+def _answer(store: Store, suite: str) -> Outcome | None:
     return first_metric(store.show(suite), store.seeds(suite), store.in_pairs(suite), MARGIN)

@@ -19,9 +19,9 @@ from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import Statistic, shown
 from harness.store.table import MEAN, seed_rows, show_rows, suites
 from harness.store.text import visible
-from leaderboard.answers import KEY, Answer, answer, first_metric, overview
 from leaderboard.charts import LEGEND, Figure
 from leaderboard.frames import panel, ranking_frame, readable, show_frame, telling
+from leaderboard.overview import KEY, Outcome, answer, first_metric, overview
 
 _STYLE = """
 :root {color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --page: #ffffff; --line: #d1d9e0; --note: #eef6ff}
@@ -101,7 +101,7 @@ def _suite(snapshot: Snapshot, suite: str) -> str:
     return "".join(parts) + _provenance(snapshot, suite) + "</section>"
 
 
-def _answer(snapshot: Snapshot, suite: str) -> Answer | None:
+def _answer(snapshot: Snapshot, suite: str) -> Outcome | None:
     table, seeds = show_frame(show_rows(snapshot, suite)), seed_rows(snapshot, suite)
     return first_metric(table, seeds, in_pairs(snapshot, suite), MARGIN)
 

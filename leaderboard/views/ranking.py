@@ -14,10 +14,10 @@ from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import Statistic, shown
 from harness.store.supervised_start import STRICT, Stage
 from harness.store.table import MEAN
-from leaderboard.answers import KEY, Answer, answer, overview
 from leaderboard.charts import LEGEND, Figure
 from leaderboard.data import Store
 from leaderboard.frames import panel, ranking_frame, readable, telling
+from leaderboard.overview import KEY, Outcome, answer, overview
 from leaderboard.parts import (
     choose,
     choose_margin,
@@ -118,7 +118,7 @@ def draw_suites(store: Store) -> None:
     st.caption("Of each suite the regime with the largest gain, of those that gain where one does.")
 
 
-def draw_answer(said: Answer) -> None:
+def draw_answer(said: Outcome) -> None:
     """A line per regime, and how many seeds would settle what is open."""
     lines = said.lines()
     if lines.empty:

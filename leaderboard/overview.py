@@ -24,7 +24,7 @@ _NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Outcome:
     """What one metric says of a suite. costs: by regime, over the baseline's, mean over groups and benchmarks."""
 
     metric: str
@@ -80,15 +80,15 @@ class Answer:
         return f"{len(shares)} policies: {_counted(s.verdict for s in shares)}; {ends}"
 
 
-def answer(table: pd.DataFrame, seeds: Sequence[SeedRow], policy: str, pairs: bool, margin: float) -> Answer:
+def answer(table: pd.DataFrame, seeds: Sequence[SeedRow], policy: str, pairs: bool, margin: float) -> Outcome:
     """Of one policy (or the policies' mean, `*`) and metric. `table`: its rows of `frames.show_frame`; `seeds`: of all
     policies."""
     costs = table.groupby("regime")["cost"].mean().to_dict()
     found = rank([r for r in seeds if r.policy == policy], pairs, margin)
-    return Answer(str(table["metric"].iloc[0]), found, costs, whom(seeds, margin))
+    return Outcome(str(table["metric"].iloc[0]), found, costs, whom(seeds, margin))
 
 
-def first_metric(table: pd.DataFrame, seeds: Sequence[SeedRow], pairs: bool, margin: float) -> Answer | None:
+def first_metric(table: pd.DataFrame, seeds: Sequence[SeedRow], pairs: bool, margin: float) -> Outcome | None:
     """The answer that a suite opens with; None where nothing has finished."""
     if table.empty:
         return None
@@ -99,7 +99,10 @@ def first_metric(table: pd.DataFrame, seeds: Sequence[SeedRow], pairs: bool, mar
 
 
 def overview(
-    suites: Sequence[str], find: Callable[[str], Answer | None], name: Callable[[str], str], state: Callable[[str], str]
+    suites: Sequence[str],
+    find: Callable[[str], Outcome | None],
+    name: Callable[[str], str],
+    state: Callable[[str], str],
 ) -> pd.DataFrame:
     """A row per suite, without those that hold the trials of another one. name: of a suite, as it is to be shown; state: what
     has become of the cells of one of which none has finished."""
@@ -113,7 +116,7 @@ def _own(suites: Sequence[str]) -> Iterator[str]:
             yield suite
 
 
-def _row(suite: str, found: Answer | None, name: Callable[[str], str], state: Callable[[str], str]) -> dict[str, str]:
+def _row(suite: str, found: Outcome | None, name: Callable[[str], str], state: Callable[[str], str]) -> dict[str, str]:
     told = {"Most gain, points": f"no cell has finished: {state(suite)}"} if found is None else found.line()
     return {"Suite": name(suite), **told}
 
