@@ -16,13 +16,16 @@ from harness.store.submission import read_submission
 from leaderboard import RESULTS_VARIABLE
 from leaderboard.data import Store, open_store
 from leaderboard.live import live_status, refresher
-from leaderboard.parts import draw_page, escaped
+from leaderboard.parts import draw_page, escaped, ink
 from leaderboard.view import Page, View
 from leaderboard.views import PAGES
 
-# Streamlit's captions are too faint for the contrast that the accessibility guidelines ask for
+# Streamlit's captions and what is chosen of a control are too faint for the contrast that the accessibility guidelines ask for, and
+# its second heading is nearly as large as the first
 _STYLE = """<style>[data-testid=stCaptionContainer], [data-testid=stCaptionContainer] * {
-    color: inherit !important; opacity: .95 !important}</style>"""
+    color: inherit !important; opacity: .95 !important}
+[data-testid=stHeading] h2 {font-size: 1.6rem}
+[data-testid=stButtonGroup] button[aria-checked=true] p, [data-testid=stTab] p {color: INK !important}</style>"""
 
 HOME = "home"
 # Keys of the session: the suite chosen, and one that the address asked for in vain. (A bare string would stand on every page.)
@@ -69,7 +72,7 @@ def choose_suite(store: Store) -> str | None:
 def main() -> None:
     """Draw the page that the address names."""
     st.set_page_config(page_title="Experience-sharing leaderboard", page_icon=":material/leaderboard:", layout="wide")
-    st.html(_STYLE)
+    st.html(_STYLE.replace("INK", ink()))
     results = results_folder()
     store = newest(results)
     links: dict[str, Any] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from zlib import crc32
@@ -31,6 +31,7 @@ SHAPES = {
     BASELINE: "square",
     ALONE: "square",
 }
+SIGNS = {GAINS: "▲", LOSES: "▼", WITHIN: "●", UNTOLD: "◆", BASELINE: "■", ALONE: "■"}
 LEGEND = "▲ gains, ▼ loses, ● no effect larger than the margin, ◆ cannot tell, ■ the baseline, or without one."
 PALETTE = ["#0f8a83", "#c2502d", "#3b6fd4", "#b08900", "#8e4fb8", "#4f8f2f", "#d1477f", "#6b7280", "#1f9bcf", "#96592d"]
 """Readable on white and on near-black (3:1 at least); regimes also differ by dash, order and label, never by colour alone."""
@@ -142,12 +143,13 @@ def lines(
     x_title: str,
     y_title: str,
     order: Sequence[str],
-    height: int = 340,
+    height: int = 400,
     shown: Sequence[str] | None = None,
     named: bool = True,
 ) -> Figure:
-    """Means with bands. Columns: regime, x, y, low, high. The legend names `shown` only. named: colours and dashes go by the
-    names, as those of regimes do everywhere, and not by their order.
+    """Means with bands, or, as the bands of more than two lie on each other, with bars at their ends side by side. Columns:
+    regime, x, y, low, high. The legend names `shown` only. named: colours and dashes go by the names, as those of regimes do
+    everywhere, and not by their order.
 
     Positive values that span four powers of ten are drawn on a logarithmic axis, bands down to the smallest of them.
     """
@@ -179,15 +181,22 @@ def lines(
         alt.Tooltip("x:Q", title=x_title, format=",.4~g"),
         alt.Tooltip("y:Q", title=y_title, format=".3~g"),
     ]
-    band = base.mark_area(opacity=0.13).encode(y=alt.Y("low:Q", title=y_title, scale=scale, axis=axis), y2="high:Q")
+    last = rows.sort_values("x").groupby("regime").tail(1)
+    low = alt.Y("low:Q", title=y_title, scale=scale, axis=axis)
+    if rows["regime"].nunique() > 2:
+        step = 0.012 * float(rows["x"].max() - rows["x"].min())
+        place = {name: i for i, name in enumerate(name for name in domain if name in set(last["regime"]))}
+        aside = last.assign(x=last["x"] + step * (1 + last["regime"].map(place)))[last["high"] > last["low"]]
+        spread = alt.Chart(aside).mark_rule(strokeWidth=3, aria=False).encode(x="x:Q", color=colour, y=low, y2="high:Q")
+    else:
+        spread = base.mark_area(opacity=0.13).encode(y=low, y2="high:Q")
     line = base.mark_line(strokeWidth=2).encode(y=alt.Y("y:Q", title=y_title, scale=scale, axis=axis), strokeDash=dash)
     dots = base.mark_point(filled=True, size=22, opacity=1).encode(
         y=alt.Y("y:Q", title=y_title, scale=scale, axis=axis), tooltip=tooltip
     )
-    last = rows.sort_values("x").groupby("regime").tail(1)
     said = "; ".join(f"{r.regime} ends at {r.y:.3g}" for r in last.itertuples())
     figure = alt.layer(
-        band,
+        spread,
         line,
         dots,
         title=_title(title),
@@ -214,7 +223,7 @@ def dots(rows: pd.DataFrame, title: str, unit: str) -> Figure:
             "color": alt.Color("source:N", scale=alt.Scale(domain=names, range=_colours(len(names))), legend=legend),
             "shape": alt.Shape("source:N", scale=alt.Scale(domain=names), legend=legend),
         }
-    points = base.mark_point(size=80, opacity=0.9, strokeWidth=2).encode(
+    points = base.mark_point(size=80, opacity=1, strokeWidth=2).encode(
         x=x, tooltip=[alt.Tooltip("label:N"), alt.Tooltip("value:Q", title=unit, format="+.1f")], **marks
     )
     zero = (
@@ -242,7 +251,7 @@ def trials(rows: pd.DataFrame, option: str, title: str, unit: str, kinds: Sequen
     data = pd.DataFrame({"trial": rows["trial"], "kind": rows["kind"], "gain": rows["gain"]})
     data["value"] = values if numbers else [str(v) for v in values]
     wide = numbers and min(values) > 0 and max(values) >= 10 * min(values)
-    scale = alt.Scale(type="log") if wide else alt.Scale(zero=False, padding=12)
+    scale = alt.Scale(type="log", nice=False, padding=12) if wide else alt.Scale(zero=False, padding=12)
     x = alt.X("value:Q", title=option, scale=scale, axis=alt.Axis(tickCount=5, format="~g"))
     if not numbers:
         x = alt.X("value:N", title=option, axis=alt.Axis(labelAngle=0))
@@ -251,7 +260,7 @@ def trials(rows: pd.DataFrame, option: str, title: str, unit: str, kinds: Sequen
     legend = alt.Legend(title=None, orient="bottom")
     points = (
         alt.Chart(data)
-        .mark_point(size=90, strokeWidth=2, opacity=0.9)
+        .mark_point(size=90, strokeWidth=2, opacity=1)
         .encode(
             x=x, y=y, color=alt.Color("kind:N", scale=looks, legend=legend),
             shape=alt.Shape("kind:N", scale=alt.Scale(domain=list(kinds)), legend=legend),
@@ -263,7 +272,7 @@ def trials(rows: pd.DataFrame, option: str, title: str, unit: str, kinds: Sequen
     )
     said = "; ".join(f"{r.trial} ({r.kind}) at {r.value}: {r.gain:+.1f}" for r in data.head(40).itertuples())
     figure = alt.layer(
-        zero, points, title=_title(title), width="container", height=240, description=f"{title}: {unit}. {said}"
+        zero, points, title=_title(title), width="container", height=320, description=f"{title}: {unit}. {said}"
     )
     return _spec(figure)
 
@@ -289,7 +298,7 @@ def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Seq
             alt.Tooltip("y:Q", title=y_title, format=".3~g"),
         ],
     )
-    cells = base.transform_filter("datum.kind == 'cell'").mark_point(size=35, opacity=0.55)
+    cells = base.transform_filter("datum.kind == 'cell'").mark_point(size=35, opacity=1)
     means = base.transform_filter("datum.kind == 'mean'").mark_point(size=170, filled=True, opacity=1)
     labels = _merged(rows[rows["kind"] == "mean"], rows)
     names = alt.Chart(labels).mark_text(dy=-15, fontSize=12, fontWeight="bold").encode(x=x, y=y, text="label:N")
@@ -320,10 +329,17 @@ def _merged(means: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def bars(
-    rows: pd.DataFrame, title: str, x_title: str, y: str, colour: str, order: Sequence[str] | None = None
+    rows: pd.DataFrame,
+    title: str,
+    x_title: str,
+    y: str,
+    colour: str,
+    order: Sequence[str] | None = None,
+    colours: Mapping[str, str] | None = None,
 ) -> Figure:
-    """Stacked bars. Columns: `y`, `colour`, value."""
+    """Stacked bars. Columns: `y`, `colour`, value. colours: of each part, where they mean something."""
     parts = list(dict.fromkeys(rows[colour]))
+    painted = [colours[part] for part in parts] if colours else _colours(len(parts))
     figure = (
         alt.Chart(rows)
         .mark_bar()
@@ -338,7 +354,7 @@ def bars(
             color=alt.Color(
                 f"{colour}:N",
                 sort=parts,
-                scale=alt.Scale(domain=parts, range=_colours(len(parts))),
+                scale=alt.Scale(domain=parts, range=painted),
                 legend=alt.Legend(title=None, orient="bottom", columns=2, labelLimit=170),
             ),
             tooltip=[f"{y}:N", f"{colour}:N", alt.Tooltip("value:Q", title=x_title, format=",.4~g")],
@@ -369,15 +385,18 @@ def _colours(count: int) -> list[str]:
 
 
 def colour_of(regime: str) -> str:
-    """A regime's colour: the same in every figure, whatever stands beside it."""
-    return PALETTE[KNOWN.index(regime) if regime in KNOWN else crc32(regime.encode()) % len(PALETTE)]
+    """A regime's colour: the same in every figure, whatever stands beside it. A published method's variants (`sgt-lying`) have
+    its own, and differ by dash."""
+    method = next((name for name in KNOWN if regime.startswith((f"{name}-", f"{name}."))), regime)
+    return PALETTE[KNOWN.index(method) if method in KNOWN else crc32(regime.encode()) % len(PALETTE)]
 
 
-_DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [4, 1]]
+_DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [4, 1], [10, 2], [1, 3], [6, 2, 1, 2, 1, 2]]
+"""The first, unbroken, is for published methods."""
 
 
 def _dash_of(regime: str) -> list[int]:
-    return _DASHES[0 if regime in KNOWN else crc32(regime.encode()) // len(PALETTE) % len(_DASHES)]
+    return _DASHES[0 if regime in KNOWN else 1 + crc32(regime.encode()) // len(PALETTE) % (len(_DASHES) - 1)]
 
 
 def _spec(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> Figure:

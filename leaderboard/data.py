@@ -21,6 +21,7 @@ from harness.store.supervised_start import Stage, stages
 from harness.store.table import SeedRow, seed_rows, show_rows
 from harness.store.tuning import Tuning, read_tuning, tuning_rows
 from leaderboard.frames import show_frame
+from leaderboard.overview import Outcome, first_metric
 
 Stamp = tuple[int, int, int]
 
@@ -67,6 +68,10 @@ class Store:
     def seeds(self, suite: str) -> list[SeedRow]:
         """The same seed by seed."""
         return _seeds(self.results, self.stamp, suite)
+
+    def answer(self, suite: str) -> Outcome | None:
+        """Whether sharing helps there, by its first metric; None where nothing has finished."""
+        return _answer(self, suite)
 
     def tuning(self, suite: str) -> Tuning | None:
         """What a tuned suite's trials gave, asked by its own name or by that of its trials; None for any other suite."""
@@ -152,3 +157,8 @@ def _show(results: str, stamp: Stamp, suite: str, margin: float) -> pd.DataFrame
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _seeds(results: str, stamp: Stamp, suite: str) -> list[SeedRow]:
     return seed_rows(_snapshot(results, stamp), suite)
+
+
+@st.cache_resource(max_entries=256, show_spinner=False)
+def _answer(store: Store, suite: str) -> Outcome | None:
+    return first_metric(store.show(suite), store.seeds(suite), store.in_pairs(suite), MARGIN)

@@ -28,7 +28,7 @@ def _frame(rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct]) -> pd.Dat
             for i, end in enumerate(ends(s)):
                 frame[end] = [pair[i] if pair else float("nan") for pair in frame[s.name]]
             frame = frame.drop(columns=s.name)
-        elif s.kind == float | None:
+        elif s.kind in (float | None, int | None):
             frame[s.name] = frame[s.name].astype(float)
     return frame
 
@@ -90,6 +90,13 @@ def readable(table: pd.DataFrame, order: Sequence[str], margin: float) -> pd.Dat
     rows = table.assign(place=table["regime"].map(rank)).sort_values(["group", "task", "place"], kind="stable")
     columns = {"regime": rows["regime"], "group": rows["group"], "task": rows["task"], "best": rows["best"]}
     return pd.DataFrame({**columns, **{s.head: _readable(s, rows, margin) for s in shown("page")}})
+
+
+def telling(table: pd.DataFrame) -> list[str]:
+    """The columns of `readable` without the only group, the only benchmark, and what is empty or 0 everywhere."""
+    same = {c for c in ("group", "task") if table[c].nunique() < 2}
+    same |= {c for c in table if not (table[c].notna() & ~table[c].isin(("", 0))).any()}
+    return [c for c in table if c not in same | {"best"}]
 
 
 def _readable(column: Statistic, rows: pd.DataFrame, margin: float) -> Sequence[object] | pd.Series[float]:

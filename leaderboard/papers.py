@@ -64,7 +64,7 @@ def _setting(paper: Publication, tasks: set[str]) -> str:
     other = [
         f"{task} as {paper.metric(task)}" for task in sorted(tasks) if paper.metric(task) != paper.metrics["default"]
     ]
-    return f"mean of {len(tasks)} benchmarks" + (f" ({', '.join(other)})" if other else "")
+    return f"mean of {len(tasks)} benchmarks, {paper.metrics['default']}" + (f" ({', '.join(other)})" if other else "")
 
 
 def _percent(paper: Publication, row: PublishedRow) -> float:

@@ -41,30 +41,58 @@ def draw_page(page: Page, view: View) -> None:
 INK, GRID = {"light": "#31333f", "dark": "#d5d7dc"}, {"light": "#dfe1e6", "dark": "#3a3d45"}
 
 
+def theme() -> str:
+    """`light` or `dark`."""
+    return st.context.theme.type or "light"
+
+
+def ink() -> str:
+    """The colour of words in the page's theme, with the contrast that the accessibility guidelines ask for."""
+    return INK[theme()]
+
+
 def draw_figure(figure: Figure, key: str, place: Any = st) -> None:
-    """A figure in the page's theme; its words with the contrast that the accessibility guidelines ask for."""
-    theme = st.context.theme.type or "light"
-    place.vega_lite_chart(spec=inked(figure, INK[theme], GRID[theme]), key=key)
+    """A figure in the page's theme."""
+    place.vega_lite_chart(spec=inked(figure, ink(), GRID[theme()]), key=key)
+
+
+def draw_figures(figures: Sequence[Figure], key: str) -> None:
+    """Two beside each other where there is room."""
+    if len(figures) == 1:
+        draw_figure(figures[0], f"{key}-0")
+        return
+    for i in range(0, len(figures), 2):
+        for j, column in enumerate(st.columns(2)[: len(figures) - i]):
+            draw_figure(figures[i + j], f"{key}-{i + j}", column)
 
 
 def empty(message: str, command: str = "") -> None:
     """Why there is nothing to see, and what to run."""
     st.info(message, icon=":material/info:")
     if command:
-        st.code(command, language="bash")
+        st.code(command, language=None, wrap_lines=True)
 
 
 def unfinished(store: Store, suite: str, message: str) -> None:
     """An empty state that says what has become of the suite's cells, and why those that failed did."""
-    states = store.frame(
+    told = state_words(store, suite)
+    empty(f"{message} Its cells: {told}." if told else message, f"harness status {shlex.quote(suite)}")
+    states = _states(store, suite)
+    for row in states[states["state"] == "failed"].itertuples():
+        st.warning(f"Failed, the first of {row.n:,}: {escaped(row.reason, 2000)}", icon=":material/error:")
+
+
+def state_words(store: Store, suite: str) -> str:
+    """How many of the suite's cells are in which state, e.g. `4 done, 2 failed`."""
+    return ", ".join(f"{row.n:,} {row.state}" for row in _states(store, suite).itertuples())
+
+
+def _states(store: Store, suite: str) -> pd.DataFrame:
+    return store.frame(
         "SELECT state, count(*) AS n, first(reason ORDER BY cell) AS reason FROM current_cells "
         "WHERE suite = ? AND kind = 'cell' GROUP BY state ORDER BY state",
         suite,
     )
-    told = ", ".join(f"{row.n:,} {row.state}" for row in states.itertuples())
-    empty(f"{message} Its cells: {told}." if told else message, f"harness status {shlex.quote(suite)}")
-    for row in states[states["state"] == "failed"].itertuples():
-        st.warning(f"Failed, the first of {row.n:,}: {escaped(row.reason, 2000)}", icon=":material/error:")
 
 
 def percent_interval(low: object, high: object) -> str:

@@ -13,14 +13,15 @@ import pandas as pd
 from harness.errors import PluginError, StoreError
 from harness.files import write_atomic
 from harness.statistics import MARGIN
-from harness.store.ranking import in_pairs, rank
+from harness.store.ranking import Ranking, in_pairs
 from harness.store.read import Snapshot
-from harness.store.sentences import explained, sentence
+from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import Statistic, shown
 from harness.store.table import MEAN, seed_rows, show_rows, suites
 from harness.store.text import visible
 from leaderboard.charts import LEGEND, Figure
-from leaderboard.frames import panel, ranking_frame, readable, show_frame
+from leaderboard.frames import panel, ranking_frame, readable, show_frame, telling
+from leaderboard.overview import KEY, Outcome, answer, first_metric, overview
 
 _STYLE = """
 :root {color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --page: #ffffff; --line: #d1d9e0; --note: #eef6ff}
@@ -33,6 +34,7 @@ figure svg {max-width: 100%; height: auto}
 .panels {display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem; margin: 1rem 0}
 .scroll {overflow-x: auto} table {border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem}
 th, td {padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap}
+.answers td, .answers th {white-space: normal; padding: .3rem .4rem; vertical-align: top}
 th {color: var(--soft); font-weight: 600} td.t, th.t {text-align: left} .best {font-weight: 700} footer, .soft {color: var(--soft)}
 """
 
@@ -49,13 +51,17 @@ def export_report(results: Path, target: Path, only: str | None = None) -> int:
                 raise StoreError(f"{results}: no results of a suite {only!r}")
             names = [only]
         sections = [_suite(snapshot, name) for name in names]
-    body = "\n".join(sections)
+        found = {name: _answer(snapshot, name) for name in names}
+        all_suites = _grid(
+            overview(names, found.get, _link, lambda name: _states(snapshot, name)), "All suites", "Suite"
+        )
+    body = "\n".join([all_suites] * (len(names) > 1) + sections)
     page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n'
-        f"<title>Experience-sharing results</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f"<title>Experience-sharing results</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
         "<h1>Does sharing experience help?</h1>\n"
-        f"{body}\n<footer><p>Gains are paired by seed with the baseline at the same rollout budget; "
-        f"intervals are Student t over seeds. Marks: {LEGEND} {explained(MARGIN)} "
+        f"{body}\n</main>\n<footer><p>Gains are paired by seed with the baseline at the same rollout budget; "
+        f"intervals are Student t over seeds. {KEY} Marks: {LEGEND} {explained(MARGIN)} "
         "Bold: cannot be told from the best.</p></footer>\n"
         "</body>\n</html>\n"
     )
@@ -67,17 +73,19 @@ def _suite(snapshot: Snapshot, suite: str) -> str:
     table, seeds = show_frame(show_rows(snapshot, suite)), seed_rows(snapshot, suite)
     about = snapshot.query("SELECT title FROM suites WHERE suite = ?", [suite]).to_pylist()
     title = _text(about[0]["title"]) if about and about[0]["title"] else ""
-    head = f"<section>\n<h2>{_text(suite)}</h2>\n" + (f'<p class="soft">{title}</p>\n' if title else "")
+    head = f"<section>\n<h2 id={_anchor(suite)}>{_text(suite)}</h2>\n" + (
+        f'<p class="soft">{title}</p>\n' if title else ""
+    )
     if table.empty:
-        return head + f"<p>No cell has finished.{_states(snapshot, suite)}</p>\n</section>"
+        return head + f"<p>No cell has finished. Its cells: {_states(snapshot, suite)}.</p>\n</section>"
     parts = [head]
     policy = MEAN if (table["policy"] == MEAN).any() else table["policy"].iloc[0]
     pairs = in_pairs(snapshot, suite)
     for metric in dict.fromkeys(table["metric"]):
         rows = table[(table["metric"] == metric) & (table["policy"] == policy)]
-        found = rank([r for r in seeds if (r.metric, r.policy) == (metric, policy)], pairs)
+        said = answer(rows, [r for r in seeds if r.metric == metric], policy, pairs, MARGIN)
+        found = said.found
         order = list(dict.fromkeys([*(r.regime for r in found.ranks), *rows["regime"]]))
-        said = sentence(found)
         figures = [
             panel(part, f"{group}: {task}", "gain", order, MARGIN)
             for (group, task), part in rows.groupby(["group", "task"], sort=False)
@@ -85,10 +93,50 @@ def _suite(snapshot: Snapshot, suite: str) -> str:
         if len(figures) > 1 and found.ranks:
             figures.insert(0, panel(ranking_frame(found, rows), "mean of all panels", "gain", order, MARGIN))
         parts.append(
-            f'<h3>{_text(metric)}</h3>\n<p class="note">{_text(said)}</p>\n<div class="panels">\n{_figures(figures)}</div>\n'
+            f'<h3>{_text(metric)}</h3>\n<p class="note">{_text(sentence(found))}</p>\n'
+            f"{_grid(said.lines(), f'{suite}, {metric}: answers')}{_doubt(found)}"
+            f'<div class="panels">\n{_figures(figures)}</div>\n'
         )
-        parts.append(_table(readable(rows, order, MARGIN)))
+        parts.append(_table(readable(rows, order, MARGIN), f"{suite}, {metric}: numbers"))
     return "".join(parts) + _provenance(snapshot, suite) + "</section>"
+
+
+def _answer(snapshot: Snapshot, suite: str) -> Outcome | None:
+    table, seeds = show_frame(show_rows(snapshot, suite)), seed_rows(snapshot, suite)
+    return first_metric(table, seeds, in_pairs(snapshot, suite), MARGIN)
+
+
+def _link(suite: str) -> str:
+    return f"<a href=#{_anchor(suite)}>{_text(suite)}</a>"
+
+
+def _anchor(suite: str) -> str:
+    return "suite-" + suite.encode().hex()
+
+
+def _doubt(found: Ranking) -> str:
+    unsettled = doubt(found)
+    return f"<p><b>What would change my mind:</b> {_text(unsettled)}</p>\n" if unsettled else ""
+
+
+def _grid(rows: pd.DataFrame, name: str, ready: str = "") -> str:
+    """A table of words that fold. ready: the column that is HTML already."""
+    if rows.empty:
+        return ""
+    heads = "".join(f'<th class=t scope="col">{_text(column)}</th>' for column in rows)
+    lines = [
+        "".join(f"<td class=t>{value if column == ready else _text(value)}</td>" for column, value in row.items())
+        for row in rows.to_dict("records")
+    ]
+    return _scrolled("answers", heads, [f"<tr>{line}</tr>" for line in lines], name)
+
+
+def _scrolled(kind: str, heads: str, lines: Sequence[str], name: str) -> str:
+    body = "\n".join(lines)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(name)}"><table class="{kind}">\n'
+        f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>\n"
+    )
 
 
 def _states(snapshot: Snapshot, suite: str) -> str:
@@ -96,8 +144,7 @@ def _states(snapshot: Snapshot, suite: str) -> str:
         "SELECT state, count(*) AS n FROM current_cells WHERE suite = ? AND kind = 'cell' GROUP BY state ORDER BY state",
         [suite],
     ).to_pylist()
-    told = ", ".join(f"{row['n']:,} {row['state']}" for row in rows)
-    return f" Its cells: {told}." if told else ""
+    return ", ".join(f"{row['n']:,} {row['state']}" for row in rows)
 
 
 def _figures(figures: Sequence[Figure]) -> str:
@@ -110,9 +157,10 @@ def _figures(figures: Sequence[Figure]) -> str:
     return "".join(f"<figure>{to_page_svg(figure, width=400)}</figure>\n" for figure in figures)
 
 
-def _table(rows: pd.DataFrame) -> str:
-    places = {"regime": "Regime", "group": "Group", "task": "Benchmark"}
-    columns = [s for s in shown("page") if rows[s.head].notna().any()]
+def _table(rows: pd.DataFrame, name: str) -> str:
+    names = telling(rows)
+    places = {k: v for k, v in {"regime": "Regime", "group": "Group", "task": "Benchmark"}.items() if k in names}
+    columns = [s for s in shown("page") if s.head in names]
     heads = [f'<th class=t scope="col">{title}</th>' for title in places.values()]
     heads += [
         f'<th{"" if s.numeric else " class=t"} scope="col" title="{_text(s.help)}">{_text(s.full_title)}</th>'
@@ -124,11 +172,7 @@ def _table(rows: pd.DataFrame) -> str:
         cells = [f"<td{best if key == 'regime' else ' class=t'}>{_text(row[key])}</td>" for key in places]
         cells += [f"<td{'' if s.numeric else ' class=t'}>{_cell(s, row[s.head])}</td>" for s in columns]
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    return (
-        f'<div class="scroll"><table>\n<thead><tr>{"".join(heads)}</tr></thead>\n<tbody>\n'
-        + "\n".join(lines)
-        + "\n</tbody></table></div>\n"
-    )
+    return _scrolled("numbers", "".join(heads), lines, name)
 
 
 def _cell(column: Statistic, value: Any) -> str:

@@ -22,9 +22,11 @@ from harness.store.manifest import (
     Provenance,
     SuiteFile,
     VariantEntry,
+    read_suite,
     write_manifest,
     write_suite,
 )
+from harness.store.tuning import Trial, Tuned, Tuning, write_tuning
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,27 @@ def write_results(
             cells=tuple(cells),
         ),
     )
+
+
+def write_trials(results: Path, suite: str) -> None:
+    """What the tuning of a suite found that is there already: three trials of the baseline and of the regime after it, whose
+    last one failed."""
+
+    def variant(name: str, final: str, options: list[dict[str, object]], scores: list[float | None]) -> Tuned:
+        trials = [
+            Trial(number=i, variant=f"{name}.{i}", settings=o, steps=8, score=s, fault="" if s else "training failed")
+            for i, (o, s) in enumerate(zip(options, scores, strict=True))
+        ]
+        return Tuned(variant=name, final=final, chosen=1, trials=tuple(trials), checked=0.5, checked_published=0.45)
+
+    rates: list[dict[str, object]] = [{"training.learning_rate": r} for r in (1e-4, 3e-4, 2e-3)]
+    base, ours, tuned = REGIMES[0].name, REGIMES[1].name, REGIMES[2].name
+    both: list[dict[str, object]] = [{**r, "external": e, "fixed": 1} for r, e in zip(rates, (None, 4, 8), strict=True)]
+    tuning = Tuning(
+        suite=suite, trials_in=f"{suite}-tuning", task="micro_dev", metric="avg@4", steps=8, baseline=base,
+        variants=(variant(base, base, rates, [0.4, 0.5, 0.3]), variant(ours, tuned, both, [0.45, 0.6, None])),
+    )  # fmt: skip
+    write_tuning(results, read_suite(results / suite), tuning)
 
 
 def write_base(

@@ -2,7 +2,7 @@
 
 HARNESS_BROWSER_RESULTS=results   use real results instead of synthetic ones
 HARNESS_SCREENSHOTS=/tmp/shots    keep the screenshots
-HARNESS_AXE=/tmp/axe.min.js       check accessibility with axe-core (npm pack axe-core)
+HARNESS_AXE=/tmp/axe.min.js       the axe-core that checks accessibility; else `npm pack axe-core` is asked for it
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tarfile
 import time
 import urllib.error
 import urllib.request
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_results import write_results
+from synthetic_results import REGIMES, write_results, write_trials
 
 from harness.store.ingest import ingest
 
@@ -37,6 +38,7 @@ if CHROMIUM is None:
     pytest.skip("no Chromium (apt-get install chromium)", allow_module_level=True)
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 ADDRESSES = {p.slug: "" if i == 0 else p.slug for i, p in enumerate(PAGES)}
+TUNED = "synthetic-tuned"
 STREAMLITS_OWN = ("404 (Not Found)", "ERR_NAME_NOT_RESOLVED", "ERR_INTERNET_DISCONNECTED", "ERR_CONNECTION")
 """On a page's own address Streamlit first asks for its health check below that address; and it calls home."""
 
@@ -82,6 +84,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         suite = next(p.parent.name for p in folder.glob("*/suite.json"))
     else:
         write_results(folder, steps=8, questions=12)
+        write_results(
+            folder, TUNED, groups={"duo": ("llama", "qwen")}, regimes=REGIMES[:3], seeds=(1, 2), steps=2, questions=6
+        )
+        write_trials(folder, TUNED)
     ingest(folder)
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
@@ -220,23 +226,100 @@ STREAMLIT_PARTS = (
 )
 
 
+def test_the_trials_of_a_tuned_suite_are_drawn(site: Site, axe: str) -> None:
+    if os.environ.get("HARNESS_BROWSER_RESULTS"):
+        pytest.skip("real results, which need not hold a tuned suite")
+    for width, scheme in LOOKS:
+        page = site.open(f"sensitivity?suite={TUNED}", width, scheme)
+        page.wait_for_selector("[data-testid=stVegaLiteChart] svg, [data-testid=stVegaLiteChart] canvas")
+        settle(page)
+        for box in page.locator("[data-testid=stVegaLiteChart]").all():
+            assert 0 <= box.bounding_box()["x"] <= width - box.bounding_box()["width"]
+        assert [v["id"] for v in violations(page, axe)] == []
+        page.context.close()
+
+
+LOOKS = [(width, scheme) for width in (1440, 390) for scheme in ("light", "dark")]
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The source of axe-core."""
+    if given := os.environ.get("HARNESS_AXE"):
+        return Path(given).read_text()
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("no axe-core: HARNESS_AXE is not set and there is no npm")
+    folder = tmp_path_factory.mktemp("axe")
+    try:
+        packed = subprocess.run([npm, "pack", "axe-core@4"], cwd=folder, capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        pytest.skip("no axe-core: npm had not fetched it within a minute")
+    if packed.returncode:
+        pytest.skip(f"no axe-core: {packed.stderr[-300:]}")
+    with tarfile.open(next(folder.glob("*.tgz"))) as archive:
+        source = archive.extractfile("package/axe.min.js")
+        assert source is not None
+        return source.read().decode()
+
+
+def violations(page: Any, axe: str) -> list[dict[str, Any]]:
+    """On the whole page: axe passes over the contrast of what is scrolled out of sight."""
+    height = page.evaluate("(document.querySelector('[data-testid=stMain]') || document.documentElement).scrollHeight")
+    page.set_viewport_size({"width": page.viewport_size["width"], "height": height + 50})
+    page.wait_for_timeout(500)
+    page.evaluate(axe)
+    found = page.evaluate("async () => (await axe.run(document, {resultTypes: ['violations']})).violations")
+    return list(found)
+
+
 @pytest.mark.parametrize("slug", ADDRESSES)
-def test_axe_finds_nothing_severe_in_what_is_ours(site: Site, slug: str) -> None:
-    axe = os.environ.get("HARNESS_AXE")
-    if not axe:
-        pytest.skip("HARNESS_AXE is not set")
-    for scheme in ("light", "dark"):
-        page = site.open(ADDRESSES[slug], 1280, scheme)
-        page.evaluate(Path(axe).read_text())
-        found = page.evaluate("async () => (await axe.run(document, {resultTypes: ['violations']})).violations")
+def test_axe_finds_nothing_severe_in_what_is_ours(site: Site, axe: str, slug: str) -> None:
+    for width, scheme in LOOKS:
+        page = site.open(ADDRESSES[slug], width, scheme)
         ours, theirs = [], []
-        for violation in found:
-            if violation["impact"] not in SEVERE:
-                continue
+        for violation in violations(page, axe):
             for node in violation["nodes"]:
                 selector = str(node["target"][0])
                 inside = page.evaluate(_PART_OF, [selector, list(STREAMLIT_PARTS)])
-                (theirs if inside else ours).append(f"{scheme} {violation['id']}: {inside} {node['html'][:160]}")
+                told = f"{width} {scheme} {violation['impact']} {violation['id']}: {inside} {node['html'][:160]}"
+                if not inside:
+                    ours.append(told)
+                elif violation["impact"] in SEVERE:
+                    theirs.append(told)
         print("Streamlit's own:", *sorted(set(theirs)), sep="\n  ")
         assert ours == []
         page.context.close()
+
+
+def test_axe_finds_nothing_in_the_report(site: Site, axe: str, tmp_path: Path) -> None:
+    write_results(tmp_path, "synthetic-other", groups={"trio": ("llama", "qwen", "gpt2")}, steps=2, questions=6)
+    write_results(tmp_path, steps=2, questions=6)
+    ingest(tmp_path)
+    importlib.import_module("leaderboard.report").export_report(tmp_path, tmp_path / "report.html")
+    for width, scheme in LOOKS:
+        context = site.browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page = context.new_page()
+        page.goto((tmp_path / "report.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        shown_within(page.locator("table.answers").nth(1), width)
+        found = [(v["id"], node["html"][:160]) for v in violations(page, axe) for node in v["nodes"]]
+        assert found == [], (width, scheme)
+        context.close()
+
+
+def shown_within(table: Any, width: int) -> None:
+    """Whom it helps, how much, at what cost and whether that is real stands there without scrolling sideways."""
+    for title in ("Regime", "Gain, points", "Whom", "Cost", "Is it real?"):
+        box = table.locator("th", has_text=title).bounding_box()
+        assert box["x"] >= 0, title
+        assert box["x"] + box["width"] <= width, title
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_answer_is_on_the_screen(site: Site, width: int) -> None:
+    page = site.open(f"ranking?suite={site.suite}", width)
+    tables = page.locator("[data-testid=stTable] table")
+    assert tables.first.bounding_box()["y"] < 900, "on the first screen"
+    shown_within(tables.last, width)
+    page.context.close()

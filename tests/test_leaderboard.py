@@ -16,15 +16,14 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_results import REGIMES, write_results
+from synthetic_results import REGIMES, write_results, write_trials
 
 from harness.store.ingest import ingest
-from harness.store.manifest import read_manifest, read_suite, write_manifest
+from harness.store.manifest import read_manifest, write_manifest
 from harness.store.ranking import heading, rank
 from harness.store.read import Snapshot
-from harness.store.sentences import sentence, verdict_mark
+from harness.store.sentences import doubt, sentence, verdict_mark
 from harness.store.table import SeedRow, show_rows
-from harness.store.tuning import Trial, Tuned, Tuning, write_tuning
 
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 
@@ -117,21 +116,8 @@ def test_sensitivity_shows_each_option_of_a_tuned_suite(stores: dict[str, Path],
     results, suite = shutil.copytree(stores["large"], tmp_path / "tuned"), "synthetic-small"
     assert "not tuned" in said(page(results, "sensitivity", suite))
 
-    def variant(name: str, final: str, options: list[dict[str, object]], scores: list[float | None]) -> Tuned:
-        trials = [
-            Trial(number=i, variant=f"{name}.{i}", settings=o, steps=8, score=s, fault="" if s else "training failed")
-            for i, (o, s) in enumerate(zip(options, scores, strict=True))
-        ]
-        return Tuned(variant=name, final=final, chosen=1, trials=tuple(trials), checked=0.5, checked_published=0.45)
-
-    rates: list[dict[str, object]] = [{"training.learning_rate": r} for r in (1e-4, 3e-4, 2e-3)]
-    base, ours, tuned = REGIMES[0].name, REGIMES[1].name, REGIMES[2].name
-    both: list[dict[str, object]] = [{**r, "external": e, "fixed": 1} for r, e in zip(rates, (None, 4, 8), strict=True)]
-    tuning = Tuning(
-        suite=suite, trials_in=f"{suite}-tuning", task="micro_dev", metric="avg@4", steps=8, baseline=base,
-        variants=(variant(base, base, rates, [0.4, 0.5, 0.3]), variant(ours, tuned, both, [0.45, 0.6, None])),
-    )  # fmt: skip
-    write_tuning(results, read_suite(results / suite), tuning)
+    write_trials(results, suite)
+    ours = REGIMES[1].name
     app = page(results, "sensitivity", suite)
     assert not app.exception
     table, trials = (frame.value for frame in app.dataframe)
@@ -277,6 +263,39 @@ def test_the_sentence() -> None:
     assert "nothing yet to compare" in sentence(rank(rows({"independent": 0.0}, 3), pairs=False))
     assert "On 2 groups" in sentence(rank(rows(effects, 3), pairs=False))
     assert "No regime has finished" in sentence(rank([], pairs=True))
+
+
+def test_how_many_seeds_would_settle_it() -> None:
+    few = rank(rows({"independent": 0.0, "sgt": 0.1, "prp": 0.01}, 4, noise=0.04), pairs=True)
+    needed = {r.regime: r.seeds_needed for r in few.ranks}
+    assert doubt(few).endswith(f" about {needed['prp']} for prp.")
+    assert "as these 4 do" in doubt(few)
+    assert "sgt" not in doubt(few), "its gain is shown already"
+    assert doubt(rank(rows({"independent": 0.0, "sgt": 0.1}, 5), pairs=True)) == ""
+    assert doubt(rank(rows({"independent": 0.0, "sgt": 0.1}, 1), pairs=True)) == ""
+    wild = rank(rows({"independent": 0.0, "prp": 0.0}, 3, noise=2.0), pairs=True)
+    assert "more than 1,000 for prp" in doubt(wild)
+
+
+def test_the_page_says_whom_sharing_helps_and_what_it_costs(stores: dict[str, Path]) -> None:
+    app = page(stores["large"], "ranking", group="pair-1", task="other", metric="greedy")
+    with Snapshot(stores["large"]) as snapshot:
+        known = {
+            (r.regime, r.policy): r
+            for r in show_rows(snapshot, "synthetic-small")
+            if (r.group, r.task, r.metric) == ("pair-1", "other", "greedy")
+        }
+    lines = app.table[0].value.set_index("Regime")
+    assert set(lines.index) == {escaped(r) for r, p in known if p == "*" and known[r, p].gain is not None}
+    for regime, policy in (("sgt", "llama"), ("sgt", "qwen"), ("prp", "qwen")):
+        row, mean = known[regime, policy], known[regime, "*"]
+        assert escaped(f"{policy} {100 * row.gain:+.1f}".replace("-", "−")) in lines.loc[regime, "Whom"]
+        assert lines.loc[regime, "Cost"] == escaped(f"{mean.cost:.1f}×")
+        assert verdict_mark(mean.verdict, 0.02) in lines.loc[regime, "Is it real?"].replace("\\", "")
+    baseline = known["independent", "*"].cpu_seconds
+    assert known["sgt", "*"].cost == pytest.approx(known["sgt", "*"].cpu_seconds / baseline)
+    twice = known["independent-2x", "*"]
+    assert twice.cost is None or twice.baseline != "independent", "a larger budget is not measured by the smaller one"
 
 
 def test_who_gains_most() -> None:
@@ -444,6 +463,22 @@ def test_the_first_page_has_its_own_address_too(several: Path, monkeypatch: pyte
     app_on(several, monkeypatch)
     addresses = [page.url_path for page in given[0]]  # type: ignore[attr-defined]
     assert addresses == ["", *(p.slug for p in PAGES[1:]), PAGES[0].slug]
+
+
+def test_the_first_screen_answers_for_every_suite(
+    several: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = app_on(several, monkeypatch, suite="second").table[0].value.set_index("Suite")
+    assert set(found.index) == {f"[{name}](?suite={name}#suite)" for name in ("first", "second", "third")}
+    assert found.loc["[third](?suite=third#suite)", "Most gain, points"] == "no cell has finished: 2 failed".replace(
+        ":", "\\:"
+    )
+    assert found.loc["[first](?suite=first#suite)", "Most gain, points"] == "nothing to compare yet"
+    export_report(several, tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text()
+    for link in re.findall("<a href=#(.*?)>", text):
+        assert text.count(f"<h2 id={link}>") == 1
+    assert text.count("<a href=") == 3
 
 
 def test_an_unknown_suite_in_the_address_is_said(several: Path, monkeypatch: pytest.MonkeyPatch) -> None:

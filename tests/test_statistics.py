@@ -27,6 +27,7 @@ from harness.statistics import (
     probability_of_improvement,
     resampling,
     sampling_variance,
+    seeds_to_detect,
 )
 
 REFERENCE = json.loads((Path(__file__).parent / "rliable_reference.json").read_text())
@@ -113,6 +114,20 @@ def test_paired_by_question() -> None:
     rng = np.random.default_rng(1)
     many = paired_by_question(rng.random((1, 200)) + 0.1, rng.random((1, 200)))
     assert many.sign_p == pytest.approx(stats.binomtest(many.wins, 200).pvalue, rel=1e-6)
+
+
+@pytest.mark.parametrize(("spread", "effect"), [(0.01, 0.02), (0.03, 0.02), (0.1, 0.02)])
+def test_seeds_to_detect_are_the_fewest_that_do(spread: float, effect: float) -> None:
+    seeds = seeds_to_detect(spread, effect, level=0.99)
+    assert seeds is not None
+    assert minimum_detectable(spread / np.sqrt(seeds), seeds, level=0.99) <= effect
+    assert not minimum_detectable(spread / np.sqrt(seeds - 1), seeds - 1, level=0.99) <= effect
+    assert seeds_to_detect(spread, effect, level=0.999) > seeds
+
+
+def test_nobody_is_told_to_run_a_thousand_seeds() -> None:
+    assert seeds_to_detect(1.0, 0.02) is None
+    assert seeds_to_detect(1e-9, 0.02) == 2
 
 
 def test_minimum_detectable_has_the_power_it_states() -> None:

@@ -5,7 +5,14 @@ Everywhere: the last axis runs over seeds (or questions, as named), NaN means mi
 
 from harness.statistics.accuracy import Accuracy, accuracy
 from harness.statistics.bootstrap import bootstrap_interval, iqm, iqm_interval, probability_of_improvement
-from harness.statistics.compare import QuestionComparison, holm, minimum_detectable, paired, paired_by_question
+from harness.statistics.compare import (
+    QuestionComparison,
+    holm,
+    minimum_detectable,
+    paired,
+    paired_by_question,
+    seeds_to_detect,
+)
 from harness.statistics.curves import area_under_curve, per_unit
 from harness.statistics.intervals import Estimate, mean_interval
 from harness.statistics.judgement import MARGIN, Judgement, judge, verdict
@@ -31,5 +38,6 @@ __all__ = [
     "per_unit",
     "probability_of_improvement",
     "sampling_variance",
+    "seeds_to_detect",
     "verdict",
 ]

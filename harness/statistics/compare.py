@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,9 @@ from numpy.typing import ArrayLike
 from scipy.special import bdtr, nctdtrinc, stdtrit
 
 from harness.statistics.intervals import Array, Estimate, mean_interval
+
+MOST_SEEDS = 1000
+"""Nobody is told to run more."""
 
 
 def paired(ours: ArrayLike, theirs: ArrayLike, level: float = 0.95, noise: ArrayLike | None = None) -> Estimate:
@@ -127,3 +131,30 @@ def minimum_detectable(error: ArrayLike, n: ArrayLike, power: float = 0.8, level
     shift = nctdtrinc(freedom, 1 - power, stdtrit(freedom, 0.5 + level / 2))
     wide = np.where(counts > 1, shift, np.nan)[place].reshape(np.shape(n))
     return np.asarray(wide * np.asarray(error, dtype=np.float64))
+
+
+def seeds_to_detect(spread: float, effect: float, power: float = 0.8, level: float = 0.95) -> int | None:
+    """The fewest seeds with which a paired t test finds a true difference of `effect` with the given power.
+
+    Parameters
+    ----------
+    spread
+        Standard deviation of the differences between seeds.
+    effect
+        In the unit of `spread`.
+    power
+        In (0, 1).
+    level
+        Of the test, in (0, 1).
+
+    Returns
+    -------
+    :
+        At least 2; None where it takes more than MOST_SEEDS.
+    """
+
+    def enough(seeds: int) -> bool:
+        return bool(minimum_detectable(spread / np.sqrt(seeds), seeds, power, level) <= effect)
+
+    found = bisect_left(range(MOST_SEEDS + 1), True, lo=2, key=enough)
+    return found if found <= MOST_SEEDS else None

@@ -38,9 +38,10 @@ class Judgement:
         (regimes, regimes) of each pair, adjusted for the whole family.
     gains, gain_p
         Those against each regime's reference, NaN where it has none.
+    level, margin
+        That to which the correction brings a single comparison, and the accuracy below which an effect is of no interest.
     detectable
-        The smallest gain that would have been found with 80 % power, at the level to which the correction brings a single
-        comparison.
+        The smallest gain that would have been found with 80 % power, at that level.
     groups
         Letters of each regime's tie groups; two regimes are told apart exactly where they share no letter (compact letter
         display: Piepho, J. Comput. Graph. Statist. 13, 2004).
@@ -55,6 +56,8 @@ class Judgement:
     p: Matrix
     gains: Estimate
     gain_p: Float[np.ndarray, "regimes"]
+    level: float
+    margin: float
     detectable: Array
     groups: tuple[str, ...]
     best: tuple[bool, ...]
@@ -104,11 +107,12 @@ def judge(
         (BASELINE if i in used else ALONE) if blank[i] else verdict(gains[i], float(gain_p[i]), margin) for i in rows
     ]
     own = mean_interval(scores, noise=noise)
-    detectable = minimum_detectable(gains.error, gains.n, level=1 - ALPHA / max(total, 1.0))
+    level = 1 - ALPHA / max(total, 1.0)
+    detectable = minimum_detectable(gains.error, gains.n, level=level)
     groups = _letters(own.mean, p <= ALPHA)
     leader = groups[int(np.nanargmax(own.mean))] if any(groups) else ""
     best = tuple(not set(leader).isdisjoint(group) for group in groups)
-    return Judgement(own, difference, p, gains, gain_p, detectable, groups, best, tuple(verdicts))
+    return Judgement(own, difference, p, gains, gain_p, level, margin, detectable, groups, best, tuple(verdicts))
 
 
 def verdict(difference: Estimate, adjusted: float, margin: float) -> str:

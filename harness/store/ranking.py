@@ -13,7 +13,7 @@ from harness.statistics import MARGIN, iqm, iqm_interval, probability_of_improve
 from harness.statistics.bootstrap import BootstrapInterval
 from harness.store.comparisons import BySeed, Score, judged, mean_score
 from harness.store.read import Snapshot
-from harness.store.sentences import sentence
+from harness.store.sentences import doubt, sentence
 from harness.store.statistic import STATISTICS, Line, Pair, bounds, number
 from harness.store.supervised_start import Stage, stages
 from harness.store.table import MEAN, SeedRow, seed_rows
@@ -35,6 +35,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     gain_p: float | None
     tie_group: str
     detectable: float | None
+    seeds_needed: int | None
     verdict: str
 
 
@@ -82,12 +83,14 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Headline(msgspec.Struct, frozen=True):
-    """The opening sentence for one choice; `*` is the mean of each group's policies, and all tasks."""
+    """The opening sentence for one choice; `*` is the mean of each group's policies, and all tasks. doubt: how many seeds would
+    settle what it leaves open."""
 
     policy: str
     metric: str
     task: str
     sentence: str
+    doubt: str = ""
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +153,30 @@ def rank(rows: Sequence[SeedRow], pairs: bool, margin: float = MARGIN) -> Rankin
         named[0][0] if named else next((r.regime for r in rows), ""),
         margin,
     )
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What one policy has of a regime, over the chosen benchmarks."""
+
+    regime: str
+    group: str
+    policy: str
+    gain: float | None
+    verdict: str
+
+
+def whom(rows: Sequence[SeedRow], margin: float = MARGIN) -> list[Share]:
+    """Every policy by itself, judged like a panel of its own: group by group in the order of `rows` (of one metric)."""
+    own: dict[tuple[str, str], list[SeedRow]] = {}
+    for r in rows:
+        if r.policy != MEAN:
+            own.setdefault((r.group, r.policy), []).append(r)
+    return [
+        Share(regime=found.regime, group=group, policy=policy, gain=found.gain, verdict=found.verdict)
+        for (group, policy), part in own.items()
+        for found in rank(part, False, margin).ranks
+        if found.baseline is not None
+    ]
 
 
 def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MARGIN) -> list[Pairing]:
@@ -239,7 +266,8 @@ def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> Head:
                 chosen = [r for r in rows if (r.policy, r.metric) == (policy, metric) and task in (MEAN, r.task)]
                 if not chosen:
                     continue
-                head.sentences.append(Headline(policy, metric, task, sentence(rank(chosen, pairs, margin))))
+                ranking = rank(chosen, pairs, margin)
+                head.sentences.append(Headline(policy, metric, task, sentence(ranking), doubt(ranking)))
                 if (policy, task) == (policies[0], MEAN) and (found := aggregates(chosen)):
                     head.across[metric] = found
     return head

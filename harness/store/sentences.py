@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from harness.statistics.compare import MOST_SEEDS
 from harness.statistics.judgement import GAINS, LOSES, UNTOLD, WITHIN
 
 if TYPE_CHECKING:
@@ -67,6 +68,26 @@ def sentence(found: Ranking) -> str:
     if untold := kinds[UNTOLD]:
         parts.append(f"for {_names(untold)} one cannot tell{whom}")
     return f"{where}, {'; '.join(parts)}.{_power(found.seeds, [*within, *untold])}"
+
+
+def doubt(found: Ranking) -> str:
+    """How many seeds would settle what the sentence leaves open, for the sharpest and the most blurred regime there; empty where
+    seeds are not what is wanting."""
+    known = sorted(
+        (r.seeds_needed or MOST_SEEDS, r.regime)
+        for r in found.ranks
+        if r.verdict == UNTOLD and r.gain_interval and (r.seeds_needed or MOST_SEEDS) > r.seeds
+    )
+    if not known or not found.margin:
+        return ""
+    each = [
+        f"{'more than' if needed == MOST_SEEDS else 'about'} {needed:,} for {regime}"
+        for needed, regime in dict.fromkeys([known[0], known[-1]])
+    ]
+    return (
+        f"Seeds that would show a gain of {points(found.margin)} with 80 % power, if they go on to differ as these "
+        f"{found.seeds} do: {_joined(each)}."
+    )
 
 
 def _power(seeds: int, unseen: Sequence[Rank]) -> str:

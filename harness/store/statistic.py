@@ -13,7 +13,7 @@ from typing import Any, Literal, get_type_hints
 
 import numpy as np
 
-from harness.statistics import Estimate, Judgement, per_unit
+from harness.statistics import Estimate, Judgement, per_unit, seeds_to_detect
 from harness.store.comparisons import Spent
 from harness.store.sentences import verdict_mark
 from harness.store.text import visible
@@ -56,6 +56,7 @@ NUMBER = Unit()
 PERCENT = Unit(name="%", factor=100, digits=1)
 POINTS = Unit(name="points", factor=100, digits=1, signed=True)
 SHARE = Unit(name="%", factor=100, mark="%")
+TIMES = Unit(name="× baseline", digits=2)
 RATE = Unit(factor=100, digits=2)
 
 
@@ -64,7 +65,8 @@ class Line:
     """What a statistic is made from: one regime on one group, policy, task and metric.
 
     found: the family's judgement, in which the regime stands at `place`. reference: the regime that gains are over. base: by
-    seed, accuracy before training. spent: sum over `seeds` seeds; None where costs do not belong to the line.
+    seed, accuracy before training. spent: sum over `seeds` seeds; None where costs do not belong to the line. against: the
+    reference's, mean per seed.
     """
 
     found: Judgement
@@ -72,6 +74,7 @@ class Line:
     reference: str | None
     base: Sequence[float] = ()
     spent: Spent | None = None
+    against: Spent | None = None
     seeds: int = 0
     budget: str = ""
 
@@ -101,7 +104,7 @@ class Statistic:
     @property
     def numeric(self) -> bool:
         """Whether its values are numbers."""
-        return self.kind in (int, float, float | None)
+        return self.kind in (int, float, int | None, float | None)
 
     @property
     def full_title(self) -> str:
@@ -176,56 +179,56 @@ def bounds(estimate: Estimate, within: Pair = (-np.inf, np.inf)) -> Pair | None:
     return None if low is None or high is None else (low, high)
 
 
-@statistic("Seeds", NUMBER, terminal=7, markdown=1, page=8)
+@statistic("Seeds", NUMBER, terminal=7, markdown=1, page=9)
 def seeds(line: Line) -> int:
     """How many have finished."""
     return int(line.found.own.n[line.place])
 
 
-@statistic("Before", PERCENT, head="base", terminal=5, markdown=2, page=7)
+@statistic("Before", PERCENT, head="base", terminal=5, markdown=2, page=8)
 def base(line: Line) -> float | None:
     """Accuracy of the base checkpoint, before training."""
     return number(np.mean(line.base))
 
 
-@statistic("Accuracy", PERCENT, better="higher", terminal=1, markdown=3, page=5)
+@statistic("Accuracy", PERCENT, better="higher", terminal=1, markdown=3, page=6)
 def accuracy(line: Line) -> float:
     """Mean over seeds."""
     return float(line.found.own.mean[line.place])
 
 
-@statistic("95 % interval", head="interval", page=6, interval_of="accuracy")
+@statistic("95 % interval", head="interval", page=7, interval_of="accuracy")
 def interval(line: Line) -> Pair | None:
     """Student t over seeds; none for a single one."""
     return bounds(line.found.own[line.place], within=(0.0, 1.0))
 
 
-@statistic("Gain", POINTS, better="higher", terminal=2, markdown=4, page=3, tinted=True)
+@statistic("Gain", POINTS, better="higher", terminal=2, markdown=4, page=1, tinted=True)
 def gain(line: Line) -> float | None:
     """Over the baseline at the same rollout budget, paired by seed."""
     return number(line.found.gains.mean[line.place])
 
 
-@statistic("95 % interval of the gain", head="gain interval", page=4, interval_of="gain")
+@statistic("95 % interval of the gain", head="gain interval", page=2, interval_of="gain")
 def gain_interval(line: Line) -> Pair | None:
     """Student t over the seeds that both have."""
     return bounds(line.found.gains[line.place])
 
 
-@statistic("Compared with", head="baseline", terminal=None, markdown=None, page=14)
+@statistic("Compared with", head="baseline", terminal=None, markdown=None, page=16)
 def baseline(line: Line) -> str | None:
     """The baseline variant at the same rollout budget."""
     return line.reference if line.found.gains.n[line.place] else None
 
 
-@statistic("Peer data used", SHARE, head="used", terminal=6, markdown=7, page=9)
+@statistic("Peer data used", SHARE, head="used", terminal=6, markdown=7, page=10)
 def peer_used(line: Line) -> float | None:
     """Share of the received peer answers that gave a nonzero gradient."""
     assert line.spent is not None
     return float(line.spent.used / line.spent.received) if line.spent.received else None
 
 
-@statistic("Rollouts", NUMBER, better="lower", terminal=8, markdown=8, page=10)
+@statistic("Rollouts", NUMBER, better="lower", terminal=8, markdown=8, page=11)
 def rollouts(line: Line) -> float:
     """Mean per seed; of all policies where the line is their mean."""
     return line.mean("rollouts")
@@ -237,16 +240,26 @@ def tokens(line: Line) -> float:
     return line.mean("tokens")
 
 
-@statistic("CPU-s", NUMBER, head="CPU-s", better="lower", terminal=9, markdown=9, page=11)
+@statistic("CPU-s", NUMBER, head="CPU-s", better="lower", terminal=9, markdown=9, page=12)
 def cpu_seconds(line: Line) -> float:
     """Mean per seed, repeated work included; of the whole cell where the line is the policies' mean."""
     return line.mean("cpu")
 
 
-@statistic("GPU-s", NUMBER, head="GPU-s", better="lower", terminal=None, markdown=None, page=12)
+@statistic("GPU-s", NUMBER, head="GPU-s", better="lower", terminal=None, markdown=None, page=13)
 def gpu_seconds(line: Line) -> float:
     """As CPU-seconds."""
     return line.mean("gpu")
+
+
+@statistic("Cost", TIMES, head="cost", better="lower", terminal=None, markdown=None, page=4)
+def cost(line: Line) -> float | None:
+    """CPU-seconds over those of the baseline at the same rollout budget; GPU-seconds where the baseline used GPUs."""
+    if line.against is None:
+        return None
+    what = "gpu" if line.against.gpu else "cpu"
+    spent = float(getattr(line.against, what))
+    return line.mean(what) / spent if spent else None
 
 
 @statistic("Budget", terminal=None, markdown=None, page=None)
@@ -255,7 +268,7 @@ def budget(line: Line) -> str:
     return line.budget
 
 
-@statistic("Tie group", head="tie", terminal=3, markdown=5, page=2)
+@statistic("Tie group", head="tie", terminal=3, markdown=5, page=5)
 def tie_group(line: Line) -> str:
     """Regimes that share a letter cannot be told apart; those that share none can."""
     return line.found.groups[line.place]
@@ -279,13 +292,22 @@ def detectable(line: Line) -> float | None:
     return number(line.found.detectable[line.place])
 
 
-@statistic("Verdict", terminal=4, markdown=6, page=1, tinted=True)
+@statistic("Seeds needed", NUMBER, head="needed", better="lower", terminal=None, markdown=None, page=15)
+def seeds_needed(line: Line) -> int | None:
+    """So many would show a gain as large as the margin with 80 % power, if seeds go on to differ as these do."""
+    found, error = line.found, line.found.gains.error[line.place]
+    if np.isnan(error) or found.margin <= 0:
+        return None
+    return seeds_to_detect(float(error * np.sqrt(found.gains.n[line.place])), found.margin, level=found.level)
+
+
+@statistic("Verdict", terminal=4, markdown=6, page=3, tinted=True)
 def verdict(line: Line) -> str:
     """Whether the difference from the baseline is real."""
     return line.found.verdicts[line.place]
 
 
-@statistic("Gain per 1,000 rollouts", RATE, head="per 1000", better="higher", terminal=None, markdown=None, page=13)
+@statistic("Gain per 1,000 rollouts", RATE, head="per 1000", better="higher", terminal=None, markdown=None, page=14)
 def gain_per_1000_rollouts(line: Line) -> float | None:
     """In points."""
     return number(per_unit(line.found.gains.mean[line.place], line.mean("rollouts"), 1000))

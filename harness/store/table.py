@@ -149,12 +149,14 @@ def _family_rows(key: Key, family: Family, cells: Finished, margin: float) -> It
     ordered = {name: family.scores[name] for name in cells.regimes(family.scores)}
     names, found = judged(ordered, {name: cells.reference(name) for name in ordered}, margin)
     for i, name in enumerate(names):
+        against = family.costs.get(cells.reference(name) or "")
         line = Line(
             found=found,
             place=i,
             reference=cells.reference(name),
             base=[family.base.get(seed, family.base.get(None, np.nan)) for seed in family.scores[name]],
             spent=Spent(*np.sum(family.costs[name], axis=0)),
+            against=Spent(*np.mean(against, axis=0)) if against else None,
             seeds=len(family.costs[name]),
             budget=cells.variants[name].budget,
         )

@@ -46,22 +46,24 @@ record is validated, and what is refused is listed with the reason. Imported sui
 
 def draw(store: Store | None, suite: str, view: View) -> None:
     """Plain text, with the commands to copy."""
-    st.subheader("What the numbers mean")
+    st.header("What the numbers mean")
     st.markdown(_NUMBERS)
-    st.subheader("Add a regime")
+    st.header("Add a regime")
     st.markdown(_REGIME)
-    st.code("harness new-regime my-regime\npip install -e my-regime\nharness regimes", language="bash")
-    st.subheader("Submit or merge results")
+    st.code("harness new-regime my-regime\npip install -e my-regime\nharness regimes", language=None, wrap_lines=True)
+    st.header("Submit or merge results")
     st.markdown(_SUBMIT)
     st.code(
         "harness import their_results/\nharness export --out report.html",
-        language="bash",
+        language=None,
+        wrap_lines=True,
     )
-    st.subheader("Ask the store yourself")
+    st.header("Ask the store yourself")
     st.code(
         'harness sql "SELECT regime, avg(peer_used / nullif(peer_received, 0)) FROM steps JOIN cells '
         'USING (suite, cell) GROUP BY ALL"',
-        language="bash",
+        language=None,
+        wrap_lines=True,
     )
 
 

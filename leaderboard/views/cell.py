@@ -12,7 +12,7 @@ import streamlit as st
 from harness.store.text import visible
 from leaderboard import charts
 from leaderboard.data import Store
-from leaderboard.parts import choose, downloads, draw_figure, empty, escaped
+from leaderboard.parts import choose, downloads, draw_figures, empty, escaped
 from leaderboard.tokens import TOKEN_STYLE, token_view
 from leaderboard.view import Page, View
 
@@ -111,9 +111,7 @@ def _training(store: Store, suite: str, key: str, about: pd.Series[Any]) -> None
     )
     if len(costs):
         figures.append(charts.bars(costs, "Cost by phase", "CPU-seconds, repeated work included", "policy", "phase"))
-    for i in range(0, len(figures), 2):
-        for j, column in enumerate(st.columns(2)[: len(figures) - i]):
-            draw_figure(figures[i + j], f"training-{i + j}", column)
+    draw_figures(figures, "training")
     downloads(f"cell-{key}", steps, figures)
 
 

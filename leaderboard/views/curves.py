@@ -8,7 +8,7 @@ import streamlit as st
 from harness.statistics import area_under_curve, mean_interval
 from leaderboard import charts
 from leaderboard.data import Store
-from leaderboard.parts import choose, choose_some, downloads, draw_figure, empty
+from leaderboard.parts import choose, choose_some, downloads, draw_figures, empty
 from leaderboard.view import Page, View
 
 AXES = {
@@ -72,28 +72,18 @@ def draw(store: Store, suite: str, view: View) -> None:
         regimes = choose_some("Regimes", everyone, "regime")
     rows = rows[rows["group"].isin(groups) & rows["policy"].isin(policies) & rows["regime"].isin(regimes)]
     points = _points(rows, axis)
-    figures = []
-    shown = groups
-    columns = st.columns(2) if len(shown) > 1 else [st.container()]
-    for i, group in enumerate(shown):
-        part = points[points["group"] == group]
-        title = f"{group}: {kind}"
-        figures.append(
-            charts.lines(
-                part,
-                title,
-                AXES[axis],
-                "accuracy, %" if kind != REWARD else "share of right answers, %",
-                everyone,
-                shown=regimes,
-            )
-        )
-        draw_figure(figures[-1], f"curve-{i}", columns[i % len(columns)])
+    y_title = "accuracy, %" if kind != REWARD else "share of right answers, %"
+    figures = [
+        charts.lines(points[points["group"] == group], f"{group}: {kind}", AXES[axis], y_title, everyone, shown=regimes)
+        for group in groups
+    ]
+    draw_figures(figures, "curve")
     st.caption(
-        "Lines: mean over seeds (and over the chosen policies). Bands: 95 % intervals over seeds; none with a single seed."
+        "Lines: mean over seeds (and over the chosen policies). Bars at the right: 95 % intervals over seeds at the end; choose "
+        "one or two regimes to see them all the way. None with a single seed."
     )
     areas = _areas(rows)
-    st.subheader("Area under the curve")
+    st.header("Area under the curve")
     st.dataframe(
         areas,
         hide_index=True,

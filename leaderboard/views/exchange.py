@@ -70,15 +70,16 @@ def draw(store: Store, suite: str, view: View) -> None:
         .rename(columns={"records": "value"})
     )
     order = store.regimes(suite)
+    colours = dict(zip(chosen["share"], map(charts.colour_of, chosen["regime"]), strict=True))
     figures = [
-        charts.bars(edges, f"{group}: who sent what to whom", "megabytes, all seeds", "edge", "share"),
+        charts.bars(edges, f"{group}: who sent what to whom", "megabytes, all seeds", "edge", "share", colours=colours),
         charts.bars(fates, f"{group}: accepted, or refused and why", "messages, all seeds", "regime", "fate", order),
     ]
     for column, figure, key in zip(st.columns(2), figures, ("edges", "fates"), strict=True):
         draw_figure(figure, key, column)
-    st.subheader("Residuals of carrying text between tokenizers")
+    st.header("Residuals of carrying text between tokenizers")
     _residuals(chosen)
-    st.subheader("Rescues")
+    st.header("Rescues")
     st.caption("Hopeless: prompts on which all own answers failed. Rescuable: those of them on which a peer succeeded.")
     rescues = rescues.assign(share=rescues["rescuable"] / rescues["hopeless"].where(rescues["hopeless"] > 0))
     st.dataframe(

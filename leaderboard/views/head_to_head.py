@@ -81,7 +81,7 @@ def draw(store: Store, suite: str, view: View) -> None:
     draw_figure(by_group, "by-group", left)
     draw_figure(by_seed, "by-seed", right)
     st.caption(f"The verdict on a pair is that of its panel on the ranking page. {escaped(explained(margin), 2000)}")
-    st.subheader("Question by question")
+    st.header("Question by question")
     if questions is None:
         empty("No question was answered by both.")
     else:

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pandas as pd
 import streamlit as st
 
-from harness.store.ranking import MIN_RUNS, Aggregate, Ranking, aggregates, rank
-from harness.store.sentences import explained, sentence
+from harness.store.ranking import MIN_RUNS, Aggregate, Ranking, aggregates
+from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import Statistic, shown
 from harness.store.supervised_start import STRICT, Stage
 from harness.store.table import MEAN
 from leaderboard.charts import LEGEND, Figure
 from leaderboard.data import Store
-from leaderboard.frames import panel, ranking_frame, readable
+from leaderboard.frames import panel, ranking_frame, readable, telling
+from leaderboard.overview import KEY, Outcome, answer, overview
 from leaderboard.parts import (
     choose,
     choose_margin,
     choose_some,
     downloads,
-    draw_figure,
+    draw_figures,
     empty,
     escaped,
     percent_interval,
+    state_words,
     unfinished,
 )
 from leaderboard.view import Page, View
@@ -35,7 +38,9 @@ SHOWN = 6
 
 
 def draw(store: Store, suite: str, view: View) -> None:
-    """Sentence, overall ranking, one panel per group and benchmark, table."""
+    """All suites, then this one: its answer, overall ranking, one panel per group and benchmark, table."""
+    draw_suites(store)
+    st.header(escaped(suite), anchor="suite")
     table = store.show(suite)
     if table.empty:
         unfinished(store, suite, "No cell of this suite has finished.")
@@ -60,23 +65,19 @@ def draw(store: Store, suite: str, view: View) -> None:
         tasks = choose_some("Benchmarks", list(dict.fromkeys(table["task"])), "task")
 
     table = store.show(suite, margin)
-    table = table[
-        (table["metric"] == metric)
-        & (table["policy"] == policy)
-        & table["group"].isin(groups)
-        & table["task"].isin(tasks)
-    ]
+    table = table[(table["metric"] == metric) & table["group"].isin(groups) & table["task"].isin(tasks)]
+    everyone = [r for r in store.seeds(suite) if r.metric == metric and r.group in groups and r.task in tasks]
+    seeds = [r for r in everyone if r.policy == policy]
+    table = table[table["policy"] == policy]
     if table.empty:
         empty("Nothing has finished for this choice.")
         return
-    seeds = [
-        r
-        for r in store.seeds(suite)
-        if (r.metric, r.policy) == (metric, policy) and r.group in groups and r.task in tasks
-    ]
     order = list(dict.fromkeys(table["regime"]))
-    found = rank(seeds, store.in_pairs(suite), margin)
-    top.info(escaped(sentence(found), 2000), icon=":material/gavel:")
+    said = answer(table, everyone, policy, store.in_pairs(suite), margin)
+    found = said.found
+    with top:
+        st.info(escaped(sentence(found), 2000), icon=":material/gavel:")
+        draw_answer(said)
     order = sorted_regimes(sort, order, found, table)
     figures = [
         panel(rows, f"{group}: {task}, {metric}", measure, order, margin)
@@ -86,21 +87,57 @@ def draw(store: Store, suite: str, view: View) -> None:
         title = f"Mean of the {len(figures)} panels below, {metric}"
         figures.insert(0, panel(ranking_frame(found, table), title, measure, order, margin))
     draw_panels(figures)
-    st.caption(f"Marks: mean over seeds with its 95 % interval. {LEGEND} {escaped(explained(margin), 2000)}")
+    st.caption(f"Marks: mean over seeds with its 95 % interval. {LEGEND} {KEY} {escaped(explained(margin), 2000)}")
     full = readable(table, order, margin).drop(columns="best")
     st.dataframe(
-        full, hide_index=True, column_config=COLUMNS, key="ranking-table", placeholder="–", alt="The ranking as a table"
+        full,
+        hide_index=True,
+        column_config=COLUMNS,
+        column_order=telling(full),
+        key="ranking-table",
+        placeholder="–",
+        alt="The ranking as a table",
     )
     draw_across(aggregates(seeds))
     draw_starts([m for m in store.stages(suite) if m.metric == metric and m.group in groups and m.task in tasks])
     downloads(f"ranking-{suite}", table, figures)
 
 
+def draw_suites(store: Store) -> None:
+    """The answer of every suite, each a link to it; of a single one nothing that does not follow below."""
+
+    def linked(name: str) -> str:
+        return f"[{escaped(name)}](?suite={quote(name)}#suite)"
+
+    names = [s.name for s in store.suites()]
+    if len(names) < 2:
+        return
+    rows = overview(names, store.answer, linked, lambda name: state_words(store, name))
+    st.header("All suites", anchor="all-suites")
+    st.table(marked(rows, but="Suite"), hide_index=True, border="horizontal", alt="The answer of every suite")
+    st.caption("Of each suite the regime with the largest gain, of those that gain where one does.")
+
+
+def draw_answer(said: Outcome) -> None:
+    """A line per regime, and how many seeds would settle what is open."""
+    lines = said.lines()
+    if lines.empty:
+        return
+    st.table(marked(lines), hide_index=True, border="horizontal", alt="Every regime: whom it helps, at what cost")
+    if unsettled := doubt(said.found):
+        st.markdown(f"**What would change my mind:** {escaped(unsettled, 2000)}")
+
+
+def marked(rows: pd.DataFrame, but: str = "") -> pd.DataFrame:
+    """For `st.table`, which takes texts for Markdown; those of the column `but` are."""
+    return rows.assign(**{c: [escaped(v) for v in rows[c]] for c in rows if c != but})
+
+
 def draw_across(found: list[Aggregate]) -> None:
     """IQM and probability of improvement, where there is more than one panel."""
     if not found:
         return
-    st.subheader("Across all panels")
+    st.header("Across all panels")
     rows = [
         {
             "regime": a.regime,
@@ -136,7 +173,7 @@ def draw_starts(found: list[Stage]) -> None:
     """What a supervised start and RL after it have changed; nothing where no policy had one."""
     if not found:
         return
-    st.subheader("Before the supervised start, after it, and after RL")
+    st.header("Before the supervised start, after it, and after RL")
     frame = pd.DataFrame([msgspec.structs.asdict(m) for m in found]).drop(columns="metric")
     frame[["strict", "lenient"]] *= 100
     st.dataframe(frame, hide_index=True, column_config=MOMENTS, key="starts", alt="Accuracy before and after the start")
@@ -163,18 +200,13 @@ def sorted_regimes(sort: str, order: list[str], found: Ranking, table: pd.DataFr
 
 
 def draw_panels(figures: list[Figure]) -> None:
-    """Two beside each other where there is room; beyond a few on request."""
+    """Beyond a few on request."""
     shown = figures
     if len(figures) > SHOWN + 1 and not st.toggle(
         f"Show all {len(figures) - 1} panels", key="all", bind="query-params"
     ):
         shown = figures[: SHOWN + 1]
-    if len(shown) == 1:
-        draw_figure(shown[0], "panel-0")
-        return
-    for i in range(0, len(shown), 2):
-        for j, column in enumerate(st.columns(2)[: len(shown) - i]):
-            draw_figure(shown[i + j], f"panel-{i + j}", column)
+    draw_figures(shown, "panel")
 
 
 def _column(s: Statistic) -> Any:
@@ -215,7 +247,7 @@ PAGE = Page(
     "ranking",
     "Ranking",
     ":material/leaderboard:",
-    "Does sharing experience help, whom, and is the difference real?",
+    "Does sharing experience help, whom, at what cost, and is the difference real?",
     draw,
     order=10,
 )

@@ -10,7 +10,7 @@ import streamlit as st
 from harness.store.tuning import Trial, Tuned, Tuning
 from leaderboard import charts
 from leaderboard.data import Store
-from leaderboard.parts import choose, downloads, draw_figure, empty
+from leaderboard.parts import choose, downloads, draw_figures, empty
 from leaderboard.view import Page, View
 
 PUBLISHED, TRIED, CHOSEN = "as published", "tried", "chosen"
@@ -26,7 +26,7 @@ def draw(store: Store, suite: str, view: View) -> None:
         return
     _summary(store, tuning)
     names = [v.variant for v in tuning.variants]
-    name = choose("Regime", names, "tuned", names[-1])
+    name = choose("Regime", names, "tuned", names[-1], width=220)
     variant = next(v for v in tuning.variants if v.variant == name)
     reference = _published(next(v for v in tuning.variants if v.variant == tuning.baseline))
     ended = [t for t in variant.trials if t.score is not None and t.steps == tuning.steps]
@@ -36,9 +36,7 @@ def draw(store: Store, suite: str, view: View) -> None:
     frame = _points(variant, ended, reference)
     options = [o for o in ended[0].settings if len({str(t.settings[o]) for t in ended}) > 1]
     figures = [charts.trials(frame, o, f"{name}: {o}", "gain, points", (PUBLISHED, TRIED, CHOSEN)) for o in options]
-    columns = st.columns(2)
-    for i, figure in enumerate(figures):
-        draw_figure(figure, f"sensitivity-{i}", columns[i % 2])
+    draw_figures(figures, "sensitivity")
     others = len(variant.trials) - len(ended)
     st.caption(
         f"Each point is a trial that ran to its end ({len(ended)}; {others} were stopped at a rung or failed). Gain: score on the "
@@ -46,7 +44,16 @@ def draw(store: Store, suite: str, view: View) -> None:
         "effect of one option alone. Trials are cells of the suite "
         f"“{tuning.trials_in}”."
     )
-    st.dataframe(frame, hide_index=True, key="trials", alt="Trials with their settings and scores", placeholder="–")
+    numbers = {o: st.column_config.NumberColumn(format="%.3g") for o in frame.select_dtypes("float")}
+    mixed = {c: frame[c].map(str) for c in frame.select_dtypes("object")}  # numbers and "none": no type of Arrow's
+    st.dataframe(
+        frame.assign(**mixed),
+        hide_index=True,
+        key="trials",
+        alt="Trials with their settings and scores",
+        placeholder="–",
+        column_config={**numbers, "gain": st.column_config.NumberColumn("gain, points", format="%+.1f")},
+    )
     downloads(f"sensitivity-{suite}-{name}", frame, figures)
 
 
@@ -63,7 +70,7 @@ def _summary(store: Store, tuning: Tuning) -> None:
     }
     points = {
         "published_gain": "Gain as published",
-        "tuned_gain": "Gain tuned, over the tuned baseline",
+        "tuned_gain": "Gain tuned",
         "change": "Change by tuning",
         "promised": "Lead of the best trial",
         "kept": "Kept on other seeds",
@@ -74,12 +81,18 @@ def _summary(store: Store, tuning: Tuning) -> None:
         key="tuned-table",
         alt="As published and tuned, by group and regime",
         placeholder="–",
+        column_order=[*(["group"] if rows["group"].nunique() > 1 else []), "variant", *points, *percent, *_LAST],
         column_config={
             **{k: st.column_config.NumberColumn(v, format="%.1f") for k, v in percent.items()},
             **{k: st.column_config.NumberColumn(f"{v}, points", format="%+.1f") for k, v in points.items()},
+            "variant": "Regime",
             "cpu_seconds": st.column_config.NumberColumn("CPU-seconds of tuning", format="%.0f"),
         },
     )
+    st.caption("Gain tuned: over the baseline that was tuned under the same budget. Kept: on seeds that chose nothing.")
+
+
+_LAST = ("trials", "failed", "rollouts", "cpu_seconds")
 
 
 def _published(variant: Tuned) -> float | None:

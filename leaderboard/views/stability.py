@@ -138,7 +138,7 @@ def draw(store: Store, suite: str, view: View) -> None:
             else ""
         )
     )
-    st.subheader("Components over steps")
+    st.header("Components over steps")
     chosen = choose_some_measures()
     figures = []
     for start in range(0, len(chosen), 2):
@@ -150,7 +150,7 @@ def draw(store: Store, suite: str, view: View) -> None:
                 column.caption(f"{name}: not measured in this suite.")
                 continue
             present = [r for r in order if r in set(rows["regime"])]
-            figures.append(charts.lines(rows, name, "step", _unit(name), order, height=330, shown=present))
+            figures.append(charts.lines(rows, name, "step", _unit(name), order, shown=present))
             draw_figure(figures[-1], f"component-{name}", column)
             column.caption(f"{MEASURES[name].meaning[0].upper()}{MEASURES[name].meaning[1:]}.")
     downloads(f"stability-{suite}", cells, [figure, *figures])
