@@ -299,9 +299,55 @@ def test_show_knows_the_trials_and_json_holds_them(tuned, capsys):
     assert {"sgt.0", "sgt.1-s2"} <= {*capsys.readouterr().out.split()}
 
 
+TRANSFER = """
+  transfer: true
+  groups:
+    - name: second
+      policies: [{{name: a, model: {other_qwen}}}, {{name: b, model: {other_llama}}}]
+"""
+
+
+@pytest.mark.timeout(400)
+def test_each_tuning_group_chooses_for_itself_and_no_cell_is_run_twice(folders, others, tmp_path, capsys):
+    file, results = tmp_path / "tiny.yaml", tmp_path / "results"
+    written = SUITE.replace("  groups:\n    - name: tuning", TRANSFER.strip("\n") + "\n    - name: tuning", 1)
+    written = written.replace("rungs: [2]", "rungs: []").replace("[independent, sgt]", "[sgt]\nbaseline: sgt")
+    file.write_text(written.format(**folders, **others))
+    assert _drive(file, results)
+    tuning = read_tuning(results, "tiny")
+    assert [(v.variant, v.on) for v in tuning.variants] == [("sgt", "second"), ("sgt", "tuning")]
+    trials = _cells(results, "tiny-tuning")
+    assert len(trials) == len({c.key for c in trials}) == 4 * 2
+    cells = {(c.regime, c.seed): c for c in _cells(results, "tiny")}
+    assert {name for name, _ in cells} == {"sgt", *(v.final for v in tuning.variants)}
+    for v in tuning.variants:
+        assert v.chosen == max(v.trials, key=lambda t: (t.score, -t.number)).number
+        assert v.final == (f"{v.variant}-tuned.{v.chosen}" if v.chosen else v.variant)
+        chosen = next(t.settings for t in v.trials if t.number == v.chosen)
+        assert cells[v.final, 3].config["training"]["learning_rate"] == chosen["training.learning_rate"]
+        assert None not in (v.checked, v.checked_published)
+    one, other = tuning.variants
+    assert [t.settings for t in one.trials] == [t.settings for t in other.trials]
+    assert [t.score for t in one.trials] != [t.score for t in other.trials]
+    ingest(results)
+    show_suite("tiny", results, "json")
+    found = json.loads(capsys.readouterr().out)["tuning"]
+    accuracy = {(r["variant"], r["on"]): r["tuned"] for r in found["rows"]}
+    (row,) = found["transfer"]
+    first, second = accuracy["sgt", "second"], accuracy["sgt", "tuning"]
+    assert (row["variant"], row["first"], row["second"]) == ("sgt", first, second)
+    assert row["difference"] == pytest.approx(first - second)
+    assert row["same"] == (one.final == other.final)
+    show_suite("tiny", results, "table")
+    out = capsys.readouterr().out
+    assert "sgt, tuned on second" in out
+    assert re.search(r"tuned on second +tuned on tuning +first less second", out)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
+        ("  trials: 4", "  trials: 4\n  transfer: true", "tune.transfer: from one pair to another takes two groups"),
         ("seeds: [30]", "seeds: [3]", "tune.seeds: the seed 3 is in the table too"),
         ("name: tuning", "name: pair", "tune.groups: the group pair is in the table too"),
         ("tasks: [micro_dev]", "tasks: [micro]", "tune.evaluation.tasks: the task micro is in the table too"),
