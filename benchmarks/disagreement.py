@@ -2,8 +2,8 @@
 
     python benchmarks/disagreement.py [--results DIR] [--statistics FILE] [--write docs/disagreement.md]
 
-For each point of the dial: gain in points of every variant over GSPO and over GRPO, mean of both policies at temperature 1, with 95 %
-intervals paired by seed, and the share of peers' answers that had a gradient. --statistics: what `python benchmarks/matched.py
+For each point of the dial: gain in points of every variant over GSPO and over GRPO, mean of both policies at temperature 1, with
+95 % intervals paired by seed, and the share of peers' answers that had a gradient. --statistics: what `python benchmarks/matched.py
 disagreement` printed; its ratio and rescue share, mean of the two directions, stand in front. --write puts the tables between the
 markers `<!-- measured -->` and `<!-- end -->` of that file instead of printing them.
 """
@@ -39,7 +39,8 @@ def gain(found: Finished, group: str, variant: str, baseline: str) -> str:
 
 def used(snapshot: Snapshot) -> dict[tuple[str, str], float]:
     """Share of the peers' answers that arrived and had a gradient, by group and variant."""
-    query = """SELECT c.group_name, c.regime, sum(s.peer_used) / sum(s.peer_received) FROM steps s JOIN current_cells c USING (suite, cell)
+    query = """SELECT c.group_name, c.regime, sum(s.peer_used) / sum(s.peer_received)
+               FROM steps s JOIN current_cells c USING (suite, cell)
                WHERE suite = ? AND s.peer_received > 0 GROUP BY ALL"""
     return {(group, variant): float(share) for group, variant, share in _rows(snapshot, query)}
 
@@ -73,13 +74,13 @@ def tables(results: Path, statistics: Path | None) -> str:
         body = []
         for group in groups:
             own = [row for row in rows if row["group"] == group]
-            means = [float(np.mean([row[name] for row in own])) for name in ("accuracy", "unsolved", "rescued", "geometric")]
+            means = [
+                float(np.mean([row[name] for row in own])) for name in ("accuracy", "unsolved", "rescued", "geometric")
+            ]
             body.append([group, *(f"{mean:.2f}" for mean in means)])
         parts.append(table(["preset", "accuracy", "unsolved", "rescued", "ratio"], body))
     for baseline in BASELINES:
-        body = [
-            [v, *(gain(found, g, v, baseline) for g in groups)] for v in variants if v != baseline
-        ]
+        body = [[v, *(gain(found, g, v, baseline) for g in groups)] for v in variants if v != baseline]
         parts.append(f"Gain over {baseline.upper()}, points:\n\n" + table(["variant", *groups], body))
     body = [
         [v, *(f"{100 * shares[g, v]:.0f} %" if (g, v) in shares else "–" for g in groups)]

@@ -218,9 +218,7 @@ class Run:
             report = learner.engine.update([*prompts, *earlier], terms, self._optimisation(learner, measure or told))
         check_loss(learner.name, step, report.loss)
         if told:
-            learner.regime.learnt(
-                Measured(report.own_gradient_norm, report.peer_gradient_norm, report.own_peer_cosine)
-            )
+            learner.regime.learnt(Measured(report.own_gradient_norm, report.peer_gradient_norm, report.own_peer_cosine))
         step_rows.mark_used(received, terms, report.terms)
         kl_step, kl_base = self._divergences(learner, own) if measure else (step_rows.NAN, step_rows.NAN)
         return Learnt(
