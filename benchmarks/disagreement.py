@@ -47,8 +47,8 @@ def used(snapshot: Snapshot) -> dict[tuple[str, str], float]:
 
 def levels(snapshot: Snapshot) -> list[tuple[str, str]]:
     """Groups and variants in the suite's order."""
-    (row,) = snapshot.query("SELECT groups, variants FROM suites WHERE suite = ?", [SUITE]).to_pylist()
-    return [(group, variant) for group in row["groups"] for variant in row["variants"]]
+    found = snapshot.query("SELECT groups, variants FROM suites WHERE suite = ?", [SUITE]).to_pylist()
+    return [(group, variant) for row in found for group in row["groups"] for variant in row["variants"]]
 
 
 def _rows(snapshot: Snapshot, query: str) -> list[tuple[object, ...]]:

@@ -46,9 +46,9 @@ class Gauge(Regime):
     """Where all own answers fail, learn from a peer, as much as its gradient's norm and direction allow.
 
     `one`: the negative log-likelihood of one success, drawn uniformly. `group`: all answers of one peer with a success,
-    standardised together with the own failures; ratio to the learner's old log-probabilities. With r the share of prompts so taught, the norm
-    is `share` times the own terms' where r is at its highest running mean, and in proportion to r from there: it fades as own
-    successes come. Off after `PATIENCE` cosines below 0, but for a try every so many steps.
+    standardised together with the own failures; ratio to the learner's old log-probabilities. With r the share of prompts so
+    taught, the norm is `share` times the own terms' where r is at its highest running mean, and in proportion to r from there:
+    it fades as own successes come. Off after `PATIENCE` cosines below 0, but for a try every so many steps.
     """
 
     Options = GaugeOptions

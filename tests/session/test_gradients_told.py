@@ -13,7 +13,7 @@ from harness.phases import Interrupted
 from .running import cell, rows, run
 
 GAUGE = Path(__file__).parents[2] / "examples" / "gauge"
-SETTINGS = ("training.steps=6", "training.measure_every=0", "evaluation.curve_every=0", "training.prompts=24")
+SETTINGS = ("training.steps=5", "training.measure_every=0", "evaluation.curve_every=0", "training.prompts=16")
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +26,7 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.syspath_prepend(str(place))
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("teach", ["one", "group"])
 def test_told_of_every_step_and_the_same_after_a_break(suite_file: Path, tmp_path: Path, teach: str) -> None:
     settings = [*SETTINGS, f"regimes=[independent, {{regime: gauge, teach: {teach}}}]"]
