@@ -287,7 +287,7 @@ def with_tuning(
         first = next(t.settings for t in chosen.trials if t.number == 0)
         changed = ", ".join(f"{k} {first[k]} -> {v}" for k, v in row.settings.items() if v != first[k])
         lines.append(f"{chosen.label}: {f'trial {chosen.chosen}: {changed}' if changed else 'as published was best'}")
-    lines += ["", _NOTE.format(trials=tuning.trials_in)]
+    lines += ["", *_optimism([r for r in rows if r.group == rows[0].group]), _NOTE.format(trials=tuning.trials_in)]
     if transfer:
         lines += ["", "Transfer: settings that different tuning groups chose, used on the same group", ""]
     for group, first_on, second_on in dict.fromkeys((r.group, r.first_on, r.second_on) for r in transfer):
@@ -307,6 +307,19 @@ def _block(group: str, cells: Sequence[Sequence[str]], form: str) -> list[str]:
         padded.insert(1, ["-" * w for w in widths])
         return [f"**{group}**", "", *(f"| {' | '.join(row)} |" for row in padded), ""]
     return [group, *("  " + "  ".join(row).rstrip() for row in padded), ""]
+
+
+def _optimism(rows: Sequence[TuningRow]) -> list[str]:
+    """What choosing the best trial promises more than it keeps, mean of these rows; nothing without a check."""
+    leads = [(r.promised, r.kept) for r in rows if r.kept is not None]
+    if not leads:
+        return []
+    promised, kept = (float(np.mean(each)) for each in zip(*leads, strict=True))
+    return [
+        f"Optimism of choosing the best of {rows[0].trials} trials, mean of {len(leads)} choices: a lead of "
+        f"{_points(promised, True)} points promised, {_points(kept, True)}\nkept, {_points(promised - kept, True)} of luck.",
+        "",
+    ]
 
 
 def _apart(row: TransferRow) -> str:

@@ -27,7 +27,7 @@ from harness.session.suite.prepare import prepare, prepare_stored
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest, read_suite
-from harness.store.tuning import Tuning, read_tuning
+from harness.store.tuning import Tuned, Tuning, read_tuning
 from harness.suite.load import load
 from harness.tuning.stages import Stages
 from harness.verification.verifier import Verifier
@@ -285,6 +285,10 @@ def _done(results: Path, suite: str) -> int:
     return sum('"state": "done"' in f.read_text() for f in results.glob(f"{suite}/[!b]*/manifest.json"))
 
 
+def _score(variant: Tuned, number: int) -> float:
+    return next(t.score for t in variant.trials if t.number == number)
+
+
 def test_show_knows_the_trials_and_json_holds_them(tuned, capsys):
     ingest(tuned)
     show_suite("tiny", tuned, "json")
@@ -295,6 +299,15 @@ def test_show_knows_the_trials_and_json_holds_them(tuned, capsys):
         out = capsys.readouterr().out
         assert "Tuned under an equal budget: 4 trials each, avg@4 of micro_dev" in out
         assert words in out
+        leads = [v for v in read_tuning(tuned, "tiny").variants if v.chosen]
+        promised = sum(_score(v, v.chosen) - _score(v, 0) for v in leads) / 2
+        kept = sum(v.checked - v.checked_published for v in leads) / 2
+        said = re.search(
+            r"best of 4 trials, mean of 2 choices: a lead of (\S+)\s+points promised, (\S+)\s+kept, (\S+) of", out
+        )
+        assert [float(x.replace("−", "-")) for x in said.groups()] == pytest.approx(
+            [100 * promised, 100 * kept, 100 * (promised - kept)], abs=0.051
+        )
     show_suite("tiny-tuning", tuned, "table")
     assert {"sgt.0", "sgt.1-s2"} <= {*capsys.readouterr().out.split()}
 
