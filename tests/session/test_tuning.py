@@ -393,3 +393,16 @@ def test_a_part_of_a_tuned_suite_is_refused(tuned_file, tmp_path):
     for part in (("--only", "*/sgt/*"), ("--shard", "1/2")):
         code, _, err = harness("run", tuned_file, *part, "--results", tmp_path / "results")
         assert (code, f"{part[0]}: a suite with `tune` is run whole" in err) == (2, True)
+
+
+def test_a_plan_foresees_the_trials_and_the_tuned_cells(tmp_path):
+    code, out, err = harness("plan", "tuned_small", "--results", tmp_path, "--inventory", "2cpu-16G")
+    assert code == 0
+    assert "cells      12, 12 to do" in out
+    said = re.search(
+        r"come (\d+) runs of trials.* up to (\d+) cells with .* at most ([\d.]+) min, ([\d.]+) min of CPU", err
+    )
+    assert said, err
+    assert (int(said[1]), int(said[2])) == (4 * (8 + 2), 4 * 3)
+    table = float(re.search(r"([\d.]+) min of CPU", out)[1])
+    assert 2 * table < float(said[4]) < 10 * table
