@@ -19,7 +19,7 @@ from harness.store.ranking import in_pairs
 from harness.store.read import Snapshot
 from harness.store.supervised_start import Stage, stages
 from harness.store.table import SeedRow, seed_rows, show_rows
-from harness.store.tuning import Tuning, read_tuning, tuning_rows
+from harness.store.tuning import Tuning, read_tuning, transfer_rows, tuning_rows
 from leaderboard.frames import show_frame
 from leaderboard.overview import Outcome, first_metric
 
@@ -95,7 +95,19 @@ class Store:
         ]
         if not frame.empty:
             frame[shares] = frame[shares].astype(float) * 100
-            frame = frame[["group", "variant", *shares, "trials", "failed", "rollouts", "cpu_seconds"]]
+            who = ["group", "variant", *(["on"] if frame["on"].any() else [])]
+            frame = frame[[*who, *shares, "trials", "failed", "rollouts", "cpu_seconds"]]
+        return frame
+
+    def transfer_rows(self, tuning: Tuning) -> pd.DataFrame:
+        """Settings of one tuning group beside those of another on the same group, in percent and points; empty where none moved."""
+        rows = transfer_rows(_snapshot(self.results, self.stamp), tuning)
+        frame = pd.DataFrame([msgspec.structs.asdict(r) for r in rows])
+        if not frame.empty:
+            shares = ["first", "second", "difference", "low", "high"]
+            frame[["low", "high"]] = [r.interval or (None, None) for r in rows]
+            frame[shares] = frame[shares].astype(float) * 100
+            frame = frame[["group", "variant", "first_on", "first", "second_on", "second", *shares[2:]]]
         return frame
 
     def in_pairs(self, suite: str) -> bool:

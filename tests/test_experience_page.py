@@ -16,7 +16,7 @@ import torch
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerValue, Prompt
 from harness.learning.minibatches import minibatches
 from harness.learning.packing import pack
-from harness.learning.regime import Context
+from harness.learning.regime import Context, Measured
 from harness.learning.surrogate import surrogate
 from harness.learning.terms import Aggregation, Form, Objective, Ratio, Term, TermAnswer
 
@@ -25,7 +25,7 @@ TABLES = {
     name: [[cell.strip() for cell in row.strip("|").split("|")] for row in re.findall(r"(?m)^\| `.*$", text)]
     for name, text in re.findall(r"(?ms)^### `(\w+)`\n(.*?)(?=^##|\Z)", PAGE)
 }
-CLASSES = (Group, Prompt, Answer, Inbox, PeerAnswer, PeerValue, Context, Term, TermAnswer, Objective)
+CLASSES = (Group, Prompt, Answer, Inbox, PeerAnswer, PeerValue, Context, Measured, Term, TermAnswer, Objective)
 VALUES = {"ratio": Ratio, "form": Form, "aggregation": Aggregation}
 
 

@@ -127,6 +127,22 @@ def test_sensitivity_shows_each_option_of_a_tuned_suite(stores: dict[str, Path],
     assert (line["promised"], line["kept"], line["failed"]) == (pytest.approx(15), pytest.approx(5), 1)
     figures = app.get("arrow_vega_lite_chart") or app.get("vega_lite_chart")
     assert len(figures) == 2, "an option that never changes has no panel"
+    moved = [
+        msgspec.structs.replace(v, on=on, final=final)
+        for v, finals in zip(tuning.variants, ((base, base), (ours, tuned)), strict=True)
+        for on, final in zip(("first pair", "second pair"), finals, strict=True)
+    ]
+    write_tuning(results, read_suite(results / suite), msgspec.structs.replace(tuning, variants=tuple(moved)))
+    app = page(results, "sensitivity", suite)
+    assert not app.exception
+    table, transfer, _ = (frame.value for frame in app.dataframe)
+    assert f"{ours}, tuned on second pair" in app.selectbox(key="tuned").options
+    accuracy = table[table["variant"] == ours].set_index(["group", "on"])["tuned"]
+    for _, row in transfer[transfer["variant"] == ours].iterrows():
+        first, second = (accuracy[row["group"], on] for on in ("first pair", "second pair"))
+        assert (row["first"], row["second"], row["difference"]) == pytest.approx((first, second, first - second))
+        assert row["low"] < row["difference"] < row["high"]
+    assert (transfer[transfer["variant"] == base]["difference"] == 0).all()
 
 
 def test_the_app_starts_with_and_without_results(stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,10 +29,12 @@ LADDER_PROMPT_TOKENS = 96
 
 @dataclass(frozen=True, slots=True)
 class RegimeLoad:
-    """What a regime adds to a step, per own rollout and peer: answers trained on, answers only scored."""
+    """What a regime adds to a step, per own rollout and peer: answers trained on, answers only scored; and whether gradients are
+    measured at every step."""
 
     trained: float = 0.0
     scored: float = 0.0
+    measured: bool = False
 
 
 def regime_load(shares: Collection[str], needs: Collection[str]) -> RegimeLoad:
@@ -45,6 +47,7 @@ def regime_load(shares: Collection[str], needs: Collection[str]) -> RegimeLoad:
     return RegimeLoad(
         trained=1.0 if answers else IMITATED if "Success" in shares else 0.0,
         scored=1.0 if "receiver_old" in needs else 0.0,
+        measured="gradients" in needs,
     )
 
 
@@ -94,7 +97,7 @@ def demand(
             precision(policy),
             reference=bool(training.kl or training.measure_every) or directed,
             penalised=training.kl > 0,
-            measured=training.measure_every > 0,
+            measured=training.measure_every > 0 or load.measured,
             devices=devices,
             lora=int((options.get("lora") or {}).get("rank", 0)),
             checkpointing=bool(options.get("checkpointing")),

@@ -74,7 +74,7 @@ def show_suite(
     from harness.store.render import render
     from harness.store.submission import read_submission
     from harness.store.table import show_rows, suites
-    from harness.store.tuning import read_tuning, tuning_rows, with_tuning
+    from harness.store.tuning import read_tuning, transfer_rows, tuning_rows, with_tuning
 
     margin = MARGIN if margin is None else margin
     with Snapshot(results, file) as snapshot:
@@ -111,7 +111,8 @@ def show_suite(
             text = render(one, rows, format_, width, colour, head)
             tuning = read_tuning(results, one, file)
             if tuning is not None:
-                text = with_tuning(text, tuning, tuning_rows(snapshot, tuning), format_)
+                tuned, moved = tuning_rows(snapshot, tuning), transfer_rows(snapshot, tuning)
+                text = with_tuning(text, tuning, tuned, moved, format_)
             sys.stdout.write(text)
             damaged = snapshot.query("SELECT DISTINCT problem FROM problems WHERE suite = ? ORDER BY ALL", [one])
             for problem in damaged["problem"].to_pylist():

@@ -222,18 +222,33 @@ def plan(
     for remark in preflight(prepared, run=False):
         print(f"note: {remark}", file=sys.stderr)
     if prepared.suite.tune is not None:
-        from harness.tuning.derived import runs
-
-        print(
-            f"note: before these come {runs(prepared.suite)} runs of trials, on other groups (docs/tuning.md)",
-            file=sys.stderr,
-        )
+        _say_tuning(prepared, results, inventory)
     found = plan_for(prepared, inventory, address=address)
     if json:
         print_json(found.as_json())
     else:
         print(describe_plan(prepared, found))
     raise typer.Exit(0 if found.feasible else 1)
+
+
+def _say_tuning(prepared: Prepared, results: Path, inventory: str | None) -> None:
+    """What a suite with `tune` runs besides its own cells, at most, and how long all of it takes."""
+    from harness.allocation.plan_text import duration
+    from harness.session.suite.planning import plan_for
+    from harness.session.suite.prepare import prepare_suite
+    from harness.tuning.derived import foreseen, runs
+
+    plans = [
+        plan_for(prepare_suite(suite, prepared.source, results, prepared.altered), inventory)
+        for suite in foreseen(prepared.suite)
+    ]
+    wall, cpu = (sum(getattr(p.predicted, of) for p in plans) for of in ("wall_seconds", "cpu_seconds"))
+    takes = f"; from nothing to the table at most {duration(wall)}, {duration(cpu)} of CPU" if wall else ""
+    print(
+        f"note: before these come {runs(prepared.suite)} runs of trials, on other groups (docs/tuning.md), and up to "
+        f"{plans[-1].cells - len(prepared.every)} cells with tuned settings stand beside these{takes}",
+        file=sys.stderr,
+    )
 
 
 def evaluate(

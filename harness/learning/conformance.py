@@ -10,6 +10,7 @@ Each check raises AssertionError with one line that says what the regime does an
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import subprocess
@@ -27,7 +28,7 @@ from harness.experience.records import Rollout, Success, TextRollout
 from harness.learning.denominators import from_sampler
 from harness.learning.minibatches import minibatches
 from harness.learning.packing import pack
-from harness.learning.regime import Regime
+from harness.learning.regime import Measured, Regime
 from harness.learning.registry import check_declaration, check_options, load, resolved, spaces
 from harness.learning.situations import MAX_TOKENS, Situation, situations
 from harness.learning.terms import OLD, Denominator, Term, TermAnswer
@@ -203,6 +204,8 @@ def restores_its_state(make: Make) -> None:
     first, second = make(), make()
     for situation in situations(first):
         first.learn(situation.own, situation.inbox, situation.context())
+        for measured in (Measured(1.0, 0.5, 0.25), Measured(1.0, math.nan, math.nan)):
+            first.learnt(measured)
     try:
         stored = msgspec.json.encode(first.state())
     except TypeError as error:

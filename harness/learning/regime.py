@@ -17,7 +17,7 @@ from harness.experience.records import Pieces, Record
 from harness.learning.denominators import OldLogprobs
 from harness.learning.terms import Term
 
-__all__ = ["Context", "Need", "NoOptions", "Regime"]
+__all__ = ["Context", "Measured", "Need", "NoOptions", "Regime"]
 
 
 class Need(StrEnum):
@@ -27,6 +27,27 @@ class Need(StrEnum):
     """Peers' log-probabilities on the learner's tokens (`PeerAnswer.aligned`); peers must send them."""
     RECEIVER_OLD = "receiver_old"
     """The learner's log-probabilities of peers' answers before the step's first update (`PeerAnswer.receiver_old`)."""
+    GRADIENTS = "gradients"
+    """The norms and the cosine of each step's own and peer gradients (`Regime.learnt`); costs a copy of the gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Gradients of a step's terms before clipping, mean over its updates; NaN where there was nothing to measure.
+
+    Attributes
+    ----------
+    own
+        Norm of the own terms' gradient alone.
+    peer
+        Norm of the peer terms' gradient alone, their weights included.
+    cosine
+        Between the two.
+    """
+
+    own: float
+    peer: float
+    cosine: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +154,9 @@ class Regime:
             In the base class.
         """
         raise NotImplementedError
+
+    def learnt(self, measured: Measured) -> None:
+        """Called after each step's updates where `needs` has `Need.GRADIENTS`; what is kept of it belongs in `state`."""
 
     def remarks(self, updates: int) -> Sequence[str]:
         """What a user should know of these options with so many optimiser updates a step; printed when a run starts."""

@@ -6,6 +6,7 @@ The trials themselves are cells of the suites `<suite>-tuning` and `<suite>-chec
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     """A variant's tuning. chosen: the trial with the best score of those that ran to the end; 0 is the variant as published.
 
+    on: the tuning group that chose, and whose the scores are; "" for all of them together.
     final: the name in the table of the chosen setting. checked, checked_published: scores of the chosen and of the published
     setting on the check's seeds; None without a check. rollouts, cpu_seconds, gpu_seconds: of all trials.
     """
@@ -52,6 +54,12 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     rollouts: float = 0.0
     cpu_seconds: float = 0.0
     gpu_seconds: float = 0.0
+    on: str = ""
+
+    @property
+    def label(self) -> str:
+        """The variant, and who chose where several did."""
+        return f"{self.variant}, tuned on {self.on}" if self.on else self.variant
 
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +75,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the table: one variant on one group; accuracies and differences are fractions.
+    """A line of the table: one variant on one group; accuracies and differences are fractions. on: `Tuned.on`.
 
     published, tuned: mean accuracies. published_gain: over the baseline as published; tuned_gain: over the *tuned* baseline.
     change: tuned less published. Intervals: paired by seed, Student t. lowest, highest, deviation: of the scores of the trials
@@ -95,6 +103,24 @@ class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
     cpu_seconds: float
     gpu_seconds: float
     settings: dict[str, Any]
+    on: str = ""
+
+
+class TransferRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of two tuning groups, used on one group of the table: mean accuracies, and first less second paired by seed.
+
+    same: both chose the same setting.
+    """
+
+    group: str
+    variant: str
+    first_on: str
+    first: float
+    second_on: str
+    second: float
+    difference: float
+    interval: Pair | None
+    same: bool
 
 
 def tuning_path(results: Path, file: SuiteFile) -> Path:
@@ -135,14 +161,14 @@ class Scores(msgspec.Struct, frozen=True):
     gpu: dict[str, float]
 
 
-def scores(snapshot: Snapshot, suite: str, task: str, cells: int) -> Scores:
-    """cells: groups x seeds; a variant that has fewer of them is left out."""
+def scores(snapshot: Snapshot, suite: str, task: str, cells: int, only: str = "") -> Scores:
+    """cells: groups x seeds; a variant that has fewer of them is left out. only: this group's part of them."""
     found = finished(snapshot, suite)
     metric = metric_of(found, task)
     values: dict[str, list[float]] = {}
     spent: dict[str, np.ndarray] = {}
     for (group, policy, of, kind), family in found.families.items():
-        if of != task or kind != metric or policy != whole(found, group):
+        if of != task or kind != metric or policy != whole(found, group) or only not in ("", group):
             continue
         for name, by_seed in family.scores.items():
             values.setdefault(name, []).extend(by_seed[seed].accuracy for seed in sorted(by_seed))
@@ -167,19 +193,44 @@ def whole(found: Finished, group: str) -> str:
 
 def tuning_rows(snapshot: Snapshot, tuning: Tuning) -> list[TuningRow]:
     """The table, as far as its cells are finished, by group."""
-    found = finished(snapshot, tuning.suite)
-    tasks = list(dict.fromkeys(task for _, _, task, _ in found.families))
-    final = {v.variant: v.final for v in tuning.variants}
+    final = {v.on: v.final for v in tuning.variants if v.variant == tuning.baseline}
     rows = []
-    for (group, policy, task, kind), family in found.families.items():
-        if not tasks or task != tasks[0] or kind != metric_of(found, task) or policy != whole(found, group):
-            continue
+    for group, scored in _first_task(snapshot, tuning).items():
         for variant in tuning.variants:
-            ours, theirs = family.scores.get(variant.variant), family.scores.get(variant.final)
+            ours, theirs = scored.get(variant.variant), scored.get(variant.final)
             if ours and theirs:
-                base, tuned = (family.scores.get(name, {}) for name in (tuning.baseline, final[tuning.baseline]))
+                base, tuned = (scored.get(name, {}) for name in (tuning.baseline, final[variant.on]))
                 rows.append(_row(group, variant, ours, theirs, base, tuned, variant.variant == tuning.baseline))
     return rows
+
+
+def transfer_rows(snapshot: Snapshot, tuning: Tuning) -> list[TransferRow]:
+    """Every two choices of a variant on every group, as far as their cells are finished; none where all groups chose together."""
+    rows = []
+    for group, scored in _first_task(snapshot, tuning).items():
+        for one, other in combinations(tuning.variants, 2):
+            ours, theirs = scored.get(one.final), scored.get(other.final)
+            if one.variant != other.variant or not ours or not theirs:
+                continue
+            mean, interval = difference(ours, theirs)
+            rows.append(
+                TransferRow(
+                    group=group, variant=one.variant, first_on=one.on, first=_mean(ours), second_on=other.on,
+                    second=_mean(theirs), difference=mean or 0.0, interval=interval, same=one.final == other.final,
+                )
+            )  # fmt: skip
+    return rows
+
+
+def _first_task(snapshot: Snapshot, tuning: Tuning) -> dict[str, dict[str, BySeed]]:
+    """Scores by group and variant, of the whole group on the table's first task."""
+    found = finished(snapshot, tuning.suite)
+    first = next((task for _, _, task, _ in found.families), "")
+    return {
+        group: family.scores
+        for (group, policy, task, kind), family in found.families.items()
+        if task == first and kind == metric_of(found, task) and policy == whole(found, group)
+    }
 
 
 def _row(
@@ -200,7 +251,7 @@ def _row(
         promised=(best or 0.0) - (first if first is not None else best or 0.0),
         kept=(tuned.checked or 0.0) - (tuned.checked_published or 0.0) if checked else None,
         rollouts=tuned.rollouts, cpu_seconds=tuned.cpu_seconds, gpu_seconds=tuned.gpu_seconds,
-        settings=next(t.settings for t in tuned.trials if t.number == tuned.chosen),
+        settings=next(t.settings for t in tuned.trials if t.number == tuned.chosen), on=tuned.on,
     )  # fmt: skip
 
 
@@ -219,10 +270,13 @@ def _mean(by_seed: BySeed) -> float:
     return float(np.mean([s.accuracy for s in values]))
 
 
-def with_tuning(text: str, tuning: Tuning, rows: Sequence[TuningRow], form: str) -> str:
+def with_tuning(
+    text: str, tuning: Tuning, rows: Sequence[TuningRow], transfer: Sequence[TransferRow], form: str
+) -> str:
     """A suite's table in the given form of `harness show`, and what tuning changed below it (in JSON: under `tuning`)."""
     if form == "json":
-        return msgspec.json.encode({**msgspec.json.decode(text), "tuning": {"trials": tuning, "rows": rows}}).decode()
+        added = {"trials": tuning, "rows": rows, **({"transfer": transfer} if transfer else {})}
+        return msgspec.json.encode({**msgspec.json.decode(text), "tuning": added}).decode()
     if form not in ("table", "markdown") or not rows:
         return text
     lines = [
@@ -230,24 +284,50 @@ def with_tuning(text: str, tuning: Tuning, rows: Sequence[TuningRow], form: str)
         "",
     ]
     for group in dict.fromkeys(r.group for r in rows):
-        own = [r for r in rows if r.group == group]
-        cells = [_HEADS, *(_cells(r) for r in own)]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(_HEADS))]
-        padded = [[value.ljust(w) if i == 0 else value.rjust(w) for i, (value, w) in enumerate(zip(row, widths, strict=True))]
-                  for row in cells]  # fmt: skip
-        if form == "markdown":
-            padded.insert(1, ["-" * w for w in widths])
-            lines += [f"**{group}**", "", *(f"| {' | '.join(row)} |" for row in padded), ""]
-        else:
-            lines += [group, *("  " + "  ".join(row).rstrip() for row in padded), ""]
+        lines += _block(group, [_HEADS, *(_cells(r) for r in rows if r.group == group)], form)
     for row in (r for r in rows if r.group == rows[0].group):
-        chosen = next(v for v in tuning.variants if v.variant == row.variant)
+        chosen = next(v for v in tuning.variants if (v.variant, v.on) == (row.variant, row.on))
         first = next(t.settings for t in chosen.trials if t.number == 0)
         changed = ", ".join(f"{k} {first[k]} -> {v}" for k, v in row.settings.items() if v != first[k])
-        lines.append(f"{row.variant}: {f'trial {chosen.chosen}: {changed}' if changed else 'as published was best'}")
-    here = not tuning.suite.endswith(MARK)
-    lines += ["", _NOTE + (f"; trials are cells: harness show {tuning.trials_in}" if here else "")]
-    return text.rstrip("\n") + "\n\n" + "\n".join(lines) + "\n"
+        lines.append(f"{chosen.label}: {f'trial {chosen.chosen}: {changed}' if changed else 'as published was best'}")
+    note = "" if tuning.suite.endswith(MARK) else f"; trials are cells: harness show {tuning.trials_in}"
+    lines += ["", *_optimism([r for r in rows if r.group == rows[0].group]), _NOTE + note]
+    if transfer:
+        lines += ["", "Transfer: settings that different tuning groups chose, used on the same group", ""]
+    for group, first_on, second_on in dict.fromkeys((r.group, r.first_on, r.second_on) for r in transfer):
+        own = [r for r in transfer if (r.group, r.first_on, r.second_on) == (group, first_on, second_on)]
+        heads = ["regime", f"tuned on {first_on}", f"tuned on {second_on}", "first less second"]
+        body = [[r.variant, _points(r.first), _points(r.second), _apart(r)] for r in own]
+        lines += _block(group, [heads, *body], form)
+    return text.rstrip("\n") + "\n\n" + "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _block(group: str, cells: Sequence[Sequence[str]], form: str) -> list[str]:
+    """One group's table, heads first, and an empty line."""
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    padded = [[value.ljust(w) if i == 0 else value.rjust(w) for i, (value, w) in enumerate(zip(row, widths, strict=True))]
+              for row in cells]  # fmt: skip
+    if form == "markdown":
+        padded.insert(1, ["-" * w for w in widths])
+        return [f"**{group}**", "", *(f"| {' | '.join(row)} |" for row in padded), ""]
+    return [group, *("  " + "  ".join(row).rstrip() for row in padded), ""]
+
+
+def _optimism(rows: Sequence[TuningRow]) -> list[str]:
+    """What choosing the best trial promises more than it keeps, mean of these rows; nothing without a check."""
+    leads = [(r.promised, r.kept) for r in rows if r.kept is not None]
+    if not leads:
+        return []
+    promised, kept = (float(np.mean(each)) for each in zip(*leads, strict=True))
+    return [
+        f"Optimism of choosing the best of {rows[0].trials} trials, mean of {len(leads)} choices: a lead of "
+        f"{_points(promised, True)} points promised, {_points(kept, True)}\nkept, {_points(promised - kept, True)} of luck.",
+        "",
+    ]
+
+
+def _apart(row: TransferRow) -> str:
+    return "the same setting" if row.same else _with(row.difference, row.interval)
 
 
 _HEADS = ["regime", "as published", "gain", "tuned", "gain", "change", "over trials", "lead: promised", "kept", "CPU-s"]
@@ -260,7 +340,8 @@ _NOTE = (
 
 def _cells(row: TuningRow) -> list[str]:
     return [
-        row.variant, _points(row.published), _with(row.published_gain, row.published_interval), _points(row.tuned),
+        f"{row.variant}, tuned on {row.on}" if row.on else row.variant,
+        _points(row.published), _with(row.published_gain, row.published_interval), _points(row.tuned),
         _with(row.tuned_gain, row.tuned_interval), _with(row.change, row.change_interval),
         f"{_points(row.lowest)} to {_points(row.highest)}" + (f", {row.failed} failed" if row.failed else ""),
         _points(row.promised, True), "–" if row.kept is None else _points(row.kept, True), f"{row.cpu_seconds:,.0f}",

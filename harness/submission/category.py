@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.errors import PluginError, UsageError
 from harness.learning import registry
 from harness.suite.schema import Suite, Variant
-from harness.tuning.derived import TUNED
+from harness.tuning.derived import tuned_from
 
 PUBLISHED = "published defaults"
 
@@ -14,7 +14,7 @@ def category(suite: Suite) -> str:
     """*published defaults*, or *tuned (budget N)* with the number of trials per regime; variants with settings of their own that no
     search chose are named, and those whose defaults nobody here knows."""
     names = {v.name for v in suite.regimes}
-    chosen = {n for n in names if suite.tune is not None and n.endswith(TUNED) and n.removesuffix(TUNED) in names}
+    chosen = {n for n in names if suite.tune is not None and tuned_from(n, names)}
     kind = f"tuned (budget {suite.tune.trials})" if suite.tune is not None else PUBLISHED
     known = [v for v in suite.regimes if v.name not in chosen and v.regime in registry.installed()]
     own = [v.name for v in known if v.name != suite.baseline and not _published(v)]

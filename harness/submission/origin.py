@@ -24,7 +24,7 @@ from harness.suite.cells import digest
 from harness.suite.load import load, shipped
 from harness.suite.schema import Suite
 from harness.tasks.registry import get_task
-from harness.tuning.derived import TUNED
+from harness.tuning.derived import tuned_from
 from harness.versions import recorded
 
 _COMMIT = re.compile(r"([0-9a-f]{40})?")
@@ -105,7 +105,7 @@ def _written(suite: Suite) -> Any:
 
 
 def _is_tuned(name: str, variants: list[Any]) -> bool:
-    return name.endswith(TUNED) and any(v.name == name.removesuffix(TUNED) for v in variants)
+    return tuned_from(name, [v.name for v in variants]) is not None
 
 
 def seeds(e: Evidence) -> str:

@@ -390,11 +390,18 @@ class Tune(_Model):
     """Settings of training that are searched for every regime, the baseline included."""
     seed: Seed = 0
     """Of the proposals."""
+    transfer: bool = False
+    """Each of the groups chooses for itself instead of all together, and the table has every choice on all its groups: settings
+    tuned on one pair, used on another."""
 
     @field_validator("groups")
     @classmethod
     def _distinct(cls, groups: list[ModelGroup]) -> list[ModelGroup]:
         return _distinct(groups)
+
+    @model_serializer(mode="wrap")
+    def _present(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(plain(self), transfer=False)
 
 
 class Suite(_Model):
@@ -482,6 +489,8 @@ class Suite(_Model):
             raise ValueError("training.part: with `tune` the table is trained on the part `final`")
         if sorted({*tune.rungs}) != tune.rungs or (tune.rungs and tune.rungs[-1] >= self.training.steps):
             raise ValueError("tune.rungs: ascending numbers of steps, all below training.steps")
+        if tune.transfer and len(tune.groups) < 2:
+            raise ValueError("tune.transfer: from one pair to another takes two groups or more")
 
     def training_of(self, variant: Variant) -> Training:
         """The variant's training: the suite's, and what the variant has of its own."""

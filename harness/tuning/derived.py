@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from harness.errors import SuiteError
@@ -104,49 +104,85 @@ def trial_suite(suite: Suite, asked: Sequence[Asked]) -> Suite:
     return _beside(suite, "tuning", tune_of(suite).seeds, variants, trial_name(suite.baseline, 0))
 
 
-def check_suite(suite: Suite, chosen: Mapping[str, tuple[int, Chosen]]) -> Suite:
-    """Each variant as published and as chosen, on the tuning groups with seeds that chose nothing."""
+def choosers(tune: Tune) -> list[str]:
+    """Who chooses settings: each tuning group by its name, or, as "", all of them together."""
+    return [group.name for group in tune.groups] if tune.transfer else [""]
+
+
+def tuned_name(suite: Suite, variant: str, number: int) -> str:
+    """In the table: `sgt-tuned`, and where there may be several choices `sgt-tuned.3`, one name for all that chose trial 3. Trial
+    0 is the variant itself."""
+    if number == 0:
+        return variant
+    return variant + TUNED + (f".{number}" if tune_of(suite).transfer else "")
+
+
+def tuned_from(name: str, names: Iterable[str]) -> str | None:
+    """The variant among `names` whose tuned copy `name` is, or None."""
+    variant, found, number = name.rpartition(TUNED)
+    told = not number or (number[0] == "." and number[1:].isdigit())
+    return variant if found and told and variant in names else None
+
+
+def check_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Suite:
+    """Each variant as published and as chosen, on the tuning groups with seeds that chose nothing. chosen: settings by trial."""
     variants = []
     for variant in suite.regimes:
-        number, settings = chosen[variant.name]
-        for n, values in {0: published(suite, variant), number: settings}.items():
+        for n, values in {0: published(suite, variant), **chosen[variant.name]}.items():
             name = trial_name(variant.name, n)
             variants.append(with_settings(suite, variant, name, values, suite.training.steps))
     return _beside(suite, "check", tune_of(suite).check, variants, trial_name(suite.baseline, 0))
 
 
-def final_suite(suite: Suite, chosen: Mapping[str, tuple[int, Chosen]]) -> Suite:
+def final_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Suite:
     """The suite with each variant's chosen settings beside it; where the published ones won there is nothing to add."""
     tuned = [
-        with_settings(suite, v, v.name + TUNED, chosen[v.name][1], suite.training.steps)
+        with_settings(suite, v, tuned_name(suite, v.name, number), settings, suite.training.steps)
         for v in suite.regimes
-        if chosen[v.name][0] != 0
+        for number, settings in chosen[v.name].items()
+        if number != 0
     ]
     return suite.model_copy(update={"regimes": [*suite.regimes, *tuned]})
+
+
+def lengths(suite: Suite) -> list[int]:
+    """Steps of each run of a variant's trials, at all rungs."""
+    tune, top = tune_of(suite), suite.training.steps
+    found: list[int] = []
+    for first in range(0, tune.trials, tune.batch):
+        going = min(tune.batch, tune.trials - first)
+        if tune.rungs and first == 0:
+            found, going = [*found, top], going - 1
+        for steps in tune.rungs:
+            found, going = found + going * [steps], max(1, going // tune.keep)
+        found += going * [top]
+    return found
 
 
 def runs(suite: Suite) -> int:
     """Cells that tuning runs before the table, at most: trials at all rungs, and the check."""
     tune = tune_of(suite)
-    found = 0
-    for first in range(0, tune.trials, tune.batch):
-        going = min(tune.batch, tune.trials - first)
-        if tune.rungs and first == 0:
-            found, going = found + 1, going - 1
-        for _ in tune.rungs:
-            found, going = found + going, max(1, going // tune.keep)
-        found += going
-    own = found * len(tune.seeds) + 2 * len(tune.check)
-    return own * len(tune.groups) * len(suite.regimes)
+    chosen = 1 + len(choosers(tune))
+    return (len(lengths(suite)) * len(tune.seeds) + chosen * len(tune.check)) * len(tune.groups) * len(suite.regimes)
+
+
+def foreseen(suite: Suite) -> list[Suite]:
+    """All that a suite with `tune` will run at most, the table last, with published settings where none are chosen yet: as many
+    cells of the same steps and answers, for a plan."""
+    now = {v.name: published(suite, v) for v in suite.regimes}
+    chosen = {name: dict.fromkeys(range(1, 1 + len(choosers(tune_of(suite)))), s) for name, s in now.items()}
+    asked = [Asked(v, i, now[v.name], steps) for v in suite.regimes for i, steps in enumerate(lengths(suite))]
+    check = [check_suite(suite, chosen)] if tune_of(suite).check else []
+    return [trial_suite(suite, asked), *check, final_suite(suite, chosen)]
 
 
 def check_names(suite: Suite, source: str) -> None:
     """Raises SuiteError where a derived name is taken or too long."""
     names = {v.name for v in suite.regimes}
     for i, name in enumerate(v.name for v in suite.regimes):
-        if name + TUNED in names:
+        if taken := sorted(other for other in names if tuned_from(other, [name])):
             raise SuiteError(
-                source, f"regimes[{i}].name", f"{name + TUNED!r} is the name of its tuned copy; choose another"
+                source, f"regimes[{i}].name", f"{taken[0]!r} is the name of its tuned copy; choose another"
             )
         if len(trial_name(name, 999, 999_999)) > LONGEST:
             raise SuiteError(

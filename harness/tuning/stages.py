@@ -6,7 +6,7 @@ that was killed finds the same trials again, finished or not, and goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,17 +18,17 @@ from harness.store.read import Snapshot
 from harness.store.tuning import Scores, Trial, Tuned, Tuning, scores, write_tuning
 from harness.suite.schema import Suite, Variant
 from harness.tuning.derived import (
-    TUNED,
     Asked,
-    Chosen,
     check_names,
     check_suite,
+    choosers,
     final_suite,
     published,
     search_space,
     trial_name,
     trial_suite,
     tune_of,
+    tuned_name,
 )
 from harness.tuning.proposals import Told, propose
 
@@ -71,11 +71,13 @@ class Stages:
             yield from self._by_rungs(batch, asked)
             for ask in batch:
                 told[ask.variant.name].append(self._told(ask, asked))
-        chosen = {v.name: self._choice(v, told[v.name]) for v in self.suite.regimes}
+        scored = {on: self._scores("tuning", self.tune.seeds, on) for on in choosers(self.tune)}
+        chosen = {v.name: self._choices(v, told[v.name], scored) for v in self.suite.regimes}
+        settings = {name: {t.number: t.settings for t in each.values()} for name, each in chosen.items()}
         if self.tune.check:
-            yield self._stage(check_suite(self.suite, chosen), "check of the chosen settings on other seeds")
-        final = prepare_suite(final_suite(self.suite, chosen), self._whole.source, self._results, self._whole.altered)
-        self._write(final, chosen, told, asked)
+            yield self._stage(check_suite(self.suite, settings), "check of the chosen settings on other seeds")
+        final = prepare_suite(final_suite(self.suite, settings), self._whole.source, self._results, self._whole.altered)
+        self._write(final, chosen, told, asked, scored)
         yield Stage(final, "the table", last=True)
 
     def over(self, stage: Stage) -> bool:
@@ -141,47 +143,53 @@ class Stages:
         }
         return Told(ask.number, ask.settings, found.get(trial_name(name, ask.number)), shorter)
 
-    def _choice(self, variant: Variant, told: Sequence[Told]) -> tuple[int, Chosen]:
+    def _choices(self, variant: Variant, told: Sequence[Told], scored: Mapping[str, Scores]) -> dict[str, Told]:
+        """By who chose: of the trials that ran to the end on all tuning groups the best; of equals the earlier."""
         ended = [t for t in told if t.value is not None]
         if not ended:
             raise HarnessError(f"{self.suite.name}: no trial of {variant.name} could be trained to its end")
-        best = max(ended, key=lambda t: (t.value, -t.number))
-        return best.number, best.settings
+        return {
+            on: max(ended, key=lambda t: (found.score[trial_name(variant.name, t.number)], -t.number))
+            for on, found in scored.items()
+        }
 
-    def _scores(self, what: str, seeds: Sequence[int]) -> Scores:
-        """Of all that is stored under `<suite>-<what>`."""
+    def _scores(self, what: str, seeds: Sequence[int], on: str = "") -> Scores:
+        """Of all that is stored under `<suite>-<what>`, or of one group's part of it."""
         ingest(self._results)
         name = f"{self.suite.name}-{what}"
         task = str(self.tune.evaluation.tasks[0])
         with Snapshot(self._results, self._files[name]) as snapshot:
-            return scores(snapshot, name, task, len(self.tune.groups) * len(seeds))
+            return scores(snapshot, name, task, (1 if on else len(self.tune.groups)) * len(seeds), on)
 
     def _write(
         self,
         final: Prepared,
-        chosen: dict[str, tuple[int, Chosen]],
-        told: dict[str, list[Told]],
+        chosen: Mapping[str, Mapping[str, Told]],
+        told: Mapping[str, Sequence[Told]],
         asked: Sequence[Asked],
+        scored: Mapping[str, Scores],
     ) -> None:
         found = self._scores("tuning", self.tune.seeds)
-        checked = self._scores("check", self.tune.check).score if self.tune.check else {}
+        checked = {on: self._scores("check", self.tune.check, on).score if self.tune.check else {} for on in scored}
         top = self.suite.training.steps
         variants = []
         for variant in self.suite.regimes:
-            name, (number, _) = variant.name, chosen[variant.name]
+            name = variant.name
             runs = [
                 trial_name(name, a.number, a.steps if a.steps < top else None) for a in asked if a.variant.name == name
             ]
-            trials = tuple(_trial(name, t, top) for t in told[name])
-            variants.append(
+            variants += [
                 Tuned(
-                    variant=name, final=name + TUNED if number else name, chosen=number, trials=trials,
-                    checked=checked.get(trial_name(name, number)), checked_published=checked.get(trial_name(name, 0)),
+                    variant=name, on=on, final=tuned_name(self.suite, name, best.number), chosen=best.number,
+                    trials=tuple(_trial(name, t, top, scored[on].score) for t in told[name]),
+                    checked=checked[on].get(trial_name(name, best.number)),
+                    checked_published=checked[on].get(trial_name(name, 0)),
                     rollouts=sum(found.rollouts.get(r, 0.0) for r in runs),
                     cpu_seconds=sum(found.cpu.get(r, 0.0) for r in runs),
                     gpu_seconds=sum(found.gpu.get(r, 0.0) for r in runs),
                 )
-            )  # fmt: skip
+                for on, best in chosen[name].items()
+            ]  # fmt: skip
         write_tuning(
             self._results,
             final.file(),
@@ -205,13 +213,13 @@ def _starts(prepared: Prepared) -> set[str]:
     return {c.identity.models[p.name] for p, c in policies}
 
 
-def _trial(variant: str, told: Told, top: int) -> Trial:
-    if told.value is not None or not told.shorter:
-        fault = "" if told.value is not None else "training failed"
-        name, steps, score = trial_name(variant, told.number), top, told.value
-    else:
-        steps, score = max(told.shorter.items())
-        name, fault = trial_name(variant, told.number, steps), ""
+def _trial(variant: str, told: Told, top: int, scored: Mapping[str, float]) -> Trial:
+    """Where it got furthest, and its score there."""
+    ended = told.value is not None or not told.shorter
+    steps = top if ended else max(told.shorter)
+    name = trial_name(variant, told.number, None if ended else steps)
+    score = None if ended and told.value is None else scored.get(name)
+    fault = "training failed" if score is None else ""
     return Trial(number=told.number, variant=name, settings=dict(told.settings), steps=steps, score=score, fault=fault)
 
 

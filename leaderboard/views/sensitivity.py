@@ -25,10 +25,10 @@ def draw(store: Store, suite: str, view: View) -> None:
         )
         return
     _summary(store, tuning)
-    names = [v.variant for v in tuning.variants]
+    names = [v.label for v in tuning.variants]
     name = choose("Regime", names, "tuned", names[-1], width=220)
-    variant = next(v for v in tuning.variants if v.variant == name)
-    reference = _published(next(v for v in tuning.variants if v.variant == tuning.baseline))
+    variant = next(v for v in tuning.variants if v.label == name)
+    reference = _published(next(v for v in tuning.variants if (v.variant, v.on) == (tuning.baseline, variant.on)))
     ended = [t for t in variant.trials if t.score is not None and t.steps == tuning.steps]
     if reference is None or not ended:
         empty("No trial of this regime, or not the baseline as published, could be trained to its end.")
@@ -87,6 +87,33 @@ def _summary(store: Store, tuning: Tuning) -> None:
             **{k: st.column_config.NumberColumn(f"{v}, points", format="%+.1f") for k, v in points.items()},
             "variant": "Regime",
             "cpu_seconds": st.column_config.NumberColumn("CPU-seconds of tuning", format="%.0f"),
+            "on": "Tuned on",
+        },
+    )
+    moved = store.transfer_rows(tuning)
+    if moved.empty:
+        return
+    st.subheader("Transfer")
+    st.caption(
+        "Settings that different tuning groups chose, used on the same group: accuracies, and the first less the second."
+    )
+    headed = {
+        "first": "First, %",
+        "second": "Second, %",
+        "difference": "Difference, points",
+        "low": "from",
+        "high": "to",
+    }
+    st.dataframe(
+        moved,
+        hide_index=True,
+        key="transfer-table",
+        alt="Settings tuned on one group, used on another",
+        placeholder="–",
+        column_config={
+            "first_on": "First: tuned on",
+            "second_on": "Second: tuned on",
+            **{k: st.column_config.NumberColumn(v, format="%.1f") for k, v in headed.items()},
         },
     )
     st.caption("Gain tuned: over the baseline that was tuned under the same budget. Kept: on seeds that chose nothing.")

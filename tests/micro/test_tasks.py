@@ -7,7 +7,7 @@ import operator
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 from random import Random
 from zlib import crc32
@@ -208,3 +208,13 @@ GOLDEN = [
     ("Q: 7*4-8\nA:", " 7*4=28, 28-8=20. \\boxed{20}"),
     ("Q: 7*(4+3)\nA:", " 4+3=7, 7*7=49. \\boxed{49}"),
 ]
+
+
+@pytest.mark.parametrize("share", [25, 50, 75])
+def test_the_dial_lies_between_its_ends(share):
+    ends = [asdict(PRESETS[name]) for name in ("trap", "matched")]
+    found = asdict(PRESETS[f"between-{share}"])
+    assert found.pop("hard") == ("word", "muladd")
+    for name, number in found.items():
+        low, high = (end[name] for end in ends)
+        assert number == pytest.approx(low + share / 100 * (high - low), abs=1e-6), name

@@ -27,7 +27,7 @@ from harness.session.suite.prepare import prepare, prepare_stored
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest, read_suite
-from harness.store.tuning import Tuning, read_tuning
+from harness.store.tuning import Tuned, Tuning, read_tuning
 from harness.suite.load import load
 from harness.tuning.stages import Stages
 from harness.verification.verifier import Verifier
@@ -285,6 +285,10 @@ def _done(results: Path, suite: str) -> int:
     return sum('"state": "done"' in f.read_text() for f in results.glob(f"{suite}/[!b]*/manifest.json"))
 
 
+def _score(variant: Tuned, number: int) -> float:
+    return next(t.score for t in variant.trials if t.number == number)
+
+
 def test_show_knows_the_trials_and_json_holds_them(tuned, capsys):
     ingest(tuned)
     show_suite("tiny", tuned, "json")
@@ -295,13 +299,68 @@ def test_show_knows_the_trials_and_json_holds_them(tuned, capsys):
         out = capsys.readouterr().out
         assert "Tuned under an equal budget: 4 trials each, avg@4 of micro_dev" in out
         assert words in out
+        leads = [v for v in read_tuning(tuned, "tiny").variants if v.chosen]
+        promised = sum(_score(v, v.chosen) - _score(v, 0) for v in leads) / 2
+        kept = sum(v.checked - v.checked_published for v in leads) / 2
+        said = re.search(
+            r"best of 4 trials, mean of 2 choices: a lead of (\S+)\s+points promised, (\S+)\s+kept, (\S+) of", out
+        )
+        assert [float(x.replace("−", "-")) for x in said.groups()] == pytest.approx(
+            [100 * promised, 100 * kept, 100 * (promised - kept)], abs=0.051
+        )
     show_suite("tiny-tuning", tuned, "table")
     assert {"sgt.0", "sgt.1-s2"} <= {*capsys.readouterr().out.split()}
+
+
+TRANSFER = """
+  transfer: true
+  groups:
+    - name: second
+      policies: [{{name: a, model: {other_qwen}}}, {{name: b, model: {other_llama}}}]
+"""
+
+
+@pytest.mark.timeout(400)
+def test_each_tuning_group_chooses_for_itself_and_no_cell_is_run_twice(folders, others, tmp_path, capsys):
+    file, results = tmp_path / "tiny.yaml", tmp_path / "results"
+    written = SUITE.replace("  groups:\n    - name: tuning", TRANSFER.strip("\n") + "\n    - name: tuning", 1)
+    written = written.replace("rungs: [2]", "rungs: []").replace("[independent, sgt]", "[sgt]\nbaseline: sgt")
+    file.write_text(written.format(**folders, **others))
+    assert _drive(file, results)
+    tuning = read_tuning(results, "tiny")
+    assert [(v.variant, v.on) for v in tuning.variants] == [("sgt", "second"), ("sgt", "tuning")]
+    trials = _cells(results, "tiny-tuning")
+    assert len(trials) == len({c.key for c in trials}) == 4 * 2
+    cells = {(c.regime, c.seed): c for c in _cells(results, "tiny")}
+    assert {name for name, _ in cells} == {"sgt", *(v.final for v in tuning.variants)}
+    for v in tuning.variants:
+        assert v.chosen == max(v.trials, key=lambda t: (t.score, -t.number)).number
+        assert v.final == (f"{v.variant}-tuned.{v.chosen}" if v.chosen else v.variant)
+        chosen = next(t.settings for t in v.trials if t.number == v.chosen)
+        assert cells[v.final, 3].config["training"]["learning_rate"] == chosen["training.learning_rate"]
+        assert None not in (v.checked, v.checked_published)
+    one, other = tuning.variants
+    assert [t.settings for t in one.trials] == [t.settings for t in other.trials]
+    assert [t.score for t in one.trials] != [t.score for t in other.trials]
+    ingest(results)
+    show_suite("tiny", results, "json")
+    found = json.loads(capsys.readouterr().out)["tuning"]
+    accuracy = {(r["variant"], r["on"]): r["tuned"] for r in found["rows"]}
+    (row,) = found["transfer"]
+    first, second = accuracy["sgt", "second"], accuracy["sgt", "tuning"]
+    assert (row["variant"], row["first"], row["second"]) == ("sgt", first, second)
+    assert row["difference"] == pytest.approx(first - second)
+    assert row["same"] == (one.final == other.final)
+    show_suite("tiny", results, "table")
+    out = capsys.readouterr().out
+    assert "sgt, tuned on second" in out
+    assert re.search(r"tuned on second +tuned on tuning +first less second", out)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
+        ("  trials: 4", "  trials: 4\n  transfer: true", "tune.transfer: from one pair to another takes two groups"),
         ("seeds: [30]", "seeds: [3]", "tune.seeds: the seed 3 is in the table too"),
         ("name: tuning", "name: pair", "tune.groups: the group pair is in the table too"),
         ("tasks: [micro_dev]", "tasks: [micro]", "tune.evaluation.tasks: the task micro is in the table too"),
@@ -334,3 +393,16 @@ def test_a_part_of_a_tuned_suite_is_refused(tuned_file, tmp_path):
     for part in (("--only", "*/sgt/*"), ("--shard", "1/2")):
         code, _, err = harness("run", tuned_file, *part, "--results", tmp_path / "results")
         assert (code, f"{part[0]}: a suite with `tune` is run whole" in err) == (2, True)
+
+
+def test_a_plan_foresees_the_trials_and_the_tuned_cells(tmp_path):
+    code, out, err = harness("plan", "tuned_small", "--results", tmp_path, "--inventory", "2cpu-16G")
+    assert code == 0
+    assert "cells      12, 12 to do" in out
+    said = re.search(
+        r"come (\d+) runs of trials.* up to (\d+) cells with .* at most ([\d.]+) min, ([\d.]+) min of CPU", err
+    )
+    assert said, err
+    assert (int(said[1]), int(said[2])) == (4 * (8 + 2), 4 * 3)
+    table = float(re.search(r"([\d.]+) min of CPU", out)[1])
+    assert 2 * table < float(said[4]) < 10 * table

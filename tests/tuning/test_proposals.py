@@ -16,10 +16,12 @@ from harness.tuning.derived import (
     Asked,
     check_names,
     final_suite,
+    foreseen,
     published,
     runs,
     search_space,
     trial_suite,
+    tuned_from,
     with_settings,
 )
 from harness.tuning.proposals import Told, propose
@@ -118,7 +120,7 @@ def test_the_suites_that_come_of_it(suite):
     )
     settings = {**published(suite, suite.regimes[0]), "training.kl": 0.01}
     chosen = {
-        v.name: (3, {**settings, **v.options}) if v.name == "sgt" else (0, published(suite, v)) for v in suite.regimes
+        v.name: {3: {**settings, **v.options}} if v.name == "sgt" else {0: published(suite, v)} for v in suite.regimes
     }
     final = final_suite(suite, chosen)
     assert [v.name for v in final.regimes] == ["independent", "prp", "sgt", "hacpo", "sgt-tuned"]
@@ -134,6 +136,26 @@ def test_how_many_runs_that_is(suite):
     with_rungs = suite.model_copy(update={"tune": suite.tune.model_copy(update={"rungs": [5, 10], "check": []})})
     # batch 1: trial 0, three others, one of them, one of them; batch 2: four, two, one
     assert runs(with_rungs) == 4 * (1 + 3 + 1 + 1 + 4 + 2 + 1)
+
+
+def test_what_is_foreseen_is_what_runs_at_most(suite):
+    trials, check, table = foreseen(suite)
+    cells = [len(s.regimes) * len(s.groups) * len(s.seeds) for s in (trials, check, table)]
+    assert cells[0] + cells[1] == runs(suite)
+    assert cells[2] == 2 * 4 * 3
+    assert len({v.name for s in (trials, check, table) for v in s.regimes}) == 4 * (8 + 2)
+    full = foreseen(load("tuned_full"))
+    assert sum(len(s.regimes) * len(s.groups) * len(s.seeds) for s in full[:2]) == runs(load("tuned_full"))
+    assert len(full[-1].regimes) == 3 * 9
+
+
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [("sgt-tuned", "sgt"), ("sgt-tuned.3", "sgt"), ("sgt-tuned.x", None), ("sgt-tuned.", None), ("sgt", None),
+     ("x-tuned", None), ("sgt-tuned-tuned.1", None)],
+)  # fmt: skip
+def test_whose_tuned_copy_a_name_is(name, of):
+    assert tuned_from(name, ["independent", "sgt"]) == of
 
 
 def test_names_that_are_taken_or_too_long():

@@ -7,7 +7,7 @@ as often as the mixture says. That gap between competence and habit is what RL c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from harness.errors import UsageError
@@ -48,7 +48,16 @@ class Mixture:
             raise UsageError(f"mixture: unknown skill {min(unknown)!r}; there are {', '.join(SKILLS)}")
 
 
-PRESETS: Mapping[str, Mixture] = MappingProxyType(
+def between(first: Mixture, second: Mixture, share: float) -> Mixture:
+    """Each number so far on the way from the first to the second, share in [0, 1]; the hard skills are the second's."""
+    numbers = {
+        name: getattr(first, name) + share * (getattr(second, name) - getattr(first, name))
+        for name in set(Mixture.__slots__) - {"hard"}
+    }
+    return replace(second, **{name: round(number, 6) for name, number in numbers.items()})
+
+
+_ENDS: Mapping[str, Mixture] = MappingProxyType(
     {
         # A little plain chain of thought in the weak group: RL finds it alone, sharing can only be faster.
         "elicit": Mixture(weak_cot=0.03),
@@ -66,5 +75,13 @@ PRESETS: Mapping[str, Mixture] = MappingProxyType(
             short=0.94,
             hard=("word", "muladd"),
         ),
+    }
+)
+
+PRESETS: Mapping[str, Mixture] = MappingProxyType(
+    {
+        **_ENDS,
+        # The dial of suites/disagreement.yaml: a quarter, half and three quarters of the way from one to the other.
+        **{f"between-{n}": between(_ENDS["trap"], _ENDS["matched"], n / 100) for n in (25, 50, 75)},
     }
 )

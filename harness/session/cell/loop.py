@@ -15,7 +15,7 @@ from harness.engines.protocol import Optimisation, PolicyEngine, Sampling
 from harness.errors import VerificationError
 from harness.exchange.receiving import Receiver
 from harness.experience.answers import Group, Prompt
-from harness.learning.regime import Context, Need
+from harness.learning.regime import Context, Measured, Need
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.phases import Interrupted, log, phase
 from harness.session.cell import resume_point, step_rows
@@ -214,10 +214,12 @@ class Run:
             terms = learner.regime.learn([*own, *late], received.inbox, context)
         if training.kl:
             terms = [*terms, self._kl_term(learner, own)]
-        measure = self._measured(step)
+        measure, told = self._measured(step), Need.GRADIENTS in learner.regime.needs
         with learner.clock.phase("train"):
-            report = learner.engine.update([*prompts, *earlier], terms, self._optimisation(learner, measure))
+            report = learner.engine.update([*prompts, *earlier], terms, self._optimisation(learner, measure or told))
         check_loss(learner.name, step, report.loss)
+        if told:
+            learner.regime.learnt(Measured(report.own_gradient_norm, report.peer_gradient_norm, report.own_peer_cosine))
         step_rows.mark_used(received, terms, report.terms)
         kl_step, kl_base = self._divergences(learner, own) if measure else (step_rows.NAN, step_rows.NAN)
         return Learnt(
