@@ -120,7 +120,7 @@ def _where(suite: str, key: str | None) -> list[Any]:
     return [suite] if key is None else [suite, key]
 
 
-def _exchange(row: dict[str, Any], policies: int) -> Iterator[dict[str, Any]]:
+def _exchange(row: Mapping[str, Any], policies: int) -> Iterator[dict[str, Any]]:
     policy = row["policy"]
     if not row["records"]:
         if policies > 1 and row["shares"]:
