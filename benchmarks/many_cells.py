@@ -2,9 +2,9 @@
 
     python benchmarks/many_cells.py FOLDER [--cells 10000]
 
-The first time the folder is filled (minutes): the keys and manifests are those of a real suite, ten groups, eight regimes and the rest
-seeds; what the journals say is synthetic. Then `run`, which finds nothing to do, `status`, `show` and `run --only` of one cell's label
-take turns, each in a process of its own. Run by `bench.py` with fewer cells.
+The first time the folder is filled (minutes): the keys and manifests are those of a real suite of ten groups and eight regimes, the
+rest are seeds; what the journals say is synthetic. Then `run`, which finds nothing to do, `status` and `show` take turns, each in a
+process of its own. Run by `bench.py`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def write(folder: Path, cells: int) -> None:
     prepared.record()
     for cell in prepared.cells:
         regime = Regime(cell.variant.name, cell.variant.regime, 0.01, shares="")
-        found = write_cell(folder / "results", "many", cell.group.name, POLICIES, regime, cell.seed, 3, 4, 1, ("micro",), 0)
+        found = write_cell(
+            folder / "results", "many", cell.group.name, POLICIES, regime, cell.seed, 3, 4, 1, ("micro",), 0
+        )
         (prepared.folder / found).rename(prepared.folder / cell.key)
         mark(prepared.folder / cell.key, cell_manifest(cell), "done", attempts=1)
     for base in prepared.bases:

@@ -134,7 +134,15 @@ WHERE kind = 'cell' AND suite = ? GROUP BY regime
 
 
 def finished(snapshot: Snapshot, suite: str) -> Finished:
-    """The suite's finished cells; nothing for an unknown suite."""
+    """The suite's finished cells; nothing for an unknown suite. Read once from a snapshot."""
+    kept = f"finished {suite}"
+    if kept not in snapshot.derived:
+        snapshot.derived[kept] = _finished(snapshot, suite)
+    found: Finished = snapshot.derived[kept]
+    return found
+
+
+def _finished(snapshot: Snapshot, suite: str) -> Finished:
     found = snapshot.query(_VARIANTS, [suite]).to_pylist()
     variants = {v.name: v for v in (Variant(*row.values()) for row in found)}
     described = snapshot.query("SELECT groups, variants FROM suites WHERE suite = ?", [suite]).to_pylist()
@@ -157,9 +165,11 @@ def finished(snapshot: Snapshot, suite: str) -> Finished:
         )
         policies[group] = scored.policies(last)
     for (group, task, metric, regime), each in lines.items():
-        rows = scored.together(each, max(2, len(policies[group])))  # a mean over some of the policies is not comparable
-        if rows:
-            _add(families, Key(group, MEAN, task, metric), regime, *scored.means(rows))
+        whole = scored.together(
+            each, max(2, len(policies[group]))
+        )  # a mean over some of the policies is not comparable
+        if whole:
+            _add(families, Key(group, MEAN, task, metric), regime, *scored.means(whole))
     for key, family in families.items():
         family.base = base.get(key, {})
         if key.policy == MEAN:
@@ -183,7 +193,9 @@ class _Scored:
         self.accuracy = _numbers(data, "accuracy")
         self.spent = np.stack([_numbers(data, name) for name in Spent._fields], axis=1)
         self._whole = np.stack([_numbers(data, name) for name in ("all_cpu", "all_gpu")], axis=1)
-        self._noise = sampling_variance(*(_numbers(data, name) for name in ("accuracy", "error", "questions", "answers")))
+        self._noise = sampling_variance(
+            *(_numbers(data, name) for name in ("accuracy", "error", "questions", "answers"))
+        )
 
     def lines(self) -> Iterator[tuple[str, Key, str, slice]]:
         """(kind, key, regime) with their rows, in the order of seeds."""
