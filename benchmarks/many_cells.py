@@ -10,8 +10,6 @@ process of its own. Run by `bench.py`.
 from __future__ import annotations
 
 import argparse
-import resource
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from bench import Row, Size, takes
+from starts import spent
 from synthetic_results import Regime, write_base, write_cell
 
 from harness.session.cell.manifests import base_manifest, cell_manifest, mark
@@ -63,27 +62,11 @@ def write(folder: Path, cells: int) -> None:
         mark(prepared.folder / base.key, base_manifest(base), "done", attempts=1)
 
 
-def spent(folder: Path, arguments: list[str]) -> float:
-    """CPU-seconds of one command."""
-
-    def children() -> float:
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return used.ru_utime + used.ru_stime
-
-    before = children()
-    code = "import sys; from harness.cli import main; sys.argv[0] = 'harness'; main()"
-    words = [word.format(suite=folder / "many.yaml") for word in arguments]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words, "--results", str(folder / "results")], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "many" in done.stdout + done.stderr, done.stdout
-    return children() - before
-
-
 def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
     """CPU-seconds of each command in each round after the first, which builds the store."""
-    found = [{name: spent(folder, words) for name, (words, _) in COMMANDS.items()} for _ in range(rounds + 1)]
+    results = ["--results", str(folder / "results")]
+    commands = {name: [w.format(suite=folder / "many.yaml") for w in words] for name, (words, _) in COMMANDS.items()}
+    found = [{name: spent([*words, *results], "many") for name, words in commands.items()} for _ in range(rounds + 1)]
     return {name: [each[name] for each in found[1:]] for name in COMMANDS}
 
 
