@@ -37,7 +37,8 @@ sys.path.insert(0, str(HERE.parent))
 from harness.threads import LARGE_BLOCKS  # noqa: E402  # of this tree, whatever is installed
 
 ENTRIES = {"starts": "starts", "alignment": "alignment", "exchange": "exchange", "bootstrap": "rliable_oracle",
-           "sampling": "generation", "steps": "grpo_step", "sharing": "sharing"}  # fmt: skip
+           "sampling": "generation", "steps": "grpo_step", "sharing": "sharing",
+           "many": "many_cells"}  # fmt: skip
 """Modules beside this one, each with `bench(size)`."""
 OWN_PYTHON = {"bootstrap": HERE.parent / ".venv-rliable" / "bin" / "python"}
 """Of a rival whose pins contradict ours."""

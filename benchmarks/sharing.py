@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from bench import Row, Size
 from generation import random_policy
 
+from harness.errors import TrainingError
 from harness.session.driver.jobs import cell_job, run_job
 from harness.session.suite.prepare import prepare
 from harness.store.journal import read_journal
@@ -24,30 +26,34 @@ KINDS = ("{{name: l{i}, model: micro/llama, stage0: {{preset: trap, strong: add}
 PHASES = ("generate", "verify", "exchange", "score", "train")
 
 
-def suite(policies: int, regimes: str, steps: int, bases: Sequence[Path] | None) -> str:
-    """bases: folders of policies instead of the base checkpoints."""
+def suite(policies: int, regimes: str, steps: int, bases: Sequence[Path] | None, **training: int) -> str:
+    """bases: folders of policies instead of the base checkpoints. training: its other settings."""
+    settings = {"steps": steps, "checkpoint_every": 1000, "measure_every": 0, **training}
     kinds = KINDS if bases is None else [f"{{{{name: p{{i}}, model: {base}}}}}" for base in bases]
     members = "\n".join("      - " + kinds[i % 2].format(i=i) for i in range(policies))
     return (
         f"name: cost-{policies}\nbaseline: {regimes.split(',')[0]}\ngroups:\n  - name: g\n    policies:\n{members}\n"
         f"regimes: [{regimes}]\nseeds: [1]\n"
-        f"training: {{steps: {steps}, checkpoint_every: 1000, measure_every: 0}}\n"
+        f"training: {{{', '.join(f'{name}: {value}' for name, value in settings.items())}}}\n"
         "evaluation: {k: 0, limit: 6, curve_every: 0}\n"
     )
 
 
 def measure(
-    policies: int, regimes: str, steps: int, folder: Path, bases: Sequence[Path] | None = None
-) -> list[dict[str, object]]:
+    policies: int, regimes: str, steps: int, folder: Path, bases: Sequence[Path] | None = None,
+    judge: type[Verifier] = Verifier, **training: int,
+) -> list[dict[str, object]]:  # fmt: skip
+    """A row a regime: CPU-seconds a step, and the shares of its phases and of sharing. The first step pays for caches."""
     file = folder / f"cost-{policies}.yaml"
-    file.write_text(suite(policies, regimes, steps, bases))
+    file.write_text(suite(policies, regimes, steps, bases, **training))
     prepared = prepare(str(file), folder / "results")
     found = []
-    with Verifier(workers=1) as verifier:
+    with judge(workers=1) as verifier:
         for cell in prepared.cells:
-            run_job(cell_job(cell, prepared.folder / cell.key), verifier, lambda *_: None, lambda: False)
+            with suppress(TrainingError):  # random weights end as they began; their steps are measured all the same
+                run_job(cell_job(cell, prepared.folder / cell.key), verifier, lambda *_: None, lambda: False)
             table = read_journal(prepared.folder / cell.key).tables["steps"].to_pylist()
-            kept = [row for row in table if row["step"] > 1]  # the first step pays for caches
+            kept = [row for row in table if row["step"] > 1]
             spent = {
                 p: sum(row[f"{p}_seconds"] or 0.0 for row in kept if row[f"{p}_seconds"] == row[f"{p}_seconds"])
                 for p in PHASES

@@ -23,3 +23,10 @@ def model_folder(model: str) -> Path:
     if model.startswith(PRETRAINED):
         return cache_folder() / "models" / model.removeprefix(PRETRAINED)
     return Path(model).expanduser()
+
+
+def hub_cache(model: str) -> Path:
+    """The folder in which the hub's library keeps what it has fetched of a model. Cheap: its client takes long to import."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE) / f"models--{model.replace('/', '--')}"

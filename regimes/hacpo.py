@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -88,6 +89,7 @@ class HACPO(Regime):
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """Own answers: GSPO. Peers': the cross ratio, its own order, so that their mini-batches come last."""
         self._observe(own, inbox, context)
+        omega_of = cache(self.omega)  # of few pairs, for thousands of answers
         mine: list[TermAnswer] = []
         theirs: list[TermAnswer] = []
         for group in own:
@@ -95,11 +97,12 @@ class HACPO(Regime):
             sources = [context.learner] * len(group.valid) + [p.author for p in peers]
             if not sources:
                 continue
-            omega = np.array([self.omega(context.learner, s) for s in sources])
+            omega = np.array([omega_of(context.learner, s) for s in sources])
             advantages = self.advantages(rewards_of([*group.valid, *peers]), omega, len(group.valid))
             mine += own_answers(group, advantages[: len(group.valid)])
             theirs += [
-                self._peer(p, a, context.learner) for p, a in zip(peers, advantages[len(group.valid) :], strict=True)
+                self._peer(p, a, omega_of(p.author, context.learner) if self.options.capability_gradient else 1.0)
+                for p, a in zip(peers, advantages[len(group.valid) :], strict=True)
             ]
         return [Term("own", "own", self._own, tuple(mine)), Term("peer", "peer", self._cross, tuple(theirs), order=1)]
 
@@ -151,8 +154,7 @@ class HACPO(Regime):
         step = {policy: float(np.mean(values)) for policy, values in rewards.items() if values}
         self._shares = [*self._shares, step][-self.options.window :]
 
-    def _peer(self, answer: PeerAnswer, advantage: float, learner: str) -> TermAnswer:
-        weight = self.omega(answer.author, learner) if self.options.capability_gradient else 1.0
+    def _peer(self, answer: PeerAnswer, advantage: float, weight: float) -> TermAnswer:
         mean = answer.source_logprob / answer.source_tokens
         term = peer_answer(answer, advantage, mean, weight=weight, without_eos=True)
         if self.options.length_normalisation == "own_tokens":

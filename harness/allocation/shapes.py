@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -21,11 +22,13 @@ import msgspec
 import yaml
 
 from harness.allocation.config import read_config
-from harness.cache import cache_folder, model_folder
+from harness.cache import cache_folder, hub_cache, model_folder
 from harness.errors import DiskFullError, StoreError, UsageError
 from harness.files import write_atomic
 
 MICRO = "micro/"
+_PLAIN = re.compile(r"\w+([.-]\w+)*/\w+([.-]\w+)*")
+"""Names that the hub's own check, which takes long to import, refuses for nothing."""
 
 
 class Attention(NamedTuple):
@@ -184,6 +187,9 @@ def load_config(model: str, revision: str | None = None) -> Mapping[str, Any]:
     folder = model_folder(model)
     if folder.is_dir():
         return read_config(folder / "config.json")
+    short = model.rsplit("/", 1)[-1]
+    if short in shipped() and _PLAIN.fullmatch(model) and not hub_cache(model).is_dir():
+        return shipped()[short]
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -193,7 +199,6 @@ def load_config(model: str, revision: str | None = None) -> Mapping[str, Any]:
         raise UsageError(f"model {model!r}: neither a folder on this machine nor a name on the hub") from None
     if isinstance(found, str):
         return read_config(Path(found))
-    short = model.rsplit("/", 1)[-1]
     if short in shipped():
         return shipped()[short]
     from huggingface_hub import hf_hub_download

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from harness.store.manifest import SuiteFile
 
 FORMATS = ("table", "json", "csv", "markdown", "latex")
+SAID: dict[str, Literal["everything", "opening"]] = {"table": "opening", "json": "everything"}
+"""Formats with sentences above the rows, and which."""
 EXPORTS = {"html": "report.html", "lm-eval": "lm-eval", "parquet": "parquet", "cards": "cards"}
 """Formats of `export`, and what each writes by default."""
 
@@ -105,7 +107,8 @@ def show_suite(
         width = shutil.get_terminal_size((120, 24)).columns
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         for one in names:
-            rows, head = show_rows(snapshot, one, margin), heading(snapshot, one, margin)
+            rows = show_rows(snapshot, one, margin)
+            head = heading(snapshot, one, margin, SAID.get(format_, "nothing"))
             if (taken := read_submission(suite_folder(results, one))) is not None:
                 head = msgspec.structs.replace(head, submission=taken.describe())
             text = render(one, rows, format_, width, colour, head)

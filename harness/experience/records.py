@@ -189,7 +189,8 @@ class Rollout(Record, frozen=True, kw_only=True, tag="rollout"):
         if sum(self.pieces) != size:
             raise ExchangeError(Refusal.INCONSISTENT, f"pieces of {sum(self.pieces)} bytes, text of {size}")
         _check_logprobs(self.logprobs)
-        _check_logprobs((self.eos_logprob,))
+        if not LOGPROB_FLOOR <= self.eos_logprob <= LOGPROB_SLACK:
+            _check_logprobs((self.eos_logprob,))
 
 
 class TextRollout(Record, frozen=True, kw_only=True, tag="text"):

@@ -67,19 +67,28 @@ class Resampling:
         return found
 
     def _counted(self, bits: np.random.BitGenerator, n: int, found: Resamples) -> Resamples:
-        """One draw after the other: a table's entry would be longer than what is drawn."""
+        """Counted one by one: a table's entry would be longer than what is drawn. A few resamples at a time stay in the cache."""
+        block = max(1, _TABLE // self.runs)
+        counted = np.arange(block)[:, None] * self.runs
         for part, numbers in self._numbers(bits, n):
-            tasks = part.stop - part.start
-            places = np.arange(tasks * n).reshape(tasks, n)
-            total = np.zeros(self.runs * tasks * n, dtype=np.intp)
-            for number, k in zip(numbers, _digits(self.runs, self.kind), strict=True):
-                for place in range(k):
-                    digit = (number // np.uint32(self.runs**place) % np.uint32(self.runs)).astype(np.intp)
-                    digit *= tasks * n
-                    digit += places
-                    total[digit.ravel()] += 1  # of one draw no two have the same place
-            found[:, part] = total.reshape(self.runs, tasks, n)
+            flat = np.empty((self.runs, numbers[0].size), dtype=self.kind)
+            digits = self._digits_of(numbers)
+            for start in range(0, flat.shape[1], block):
+                some = digits[:, start : start + block].T
+                places = np.add(some, counted[: len(some)], dtype=np.intp)
+                counts = np.bincount(places.ravel(), minlength=some.shape[0] * self.runs)
+                flat[:, start : start + block] = counts.reshape(-1, self.runs).T
+            found[:, part] = flat.reshape(self.runs, -1, n)
         return found
+
+    def _digits_of(self, numbers: list[Numbers]) -> UInt[np.ndarray, "runs resamples"]:
+        """Each draw of each resample."""
+        digits = _digits(self.runs, self.kind)
+        if max(digits) == 1:
+            return np.stack(numbers).reshape(self.runs, -1)
+        runs = np.uint32(self.runs)
+        each = (number // runs**place % runs for number, k in zip(numbers, digits, strict=True) for place in range(k))
+        return np.stack(list(each)).reshape(self.runs, -1)
 
     def _numbers(self, bits: np.random.BitGenerator, n: int) -> Iterator[tuple[slice, list[Numbers]]]:
         """Some of the tasks after the other, with the numbers of their resamples."""

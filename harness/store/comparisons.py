@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Float
 
 from harness.statistics import MARGIN, Judgement, judge, sampling_variance
@@ -45,6 +45,10 @@ class Spent(NamedTuple):
     used: float
 
 
+Costs = Float[np.ndarray, "seeds spent"]
+"""A `Spent` in each row."""
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
     """A suite's variant as its cells name it."""
@@ -62,7 +66,7 @@ class Family:
 
     scores: dict[str, BySeed] = field(default_factory=dict)
     base: dict[int | None, float] = field(default_factory=dict)
-    costs: dict[str, list[Spent]] = field(default_factory=dict)
+    costs: dict[str, Costs] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,8 @@ def judged(
 _SCORES = """
 SELECT c.kind, c.group_name, c.regime, c.seed, c.policies, s.task,
     CASE s.metric WHEN 'sampled' THEN 'avg@' || s.repeats ELSE s.metric END AS metric, s.policy, s.accuracy,
-    s.error, s.questions, CASE s.metric WHEN 'sampled' THEN s.answers ELSE s.questions END AS answers,
+    coalesce(s.error, 'NaN') AS error, s.questions,
+    CASE s.metric WHEN 'sampled' THEN s.answers ELSE s.questions END AS answers,
     coalesce(t.rollouts, 0) AS rollouts, coalesce(t.generated_tokens, 0) AS tokens,
     coalesce(p.cpu, 0) AS cpu, coalesce(p.gpu, 0) AS gpu, coalesce(t.peer_received, 0) AS received,
     coalesce(t.peer_used, 0) AS used, coalesce(w.cpu, 0) AS all_cpu, coalesce(w.gpu, 0) AS all_gpu
@@ -118,7 +123,7 @@ LEFT JOIN (SELECT suite, cell, policy, sum(cpu_seconds) AS cpu, sum(gpu_seconds)
     USING (suite, cell, policy)
 LEFT JOIN (SELECT suite, cell, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu FROM spent GROUP BY ALL) w USING (suite, cell)
 WHERE c.suite = ? AND c.state = 'done' AND s.accuracy IS NOT NULL
-ORDER BY c.kind, c.group_name, c.regime, c.seed, c.cell, s.task, s.metric, s.policy
+ORDER BY kind, c.group_name, s.task, 7, s.policy, c.regime, c.seed, c.cell
 """
 _VARIANTS = """
 SELECT regime, any_value(regime_type), any_value(options), any_value(budget),
@@ -128,76 +133,43 @@ WHERE kind = 'cell' AND suite = ? GROUP BY regime
 """
 
 
-class _Found(NamedTuple):
-    """A row of `_SCORES`, less what only the noise is computed from."""
-
-    kind: str
-    group: str
-    regime: str
-    seed: int
-    policies: Sequence[str]
-    task: str
-    metric: str
-    policy: str
-    accuracy: float
-    rollouts: float
-    tokens: float
-    cpu: float
-    gpu: float
-    received: float
-    used: float
-    cell_cpu: float
-    cell_gpu: float
-
-    @property
-    def key(self) -> Key:
-        return Key(self.group, self.policy, self.task, self.metric)
-
-    @property
-    def spent(self) -> Spent:
-        return Spent(self.rollouts, self.tokens, self.cpu, self.gpu, self.received, self.used)
-
-
-class _Row(NamedTuple):
-    """A cell's score of one policy, or of the mean over them. cell_cpu, cell_gpu: of all policies together."""
-
-    group: str
-    policy: str
-    task: str
-    metric: str
-    regime: str
-    seed: int
-    score: Score
-    spent: Spent
-    cell_cpu: float
-    cell_gpu: float
-
-
 def finished(snapshot: Snapshot, suite: str) -> Finished:
-    """The suite's finished cells; nothing for an unknown suite."""
+    """The suite's finished cells; nothing for an unknown suite. Read once from a snapshot."""
+    kept = f"finished {suite}"
+    if kept not in snapshot.derived:
+        snapshot.derived[kept] = _finished(snapshot, suite)
+    found: Finished = snapshot.derived[kept]
+    return found
+
+
+def _finished(snapshot: Snapshot, suite: str) -> Finished:
     found = snapshot.query(_VARIANTS, [suite]).to_pylist()
     variants = {v.name: v for v in (Variant(*row.values()) for row in found)}
     described = snapshot.query("SELECT groups, variants FROM suites WHERE suite = ?", [suite]).to_pylist()
     about = described[0] if described else {"groups": [], "variants": []}
-    data = snapshot.query(_SCORES, [suite])
-    numbers = [data[name].to_numpy(zero_copy_only=False) for name in ("accuracy", "error", "questions", "answers")]
-    columns = data.drop_columns(["error", "questions", "answers"]).to_pydict().values()
-    policies: dict[str, Sequence[str]] = {}
-    rows, base = [], dict[Key, dict[int | None, float]]()
-    for one, noise in zip(map(_Found._make, zip(*columns, strict=True)), _noise(numbers), strict=True):
-        if one.kind == "base":
-            base.setdefault(one.key, {})[one.seed] = one.accuracy
-            continue
-        policies[one.group] = one.policies
-        score = Score(one.accuracy, noise)
-        rows.append(_Row(*one.key, one.regime, one.seed, score, one.spent, one.cell_cpu, one.cell_gpu))
+    scored = _Scored(snapshot.query(_SCORES, [suite]))
     families: dict[Key, Family] = {}
-    for row in rows:
-        _add(families, row)
-    for _, each in groupby(rows, key=lambda r: (r.group, r.regime, r.seed, r.task, r.metric)):
-        parts = list(each)
-        if len(parts) >= max(2, len(policies[parts[0].group])):  # a mean over some of the policies is not comparable
-            _add(families, _mean(parts))
+    base: dict[Key, dict[int | None, float]] = {}
+    policies: dict[str, Sequence[str]] = {}
+    lines: dict[tuple[str, str, str, str], list[slice]] = {}
+    for kind, key, regime, rows in scored.lines():
+        if kind == "base":
+            base[key] = dict(zip(scored.seeds[rows], scored.accuracy[rows].tolist(), strict=True))
+        else:
+            lines.setdefault((key.group, key.task, key.metric, regime), []).append(rows)
+            _add(families, key, regime, scored.seeds[rows], scored.scores(rows), scored.spent[rows])
+    for group in dict.fromkeys(group for group, *_ in lines):
+        last = max(
+            (rows.stop - 1 for line, each in lines.items() if line[0] == group for rows in each),
+            key=lambda i: (scored.regime(i), scored.seeds[i] is None, scored.seeds[i] or 0),
+        )
+        policies[group] = scored.policies(last)
+    for (group, task, metric, regime), each in lines.items():
+        whole = scored.together(
+            each, max(2, len(policies[group]))
+        )  # a mean over some of the policies is not comparable
+        if whole:
+            _add(families, Key(group, MEAN, task, metric), regime, *scored.means(whole))
     for key, family in families.items():
         family.base = base.get(key, {})
         if key.policy == MEAN:
@@ -212,21 +184,79 @@ def finished(snapshot: Snapshot, suite: str) -> Finished:
     return Finished({key: families[key] for key in sorted(families, key=place)}, variants, policies, places)
 
 
-def _noise(numbers: Sequence[Float[np.ndarray, "rows"]]) -> list[float]:
-    values: list[float] = sampling_variance(*numbers).tolist()
-    return values
+class _Scored:
+    """The rows of `_SCORES` by column: there are as many as cells, policies and metrics, too many to be objects."""
+
+    def __init__(self, data: pa.Table) -> None:
+        self._data = data
+        self.seeds: list[int] = data["seed"].to_pylist()
+        self.accuracy = _numbers(data, "accuracy")
+        self.spent = np.stack([_numbers(data, name) for name in Spent._fields], axis=1)
+        self._whole = np.stack([_numbers(data, name) for name in ("all_cpu", "all_gpu")], axis=1)
+        self._noise = sampling_variance(
+            *(_numbers(data, name) for name in ("accuracy", "error", "questions", "answers"))
+        )
+
+    def lines(self) -> Iterator[tuple[str, Key, str, slice]]:
+        """(kind, key, regime) with their rows, in the order of seeds."""
+        names = ("kind", "group_name", "policy", "task", "metric", "regime")
+        columns = [self._data[name].combine_chunks().dictionary_encode() for name in names]
+        codes = [np.from_dlpack(column.indices) for column in columns]
+        new = np.any([np.diff(code, prepend=-1) != 0 for code in codes], axis=0)
+        starts = np.flatnonzero(new).tolist()
+        for start, stop in zip(starts, [*starts[1:], len(new)], strict=True):
+            kind, group, policy, task, metric, regime = (column[start].as_py() for column in columns)
+            yield kind, Key(group, policy, task, metric), regime, slice(start, stop)
+
+    def regime(self, row: int) -> str:
+        return str(self._data["regime"][row].as_py())
+
+    def policies(self, row: int) -> Sequence[str]:
+        """Of the row's group."""
+        names: list[str] = self._data["policies"][row].as_py()
+        return names
+
+    def scores(self, rows: slice) -> Iterable[Score]:
+        return map(Score, self.accuracy[rows].tolist(), self._noise[rows].tolist())
+
+    def together(self, lines: Sequence[slice], least: int) -> dict[int, list[int]]:
+        """The rows of each seed on which at least so many policies have a score, in the order of their names."""
+        by_seed: dict[int, list[int]] = {}
+        for rows in lines:
+            for i in range(rows.start, rows.stop):
+                by_seed.setdefault(self.seeds[i], []).append(i)
+        return {seed: by_seed[seed] for seed in sorted(by_seed) if len(by_seed[seed]) >= least}
+
+    def means(self, by_seed: Mapping[int, Sequence[int]]) -> tuple[list[int], Iterable[Score], Costs]:
+        """Seeds, each one's mean score over policies, and what its whole cell cost."""
+        scores, costs = dict[int, Score](), dict[int, Costs]()
+        for size in {len(rows) for rows in by_seed.values()}:
+            seeds = [seed for seed, rows in by_seed.items() if len(rows) == size]
+            at = np.array([by_seed[seed] for seed in seeds])
+            noise = sum(self._noise[at].T) / size**2
+            means = map(Score, self.accuracy[at].mean(axis=1).tolist(), noise.tolist())
+            spent = self.spent[at].sum(axis=1)
+            spent[:, _WHOLE] = self._whole[at[:, 0]]
+            scores |= zip(seeds, means, strict=True)
+            costs |= zip(seeds, spent, strict=True)
+        return list(by_seed), [scores[seed] for seed in by_seed], np.stack([costs[seed] for seed in by_seed])
 
 
-def _add(families: dict[Key, Family], row: _Row) -> None:
-    family = families.setdefault(Key(row.group, row.policy, row.task, row.metric), Family())
-    family.scores.setdefault(row.regime, {})[row.seed] = row.score
-    family.costs.setdefault(row.regime, []).append(row.spent)
+_WHOLE = [Spent._fields.index("cpu"), Spent._fields.index("gpu")]
 
 
-def _mean(parts: Sequence[_Row]) -> _Row:
-    first = parts[0]
-    spent = Spent(*np.sum([p.spent for p in parts], axis=0).tolist())._replace(cpu=first.cell_cpu, gpu=first.cell_gpu)
-    return first._replace(policy=MEAN, score=mean_score([p.score for p in parts]), spent=spent)
+def _numbers(data: pa.Table, name: str) -> Float[np.ndarray, "rows"]:
+    """A column without nulls. Not by `to_numpy`, which imports pandas."""
+    chunks = [np.from_dlpack(chunk) for chunk in data[name].chunks]
+    return np.concatenate([*chunks, np.empty(0)]).astype(np.float64)
+
+
+def _add(
+    families: dict[Key, Family], key: Key, regime: str, seeds: Iterable[int], scores: Iterable[Score], costs: Costs
+) -> None:
+    family = families.setdefault(key, Family())
+    family.scores[regime] = dict(zip(seeds, scores, strict=True))
+    family.costs[regime] = costs
 
 
 def mean_score(parts: Sequence[Score]) -> Score:

@@ -5,8 +5,7 @@ A policy is judged by the last quarter of its steps so far (`symptoms`), the exc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from decimal import Decimal
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,6 +26,9 @@ CURES = {
 }
 
 
+Rows = Sequence[Mapping[str, Any]]
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is wrong. cell: group/regime/seed; policy: empty for the whole cell. advice: what to do, a half-sentence."""
 
@@ -40,62 +42,59 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 def diagnose(snapshot: Snapshot, suite: str, key: str | None = None) -> list[Finding]:
     """Everything that is wrong with a suite's cells, or with one of them; empty where nothing is."""
-    wanted = "suite = ? AND kind = 'cell'" + (" AND cell = ?" if key else "")
-    where = [suite, *([key] if key else [])]
+    return _findings(snapshot, suite, key, _late(snapshot, suite, key))
+
+
+def _findings(snapshot: Snapshot, suite: str, key: str | None, late: Mapping[str, Sequence[Sums]]) -> list[Finding]:
+    """late: by cell, its policies over the last quarter of their steps."""
     cells = snapshot.query(
-        "SELECT cell, group_name || '/' || regime || coalesce('/' || seed, '') AS label, state, fault, reason, policies "
-        f"FROM {'cells' if key else 'current_cells'} WHERE {wanted} ORDER BY label",
-        where,
+        "SELECT cell, group_name || '/' || regime || coalesce('/' || seed, '') AS label, state, fault, reason, "
+        f"len(policies) AS policies FROM {_CELLS[key is None]} ORDER BY label",
+        _where(suite, key),
     )
+    problems = _by_cell(snapshot, f"SELECT cell, problem FROM problems WHERE {_MINE[key is None]}", _where(suite, key))
+    exchanges = _by_cell(snapshot, _EXCHANGES.format(mine=_MINE[key is None]), _where(suite, key))
     found = []
     for cell in cells.to_pylist():
-        place = {"cell": cell["label"], "key": cell["cell"]}
-        found += [Finding(**place, **told) for told in _cell(snapshot, suite, cell)]
+        name = cell["cell"]
+        told = _cell(cell, problems.get(name, ()), late.get(name, ()), exchanges.get(name, ()))
+        found += [Finding(cell=cell["label"], key=name, **one) for one in told]
     return found
 
 
-def _cell(snapshot: Snapshot, suite: str, cell: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    where = [suite, cell["cell"]]
-    problems = snapshot.query("SELECT problem FROM problems WHERE suite = ? AND cell = ?", where)
-    if problems.num_rows:
-        yield _told("", Trouble.DAMAGED, "; ".join(problems["problem"].to_pylist()))
+def _cell(cell: Mapping[str, Any], problems: Rows, late: Sequence[Sums], exchanges: Rows) -> Iterator[dict[str, Any]]:
+    if problems:
+        yield _told("", Trouble.DAMAGED, "; ".join(row["problem"] for row in problems))
     elif cell["state"] == "failed":
         cure = CURES.get(cell["fault"], "its log says more: harness logs " + cell["cell"])
         word = cell["fault"] or "failed"
         yield {"policy": "", "trouble": Trouble.MISSING, "words": f"{word}: {cell['reason']}", "advice": cure}
-    for sums in _late(snapshot, where):
+    for sums in late:
         yield from (_told(sums.policy, trouble, words) for trouble, words in judge(sums))
-    for row in _counted(snapshot, _EXCHANGES, where):
-        yield from _exchange(row, len(cell["policies"]))
+    for row in exchanges:
+        yield from _exchange(row, cell["policies"])
 
 
 def summary(snapshot: Snapshot, suite: str) -> list[str]:
     """A line for each policy on how it did at the end of its training, over all cells, and below it what is wrong in how many."""
-    found = health(snapshot, suite)
-    findings = diagnose(snapshot, suite)
+    late = _late(snapshot, suite)
+    groups = snapshot.query(f"SELECT cell, group_name FROM {_CELLS[True]} ORDER BY group_name, cell", [suite])
+    found: dict[tuple[str, str], Sums] = {}
+    for cell in groups.to_pylist():
+        for sums in late.get(cell["cell"], ()):
+            at = cell["group_name"], sums.policy
+            found[at] = _together(found[at], sums) if at in found else sums
+    findings: dict[tuple[str, str], dict[Trouble, list[Finding]]] = {}
+    for f in _findings(snapshot, suite, None, late):
+        by_trouble = findings.setdefault((f.cell.partition("/")[0], f.policy), {})
+        by_trouble.setdefault(f.trouble, []).append(f)
     lines = []
     for (group, policy), sums in found.items():
         lines.append(f"{group}/{policy}: {figures(sums)}")
-        own = [f for f in findings if f.policy == policy and f.cell.startswith(f"{group}/")]
-        for trouble in dict.fromkeys(f.trouble for f in own):
-            same = [f for f in own if f.trouble == trouble]
+        for trouble, same in findings.get((group, policy), {}).items():
             where = same[0].cell if len(same) == 1 else f"{len(same)} cells, e.g. {same[0].cell}"
             lines.append(f"  {trouble} ({where}): {same[0].words}; {same[0].advice}")
     return lines
-
-
-def health(snapshot: Snapshot, suite: str) -> dict[tuple[str, str], Sums]:
-    """By (group, policy): the last quarters of all of a suite's cells together."""
-    cells = snapshot.query(
-        "SELECT cell, group_name FROM current_cells WHERE suite = ? AND kind = 'cell' ORDER BY group_name, cell",
-        [suite],
-    )
-    found: dict[tuple[str, str], Sums] = {}
-    for cell in cells.to_pylist():
-        for sums in _late(snapshot, [suite, cell["cell"]]):
-            at = cell["group_name"], sums.policy
-            found[at] = _together(found[at], sums) if at in found else sums
-    return found
 
 
 def _together(one: Sums, other: Sums) -> Sums:
@@ -103,17 +102,25 @@ def _together(one: Sums, other: Sums) -> Sums:
     return msgspec.structs.replace(one, **{name: getattr(one, name) + getattr(other, name) for name in counts})
 
 
-def _late(snapshot: Snapshot, where: list[Any]) -> list[Sums]:
-    return [Sums(**row) for row in _counted(snapshot, _STEPS, [*where, LAST_SHARE])]
+def _late(snapshot: Snapshot, suite: str, key: str | None = None) -> dict[str, list[Sums]]:
+    """By cell, each policy over the last quarter of its steps."""
+    rows = _by_cell(snapshot, _STEPS.format(mine=_MINE[key is None], share=LAST_SHARE), _where(suite, key))
+    return {cell: [Sums(**row) for row in each] for cell, each in rows.items()}
 
 
-def _counted(snapshot: Snapshot, query: str, where: list[Any]) -> list[dict[str, Any]]:
-    """Rows with sums of integers as integers."""
-    rows = snapshot.query(query, where).to_pylist()
-    return [{name: int(v) if isinstance(v, Decimal) else v for name, v in row.items()} for row in rows]
+def _by_cell(snapshot: Snapshot, query: str, where: list[Any]) -> dict[str, list[dict[str, Any]]]:
+    """A query's rows by their `cell`, each without it."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in snapshot.query(query, where).to_pylist():
+        found.setdefault(row.pop("cell"), []).append(row)
+    return found
 
 
-def _exchange(row: dict[str, Any], policies: int) -> Iterator[dict[str, Any]]:
+def _where(suite: str, key: str | None) -> list[Any]:
+    return [suite] if key is None else [suite, key]
+
+
+def _exchange(row: Mapping[str, Any], policies: int) -> Iterator[dict[str, Any]]:
     policy = row["policy"]
     if not row["records"]:
         if policies > 1 and row["shares"]:
@@ -130,27 +137,41 @@ def _told(policy: str, trouble: Trouble, words: str) -> dict[str, Any]:
     return {"policy": policy, "trouble": trouble, "words": words, "advice": ADVICE[trouble]}
 
 
+# By whether all of a suite's cells are meant: they are read at once, for thousands of small queries would take minutes.
+_CELLS = {
+    True: "current_cells WHERE suite = $1 AND kind = 'cell'",
+    False: "cells WHERE suite = $1 AND kind = 'cell' AND cell = $2",
+}
+_MINE = {True: f"suite = $1 AND cell IN (SELECT cell FROM {_CELLS[True]})", False: "suite = $1 AND cell = $2"}
 _STEPS = """
-WITH mine AS (SELECT * FROM steps WHERE suite = $1 AND cell = $2),
-spans AS (SELECT policy, max(step) - greatest(1, ceil($3 * count(*))) AS after FROM mine GROUP BY policy),
-late AS (SELECT mine.* FROM mine JOIN spans USING (policy) WHERE step > after),
+WITH mine AS (
+    SELECT cell, policy, step, answers, "right", wrong, invalid, truncated, empty, unboxed, entropy FROM steps WHERE {mine}
+),
+spans AS (
+    SELECT cell, policy, max(step) - greatest(1, ceil({share} * count(*))) AS after, arg_min(entropy, step) AS entropy_first
+    FROM mine GROUP BY cell, policy
+),
+late AS (SELECT mine.*, entropy_first FROM mine JOIN spans USING (cell, policy) WHERE step > after),
 own AS (
-    SELECT policy, sum(terms.answers) AS own, sum(active) AS active FROM terms JOIN late USING (suite, cell, policy, step)
-    WHERE source = 'own' AND name <> 'kl' GROUP BY policy
+    SELECT cell, policy, sum(terms.answers) AS own, sum(active) AS active
+    FROM terms JOIN (SELECT cell, policy, step FROM late) USING (cell, policy, step)
+    WHERE suite = $1 AND source = 'own' AND name <> 'kl' GROUP BY cell, policy
 )
-SELECT policy, min(step) AS first, max(step) AS last, sum(answers) AS answers, sum("right") AS "right", sum(wrong) AS wrong,
-    sum(invalid) AS invalid, sum(truncated) AS truncated,
-    coalesce(sum(empty), 0) AS empty, coalesce(sum(unboxed), 0) AS unboxed,
-    avg(entropy) AS entropy,
-    (SELECT arg_min(m.entropy, m.step) FROM mine m WHERE m.policy = late.policy) AS entropy_first,
-    coalesce(any_value(own.own), 0) AS own, coalesce(any_value(own.active), 0) AS active
-FROM late LEFT JOIN own USING (policy) GROUP BY policy ORDER BY policy
+SELECT cell, policy, min(step) AS first, max(step) AS last, sum(answers)::BIGINT AS answers, sum("right")::BIGINT AS "right",
+    sum(wrong)::BIGINT AS wrong, sum(invalid)::BIGINT AS invalid, sum(truncated)::BIGINT AS truncated,
+    coalesce(sum(empty), 0)::BIGINT AS empty, coalesce(sum(unboxed), 0)::BIGINT AS unboxed,
+    avg(entropy) AS entropy, any_value(entropy_first) AS entropy_first,
+    coalesce(any_value(own.own), 0)::BIGINT AS own, coalesce(any_value(own.active), 0)::BIGINT AS active
+FROM late LEFT JOIN own USING (cell, policy) GROUP BY cell, policy ORDER BY cell, policy
 """
 _EXCHANGES = """
-WITH mine AS (SELECT * FROM exchanges WHERE suite = $1 AND cell = $2)
-SELECT policy, (SELECT count(*) FROM mine) > 0 AS shares, coalesce(sum(messages), 0) AS records,
-    coalesce(sum(messages) FILTER (accepted), 0) AS accepted, mode(reason) FILTER (NOT accepted) AS reason,
-    coalesce(sum(messages) FILTER (accepted AND kind <> 'value'), 0) AS answers, coalesce(sum(messages) FILTER (used), 0) AS used
-FROM (SELECT DISTINCT policy FROM steps WHERE suite = $1 AND cell = $2) LEFT JOIN mine ON receiver = policy
-GROUP BY policy ORDER BY policy
+WITH mine AS (SELECT cell, receiver, messages, accepted, reason, kind, used FROM exchanges WHERE {mine}),
+sharing AS (SELECT DISTINCT cell FROM mine)
+SELECT trained.cell AS cell, policy, trained.cell IN (FROM sharing) AS shares, coalesce(sum(messages), 0)::BIGINT AS records,
+    coalesce(sum(messages) FILTER (accepted), 0)::BIGINT AS accepted, mode(reason) FILTER (NOT accepted) AS reason,
+    coalesce(sum(messages) FILTER (accepted AND kind <> 'value'), 0)::BIGINT AS answers,
+    coalesce(sum(messages) FILTER (used), 0)::BIGINT AS used
+FROM (SELECT DISTINCT cell, policy FROM steps WHERE {mine}) AS trained LEFT JOIN mine
+    ON mine.cell = trained.cell AND receiver = policy
+GROUP BY trained.cell, policy ORDER BY trained.cell, policy
 """

@@ -108,6 +108,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     pool: Pool | None = None
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """Where a manifest says that its cell stands: what `status` asks of thousands of them."""
+
+    state: State = "pending"
+    reason: str = ""
+    attempts: int = 0
+
+
 class VariantEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A variant of the suite, in suite order."""
 
@@ -143,6 +151,11 @@ def write_manifest(folder: Path, manifest: Manifest, guard: Guard = nullcontext)
 def read_manifest(folder: Path) -> Manifest:
     """Unknown keys are ignored, absent ones have their defaults. Raises StoreError."""
     return _read(folder / "manifest.json", Manifest)
+
+
+def read_standing(folder: Path) -> Standing:
+    """As `read_manifest`, of an unaltered one without looking at the rest. Raises StoreError."""
+    return _read(folder / "manifest.json", Standing, Manifest)
 
 
 def write_suite(folder: Path, suite: SuiteFile) -> None:
@@ -181,15 +194,24 @@ def _checksum(plain: dict[str, Any]) -> str:
     return f"{zlib.crc32(msgspec.json.encode(plain)):08x}"
 
 
-def _read(path: Path, kind: type[Struct]) -> Struct:
+_HEAD = len(b'{"checksum":"........",')
+"""Of a file without white space."""
+
+
+def _read(path: Path, kind: type[Struct], whole: type[msgspec.Struct] | None = None) -> Struct:
+    """whole: what the file holds, where `kind` is a part of it; a file that cannot vouch for the rest must be one."""
     try:
         data = read_bytes(path, MAX_BYTES)
-        found, plain = msgspec.json.decode(data, type=kind), msgspec.json.decode(data)
+        packed = msgspec.json.format(data, indent=-1)
+        if packed.startswith(b'{"checksum":"') and packed[13:21] == b"%08x" % zlib.crc32(b"{" + packed[_HEAD:]):
+            return msgspec.json.decode(packed, type=kind)
+        msgspec.json.decode(data, type=whole or kind)
+        plain = msgspec.json.decode(data)
         said = plain.pop("checksum", None)  # older files have none
         if said is not None and said != _checksum(plain):
             raise StoreError(f"{path}: altered (its checksum is not that of its content)")
-        return found
+        return msgspec.json.decode(data, type=kind)
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise StoreError(f"{path}: not a {kind.__name__.lower()}: {error}") from error
+        raise StoreError(f"{path}: not a {(whole or kind).__name__.lower()}: {error}") from error

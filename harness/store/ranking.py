@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -11,7 +12,7 @@ from jaxtyping import Float
 
 from harness.statistics import MARGIN, iqm, iqm_interval, probability_of_improvement, verdict
 from harness.statistics.bootstrap import BootstrapInterval
-from harness.store.comparisons import BySeed, Score, judged, mean_score
+from harness.store.comparisons import BySeed, Score, finished, judged, mean_score
 from harness.store.read import Snapshot
 from harness.store.sentences import doubt, sentence
 from harness.store.statistic import STATISTICS, Line, Pair, bounds, number
@@ -250,20 +251,29 @@ def missing(snapshot: Snapshot, suite: str) -> list[Missing]:
     return msgspec.convert(rows.to_pylist(), list[Missing])
 
 
-def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> Head:
+def heading(
+    snapshot: Snapshot,
+    suite: str,
+    margin: float = MARGIN,
+    said: Literal["everything", "opening", "nothing"] = "everything",
+) -> Head:
     """Sentences for each choice of policy, task and metric, in the order of `seed_rows`.
 
     Those that the ranking page opens with come first: all tasks, and the mean of each group's policies where there is one.
+
+    said: these alone with what is said across groups, or none of it, for a view that shows no more.
     """
-    rows = seed_rows(snapshot, suite)
     pairs = in_pairs(snapshot, suite)
-    tasks = list(dict.fromkeys(r.task for r in rows))
-    policies = sorted(dict.fromkeys(r.policy for r in rows), key=lambda policy: policy != MEAN)
+    families = finished(snapshot, suite).families
+    tasks = list(dict.fromkeys(key.task for key in families))
+    policies = sorted(dict.fromkeys(key.policy for key in families), key=lambda policy: policy != MEAN)
+    choices = [MEAN, *tasks] if len(tasks) > 1 and said == "everything" else [MEAN]
     head = Head(margin, [], {}, missing(snapshot, suite), stages(snapshot, suite))
-    for policy in policies:
-        for task in [MEAN, *tasks] if len(tasks) > 1 else [MEAN]:
-            for metric in dict.fromkeys(r.metric for r in rows):
-                chosen = [r for r in rows if (r.policy, r.metric) == (policy, metric) and task in (MEAN, r.task)]
+    for policy in policies[: {"everything": None, "opening": 1, "nothing": 0}[said]]:
+        rows = seed_rows(snapshot, suite, policy)
+        for task in choices:
+            for metric in dict.fromkeys(key.metric for key in families):
+                chosen = [r for r in rows if r.metric == metric and task in (MEAN, r.task)]
                 if not chosen:
                     continue
                 ranking = rank(chosen, pairs, margin)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,8 @@ class Snapshot:
         StoreError
             There is no store, or it cannot be read.
         """
+        self.derived: dict[str, Any] = {}
+        """What was computed from this state and is asked for again, by whoever keeps it there."""
         self._path = path = store_path(results)
         if not path.is_file():
             raise StoreError(f"{results}: no results yet (run a suite first: harness run quickstart)")
@@ -110,10 +112,11 @@ class Snapshot:
             for statement in (
                 f"ATTACH '{quoted(path)}' AS store (READ_ONLY)",
                 "USE store",
-                *(_instead(shown) if shown else ()),
-                "SET enable_external_access = false",
-                "SET lock_configuration = true",
             ):
+                self._connection.execute(statement)
+            if shown:
+                _instead(self._connection, shown)
+            for statement in ("SET enable_external_access = false", "SET lock_configuration = true"):
                 self._connection.execute(statement)
         except duckdb.Error as error:
             self._connection.close()
@@ -193,29 +196,19 @@ class Snapshot:
         self.close()
 
 
-def _instead(shown: SuiteFile) -> list[str]:
-    """Statements that lay views over the store, in which a suite's cells are those of `shown`."""
-    literal = {
-        "baseline": _text(shown.baseline), "variants": _texts(v.name for v in shown.variants), "groups": _texts(shown.groups),
-        "cells": _texts(shown.cells), "bases": _texts(shown.bases), "altered": _texts(shown.altered),
+def _instead(connection: duckdb.DuckDBPyConnection, shown: SuiteFile) -> None:
+    """Lay views over the store, in which a suite's cells are those of `shown`."""
+    changed = {
+        "baseline": shown.baseline, "variants": [v.name for v in shown.variants], "groups": list(shown.groups),
+        "cells": list(shown.cells), "bases": list(shown.bases), "altered": list(shown.altered),
     }  # fmt: skip
-    changed = ", ".join(f"{value} AS {name}" for name, value in literal.items())
-    tables = [*SCHEMAS, *DERIVED, "cells", "problems", "questions"]
-    return [
-        *(f"CREATE VIEW memory.{table} AS FROM store.{table}" for table in tables),
-        f"CREATE VIEW memory.suites AS SELECT * REPLACE ({changed}) FROM store.suites WHERE suite = {_text(shown.name)}",
-        "USE memory",
-        CURRENT,
-        "USE store",
-    ]
-
-
-def _texts(values: Iterable[str]) -> str:
-    return f"[{', '.join(map(_text, values))}]::VARCHAR[]"
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
+    for table in (*SCHEMAS, *DERIVED, "cells", "problems", "questions"):
+        connection.execute(f"CREATE VIEW memory.{table} AS FROM store.{table}")
+    connection.execute("CREATE TABLE memory.suites AS FROM store.suites WHERE suite = ?", [shown.name])
+    values = ", ".join(f"{name} = ?" for name in changed)
+    connection.execute(f"UPDATE memory.suites SET {values}", list(changed.values()))
+    for statement in ("USE memory", CURRENT, "USE store"):
+        connection.execute(statement)
 
 
 def _first_line(error: Exception) -> str:

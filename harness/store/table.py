@@ -117,11 +117,13 @@ def _line(row: ShowRow, cells: Finished, groups: dict[str, int]) -> tuple[object
     return groups[row.group], row.task, row.metric == "greedy", row.metric, regime, members.index(row.policy)
 
 
-def seed_rows(snapshot: Snapshot, suite: str) -> list[SeedRow]:
-    """The finished cells seed by seed, in the order of `show_rows`. Empty for an unknown suite."""
+def seed_rows(snapshot: Snapshot, suite: str, of: str | None = None) -> list[SeedRow]:
+    """The finished cells seed by seed, in the order of `show_rows`; `of` one policy or MEAN, or all. Empty for an unknown suite."""
     cells = finished(snapshot, suite)
     rows = []
     for (group, policy, task, metric), family in cells.families.items():
+        if of not in (None, policy):
+            continue
         for name in cells.regimes(family.scores):
             reference = cells.reference(name)
             against = family.scores.get(reference, {}) if reference else {}

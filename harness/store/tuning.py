@@ -17,7 +17,7 @@ from harness.errors import StoreError
 from harness.files import write_atomic
 from harness.reading import read_bytes
 from harness.statistics import paired
-from harness.store.comparisons import MEAN, BySeed, Finished, Score, finished
+from harness.store.comparisons import MEAN, BySeed, Finished, Score, Spent, finished
 from harness.store.manifest import MAX_BYTES, SuiteFile, read_suite, suite_file_name
 from harness.store.read import Snapshot
 from harness.store.reference_results import MARK, suite_folder
@@ -172,7 +172,8 @@ def scores(snapshot: Snapshot, suite: str, task: str, cells: int, only: str = ""
             continue
         for name, by_seed in family.scores.items():
             values.setdefault(name, []).extend(by_seed[seed].accuracy for seed in sorted(by_seed))
-            cost = np.sum([[c.rollouts, c.cpu, c.gpu] for c in family.costs[name]], axis=0)
+            total = Spent(*np.sum(family.costs[name], axis=0))
+            cost = np.array([total.rollouts, total.cpu, total.gpu])
             spent[name] = spent.get(name, np.zeros(3)) + cost
     full = {name: round(float(np.mean(each)), 12) for name, each in values.items() if len(each) == cells}
     rollouts, cpu, gpu = ({name: float(cost[i]) for name, cost in spent.items()} for i in range(3))

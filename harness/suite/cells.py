@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -95,7 +95,11 @@ def read(kind: type, fields: Any) -> Any:
 
 def digest(*parts: Any) -> str:
     """16 hexadecimal digits of a hash over JSON-compatible parts."""
-    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(_text(parts).encode(), digest_size=8).hexdigest()
+
+
+def _text(parts: Any) -> str:
+    return json.dumps(parts, sort_keys=True)
 
 
 def keyed(policy: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,14 +109,23 @@ def keyed(policy: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in policy.items() if name not in left}
 
 
-def cell_key(config: Mapping[str, Any], identity: Identity) -> str:
-    """The key of a cell with this configuration and identity."""
+def cell_keys(config: Mapping[str, Any], identity: Identity, seeds: Iterable[int]) -> Iterator[tuple[int, str]]:
+    """Seeds with the keys of the cells that have this configuration and identity, and nothing else, in common."""
     own = {
+        **config,
         "group": {**config["group"], "policies": [keyed(policy) for policy in config["group"]["policies"]]},
         "training": {**config["training"], "task": placeless(config["training"]["task"])},
         "evaluation": {**config["evaluation"], "tasks": [placeless(task) for task in config["evaluation"]["tasks"]]},
     }
-    return digest({**config, **own}, msgspec.to_builtins(identity))
+    # what `digest` hashes of configuration and identity, cut in two where the seed stands
+    before = _text({name: value for name, value in own.items() if name < "seed"})[:-1] + ', "seed": '
+    after = ", " + _text({name: value for name, value in own.items() if name > "seed"})[1:]
+    started = hashlib.blake2b(f"[{before}".encode(), digest_size=8)
+    end = f"{after}, {_text(msgspec.to_builtins(identity))}]"
+    for seed in seeds:
+        found = started.copy()
+        found.update(f"{seed}{end}".encode())
+        yield seed, found.hexdigest()
 
 
 def placeless(task: Any) -> Any:
@@ -133,11 +146,9 @@ def expand(suite: Suite, identity: Callable[[ModelGroup, Variant], Identity]) ->
             )
             for variant in suite.regimes
         ]  # fmt: skip
-        configs = [first.config() for first in firsts]  # of cells that differ in their seed alone
-        for seed in suite.seeds:
-            for first, config in zip(firsts, configs, strict=True):
-                key = cell_key({**config, "seed": seed}, first.identity)
-                cells.append(replace(first, seed=seed, key=key))
+        keys = [cell_keys(first.config(), first.identity, suite.seeds) for first in firsts]
+        for each in zip(*keys, strict=True):
+            cells += [replace(first, seed=seed, key=key) for first, (seed, key) in zip(firsts, each, strict=True)]
     return cells
 
 

@@ -72,6 +72,17 @@ def test_vocabularies_in_parts_give_the_same(kind, tmp_path, prompts, monkeypatc
         torch.testing.assert_close(whole / scale, parts / scale, rtol=1e-4, atol=1e-5)
 
 
+@one_family
+def test_answers_of_one_token_in_parts(folder, prompts, monkeypatch):
+    """Nothing is left to look up after the prompt, and the vocabulary is large."""
+    engine = EmbeddedEngine("a", folder, device="cpu")
+    answers = [np.array([engine.stop[0]], np.int32)] * 2
+    whole = engine.score(prompts[:2], answers)
+    monkeypatch.setattr(head, "WHOLE", 100)
+    for found, wanted in zip(engine.score(prompts[:2], answers), whole, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
 def test_memory_of_a_large_vocabulary_stays_small(monkeypatch):
     """400 tokens over 200,000 ids are 320 MB of logits: no tensor of that size may exist, forward or backward."""
     monkeypatch.setattr(head, "WHOLE", 1 << 20)

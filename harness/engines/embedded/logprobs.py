@@ -127,7 +127,9 @@ def _inputs(model: PreTrainedModel, blocks: Sequence[Tensor], at_once: bool) -> 
     look_up = model.get_input_embeddings()
     flat = look_up(torch.cat([block.flatten() for block in blocks]))
     parts = torch.split(flat, [block.numel() for block in blocks])
-    return [{"inputs_embeds": part.view(*block.shape, -1)} for part, block in zip(parts, blocks, strict=True)]
+    return [
+        {"inputs_embeds": part.view(*block.shape, part.shape[-1])} for part, block in zip(parts, blocks, strict=True)
+    ]
 
 
 def buckets(lengths: Sequence[int]) -> list[list[int]]:

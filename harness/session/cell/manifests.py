@@ -22,6 +22,7 @@ from harness.store.manifest import (
     SuiteFile,
     VariantEntry,
     read_manifest,
+    read_standing,
     write_manifest,
 )
 from harness.suite.cells import Cell, Identity, digest, keyed, placeless
@@ -170,7 +171,7 @@ def cut_off(folder: Path, states: Container[State] = ("running",)) -> None:
 def state_of(folder: Path) -> tuple[str, str, int]:
     """(state, reason, attempts) of a cell's folder; a cell that left no manifest is pending."""
     try:
-        found = read_manifest(folder)
+        found = read_standing(folder)
     except StoreError as error:
         return ("failed", str(error), 0) if (folder / "manifest.json").exists() else ("pending", "", 0)
     return found.state, found.reason, found.attempts

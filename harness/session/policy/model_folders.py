@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harness import phases
-from harness.cache import PRETRAINED, model_folder
+from harness.cache import PRETRAINED, hub_cache, model_folder
 from harness.errors import DataError
 from harness.suite.schema import Policy, Stage0
 
@@ -78,6 +78,8 @@ def hub_folder(policy: Policy, fetch: bool) -> Path:
     """
     if fetch:
         return _snapshot(policy, allow_patterns=SMALL_FILES)
+    if not hub_cache(policy.model).is_dir():
+        raise DataError(f"model {policy.model!r}: not in this machine's cache")
     return _snapshot(policy, local_files_only=True)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.cache import PRETRAINED, cache_folder, model_folder
+from harness.cache import PRETRAINED, cache_folder, hub_cache, model_folder
 from harness.errors import DataError, DiskFullError, StoreError
 from harness.files import write_atomic
 from harness.reading import open_regular
@@ -95,7 +95,7 @@ def commit_of(model: str, revision: str, online: bool) -> str | None:
     """The commit behind a hub name's branch or tag: as downloaded here, as noted by an earlier run, or as the hub says now."""
     from huggingface_hub import constants
 
-    ref = Path(constants.HF_HUB_CACHE) / f"models--{model.replace('/', '--')}" / "refs" / revision
+    ref = hub_cache(model) / "refs" / revision
     note = _cache() / "commits" / hashlib.blake2b(f"{model}@{revision}".encode(), digest_size=16).hexdigest()
     for place in (ref, note):
         with suppress(OSError, UnicodeDecodeError):

@@ -147,10 +147,6 @@ def _repeated(prepared: Prepared, pool: TrainingPool, tasks: Sequence[str | File
 
 def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, at: str, run: bool) -> bool:
     """Whether the policy's folder, local or in the hub's cache, could be checked. cells: those to be run with it."""
-    from huggingface_hub import is_offline_mode
-
-    from harness.tokenization.codec import TokenCodec
-
     suite, source = prepared.suite, prepared.source
     try:
         folder = local_folder(policy)
@@ -163,6 +159,8 @@ def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, at: str, r
                 return False
             if not run and not (folder / "tokenizer_config.json").is_file():
                 return False
+            from huggingface_hub import is_offline_mode
+
             complete = is_offline_mode()
         else:
             complete = True
@@ -183,6 +181,8 @@ def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, at: str, r
         raise SuiteError(source, "training.max_new_tokens", problem)
     carrying = next((cell.variant.name for cell in cells if _carries(cell)), None)
     if carrying is not None:
+        from harness.tokenization.codec import TokenCodec
+
         try:
             TokenCodec(tokenizer)
         except TokenizationError as error:

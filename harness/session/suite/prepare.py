@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -76,11 +77,11 @@ class Prepared:
         return [_explained(s, before.get((s.cell.group.name, s.cell.variant.name, s.cell.seed))) for s in found]
 
     def _status(self, cell: Cell, going_on: bool) -> CellStatus:
-        folder = self.folder / cell.key
+        log = log_of(self.folder / cell.key)
         state, reason, attempts = self.state(cell.key)
         if state == "running" and not going_on:
             state = "cut off"  # its driver was killed and could not say so
-        return CellStatus(cell, state, reason, attempts, str(log_of(folder)) if log_of(folder).exists() else "")
+        return CellStatus(cell, state, reason, attempts, str(log) if os.path.exists(log) else "")
 
     def _beside(self) -> set[str]:
         """Keys of the cells of altered runs: they lie beside the suite's own and are no older versions of them."""

@@ -12,7 +12,7 @@ from harness.allocation.disk import MICRO, PROSE, CellDisk, Text, cell_disk, eva
 from harness.allocation.planner import Disk
 from harness.allocation.shapes import load_shape
 from harness.allocation.size import checkpoint_bytes
-from harness.cache import PRETRAINED, cache_folder, model_folder
+from harness.cache import PRETRAINED, cache_folder, hub_cache, model_folder
 from harness.errors import UsageError
 from harness.session.cell.manifests import Base
 from harness.session.suite.demands import asked, demand_of, loads
@@ -90,11 +90,9 @@ def _caches(bases: Iterable[Base]) -> Iterator[tuple[Path, int]]:
         if model.startswith("micro/"):
             yield cache_folder(), checkpoint_bytes(shape, "fp32").kept
         elif not model.startswith(PRETRAINED) and not model_folder(model).is_dir():
-            from huggingface_hub.constants import HF_HUB_CACHE
-
-            place, whole = Path(HF_HUB_CACHE), checkpoint_bytes(shape, "bf16").kept
-            if _size(place / f"models--{base.policy.model.replace('/', '--')}" / "blobs") < whole // 2:
-                yield place, whole
+            place, whole = hub_cache(base.policy.model), checkpoint_bytes(shape, "bf16").kept
+            if _size(place / "blobs") < whole // 2:
+                yield place.parent, whole
 
 
 def _made_of(base: Base) -> tuple[str, str | None, Stage0 | None, int | None]:

@@ -1,0 +1,142 @@
+"""What commands that only look do not do: ask the store once for each cell, or read more of a manifest than they need."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from synthetic_results import REGIMES, Regime, write_results
+
+from harness.errors import StoreError
+from harness.session.cell.manifests import state_of
+from harness.store.comparisons import MEAN, Key, finished, mean_score
+from harness.store.diagnosis import diagnose, summary
+from harness.store.ingest import ingest
+from harness.store.manifest import read_manifest, read_standing, write_manifest
+from harness.store.read import Snapshot
+from harness.suite.cells import Identity, cell_keys, digest, keyed
+
+SUITE = "synthetic-small"
+
+
+def results(folder: Path, seeds: int) -> Path:
+    """Finished cells, of which one has failed and one regime's peer answers are never used."""
+    regimes = (*REGIMES, Regime("idle", "hacpo", 0.0, used=0.0))
+    write_results(folder, seeds=range(seeds), regimes=regimes, steps=6, questions=4, exchanges=5)
+    worst = sorted(folder.glob(f"{SUITE}/*/manifest.json"))[0].parent
+    write_manifest(worst, msgspec.structs.replace(read_manifest(worst), state="failed", reason="it rained"))
+    ingest(folder)
+    return folder
+
+
+def test_a_suite_is_diagnosed_as_its_cells_are_one_by_one(tmp_path: Path) -> None:
+    with Snapshot(results(tmp_path, 2)) as snapshot:
+        cells = snapshot.query("SELECT cell FROM current_cells WHERE kind = 'cell'")["cell"].to_pylist()
+        whole = diagnose(snapshot, SUITE)
+        assert {f.trouble.value for f in whole} >= {"missing", "peer data never used"}
+        each = [f for cell in cells for f in diagnose(snapshot, SUITE, cell)]
+        assert sorted(map(str, whole)) == sorted(map(str, each))
+
+
+def test_questions_to_the_store_do_not_grow_with_the_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    query = Snapshot.query
+    monkeypatch.setattr(Snapshot, "query", lambda self, text, *rest: asked.append(text) or query(self, text, *rest))
+    counts = []
+    for seeds in (1, 3):
+        asked.clear()
+        with Snapshot(results(tmp_path / str(seeds), seeds)) as snapshot:
+            assert summary(snapshot, SUITE)
+            finished(snapshot, SUITE), finished(snapshot, SUITE)
+        counts.append(len(asked))
+    assert counts[0] == counts[1] < 12
+
+
+def test_the_mean_over_policies_is_that_of_their_scores(tmp_path: Path) -> None:
+    with Snapshot(results(tmp_path, 3)) as snapshot:
+        found = finished(snapshot, SUITE)
+    means = [key for key in found.families if key.policy == MEAN]
+    assert means
+    for group, _, task, metric in means:
+        own = [found.families[Key(group, policy, task, metric)] for policy in found.policies[group]]
+        mean = found.families[Key(group, MEAN, task, metric)]
+        for regime, by_seed in mean.scores.items():
+            assert list(by_seed) == sorted(by_seed)
+            for at, (seed, score) in enumerate(by_seed.items()):
+                assert score == mean_score([family.scores[regime][seed] for family in own])
+                rollouts = sum(family.costs[regime][list(family.scores[regime]).index(seed)][0] for family in own)
+                assert mean.costs[regime][at][0] == rollouts
+
+
+def test_a_standing_is_the_manifests_and_an_altered_one_is_refused(tmp_path: Path) -> None:
+    write_results(tmp_path, seeds=(1,), steps=2, questions=2)
+    folder = next(tmp_path.glob("*/*/manifest.json")).parent
+    whole = read_manifest(folder)
+    found = read_standing(folder)
+    assert (found.state, found.reason, found.attempts) == (whole.state, whole.reason, whole.attempts)
+    file = folder / "manifest.json"
+    good = file.read_text()
+    file.write_text(json.dumps(json.loads(good)))  # other white space is no alteration
+    assert read_standing(folder) == found
+    file.write_text(good.replace('"attempts": 1', '"attempts": 2'))
+    with pytest.raises(StoreError, match="altered"):
+        read_standing(folder)
+    assert state_of(folder)[0] == "failed"
+    plain = json.loads(good)
+    del plain["checksum"]
+    file.write_text(json.dumps(plain))  # as older files are
+    assert read_standing(folder) == found
+    file.write_text(json.dumps(plain | {"seed": "one"}))
+    with pytest.raises(StoreError, match="not a manifest"):
+        read_standing(folder)
+
+
+def test_keys_of_seeds_are_digests_of_whole_configurations() -> None:
+    policy = {"name": "a", "model": "m", "revision": None, "style": None, "stage0": {"seed": 3}}
+    config = {
+        "engine": "embedded", "engine_options": {"seed": "\0"}, "group": {"name": "g", "policies": [policy]},
+        "variant": {"x": "é"},
+        "sharing": {}, "training": {"task": {"file": "/here", "sha": "1"}, "seed": 9},
+        "evaluation": {"tasks": ["micro"]}, "seed": 0,
+    }  # fmt: skip
+    identity = Identity(models={"a": "content 1"}, versions={"b": "2"})
+    for seed, key in cell_keys(config, identity, [0, 7, 10**9]):
+        hashed = {
+            **config, "seed": seed, "group": {"name": "g", "policies": [keyed(policy)]},
+            "training": {"task": {"sha": "1"}, "seed": 9},
+        }  # fmt: skip
+        assert key == digest(hashed, msgspec.to_builtins(identity))
+
+
+PLAN = """
+import sys; from harness.cli import main
+sys.argv = ['harness', 'plan', 'cross_family', '--inventory', '8xH100-80G']; main()
+"""
+SHOW = """
+import sys; from pathlib import Path; from harness.store.read import Snapshot; from harness.store.table import show_rows
+with Snapshot(Path(sys.argv[1])) as snapshot: assert show_rows(snapshot, sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(("code", "absent"), [(PLAN, "httpx"), (SHOW, "pandas")])
+def test_what_takes_long_to_import_and_is_not_needed(tmp_path: Path, code: str, absent: str) -> None:
+    results(tmp_path / "results", 1)
+    said = f"import atexit, sys; atexit.register(lambda: sys.stderr.write('imported: %s' % ({absent!r} in sys.modules)))\n{code}"
+    done = subprocess.run(
+        [sys.executable, "-c", said, str(tmp_path / "results"), SUITE],
+        capture_output=True, text=True, env={"HF_HUB_CACHE": str(tmp_path), "PATH": "", "HOME": str(tmp_path)}, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.endswith("imported: False"), done.stderr
+
+
+def test_means_along_policies_are_those_of_lists() -> None:
+    """The same digits, whatever the number of policies."""
+    scores = np.random.default_rng(0).random((50, 17))
+    for size in range(2, 18):
+        assert scores[:, :size].copy().mean(axis=1).tolist() == [float(np.mean(row[:size].tolist())) for row in scores]
