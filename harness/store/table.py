@@ -158,7 +158,7 @@ def _family_rows(key: Key, family: Family, cells: Finished, margin: float) -> It
             reference=cells.reference(name),
             base=[family.base.get(seed, family.base.get(None, np.nan)) for seed in family.scores[name]],
             spent=Spent(*np.sum(family.costs[name], axis=0)),
-            against=Spent(*np.mean(against, axis=0)) if against else None,
+            against=None if against is None else Spent(*np.mean(against, axis=0)),
             seeds=len(family.costs[name]),
             budget=cells.variants[name].budget,
         )
