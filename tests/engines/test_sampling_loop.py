@@ -106,6 +106,7 @@ def test_grouped_attention_is_attention(dtype, queries):
     mask = torch.zeros(3, 1, queries, 11, dtype=dtype)
     mask[1, ..., :4] = torch.finfo(dtype).min
     module = nn.Module()
+    module.num_key_value_groups = 3
     found, _ = grouped(module, query, key, value, mask, scaling=0.3)
     wanted = scaled_dot_product_attention(
         query.double(),

@@ -1,7 +1,8 @@
-"""Attention of half-precision models on a CPU: queries that share keys are multiplied with them together, and nothing is copied.
+"""Attention on a CPU: queries that share keys are multiplied with them together, and nothing is copied.
 
-torch's kernel for the CPU wants the shared keys repeated, and its backward pass takes half of a small model's. Scores are kept
-for the backward pass, so longer sequences go to that kernel.
+torch's kernel wants the shared keys repeated, and in half precision its backward pass takes half of a small model's. Of one query to
+a row, as sampling has them, it is the faster in half precision and the slower in fp32. In fp32 training is left to it. Scores are
+kept for the backward pass, so longer sequences go to it too.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ def grouped(
     batch, heads, queries, width = query.shape
     shared, keys = key.shape[1:3]
     together = query.reshape(batch, shared, heads // shared * queries, width)
-    if queries == 1 and softcap is None and query.dtype != torch.float32:
+    half, one = query.dtype != torch.float32, queries == 1
+    if softcap is None and one and half:
         mixed = scaled_dot_product_attention(together, key, value, attention_mask, scale=scaling)
         return mixed.view(batch, 1, heads, width), None
-    if softcap is None and (attention_mask is None or keys > LONGEST):
+    if softcap is None and (attention_mask is None or keys > LONGEST or not (half or one)):
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
     scores = (together @ key.transpose(2, 3)).mul(width**-0.5 if scaling is None else scaling)
     if softcap is not None:
