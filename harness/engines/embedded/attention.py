@@ -1,8 +1,8 @@
 """Attention on a CPU: queries that share keys are multiplied with them together, and nothing is copied.
 
-torch's kernel wants the shared keys repeated, and in half precision its backward pass takes half of a small model's. Of one query to
-a row, as sampling has them, it is the faster in half precision and the slower in fp32. In fp32 training is left to it. Scores are
-kept for the backward pass, so longer sequences go to it too.
+torch's kernel wants the shared keys repeated, and in half precision its backward pass takes half of a small model's. Of one query
+to a row, as sampling has them, it is the faster in half precision and the slower in fp32. In fp32 training is left to it. Scores
+are kept for the backward pass, so longer sequences go to it too.
 """
 
 from __future__ import annotations
