@@ -98,7 +98,8 @@ def test_packed_weights_follow_an_update(folder, prompts):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("queries", [1, 5])
-def test_grouped_attention_is_attention(dtype, queries):
+@pytest.mark.parametrize("learning", [False, True])
+def test_grouped_attention_is_attention(dtype, queries, learning):
     """Over a part of longer memory, as a cache gives it; shared keys."""
     rng = torch.Generator().manual_seed(0)
     query = torch.randn(3, 6, queries, 16, generator=rng).to(dtype)
@@ -107,7 +108,8 @@ def test_grouped_attention_is_attention(dtype, queries):
     mask[1, ..., :4] = torch.finfo(dtype).min
     module = nn.Module()
     module.num_key_value_groups = 3
-    found, _ = grouped(module, query, key, value, mask, scaling=0.3)
+    with torch.inference_mode(not learning):
+        found, _ = grouped(module, query, key, value, mask, scaling=0.3)
     wanted = scaled_dot_product_attention(
         query.double(),
         key.repeat_interleave(3, 1).double(),

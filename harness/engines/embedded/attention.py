@@ -35,11 +35,11 @@ def grouped(
     batch, heads, queries, width = query.shape
     shared, keys = key.shape[1:3]
     together = query.reshape(batch, shared, heads // shared * queries, width)
-    half, one = query.dtype != torch.float32, queries == 1
-    if softcap is None and one and half:
+    half, sampling = query.dtype != torch.float32, queries == 1 and not torch.is_grad_enabled()
+    if softcap is None and sampling and half:
         mixed = scaled_dot_product_attention(together, key, value, attention_mask, scale=scaling)
         return mixed.view(batch, 1, heads, width), None
-    if softcap is None and (attention_mask is None or keys > LONGEST or not (half or one)):
+    if softcap is None and (attention_mask is None or keys > LONGEST or not (half or sampling)):
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
     scores = (together @ key.transpose(2, 3)).mul(width**-0.5 if scaling is None else scaling)
     if softcap is not None:
