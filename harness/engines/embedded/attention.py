@@ -1,8 +1,7 @@
-"""Attention on a CPU: queries that share keys are multiplied with them together, and nothing is copied.
+"""Attention of half-precision models on a CPU: queries that share keys are multiplied with them together, and nothing is copied.
 
-torch's kernel wants the shared keys repeated, and in half precision its backward pass takes half of a small model's. Of one query
-to a row, as sampling has them, it is the faster in half precision and the slower in fp32. In fp32 training is left to it. Scores
-are kept for the backward pass, so longer sequences go to it too.
+torch's kernel for the CPU wants the shared keys repeated, and its backward pass takes half of a small model's. Of one query to a row,
+as sampling has them, it is the faster. Scores are kept for the backward pass, so longer sequences go to that kernel.
 """
 
 from __future__ import annotations
@@ -35,11 +34,10 @@ def grouped(
     batch, heads, queries, width = query.shape
     shared, keys = key.shape[1:3]
     together = query.reshape(batch, shared, heads // shared * queries, width)
-    half, sampling = query.dtype != torch.float32, queries == 1 and not torch.is_grad_enabled()
-    if softcap is None and sampling and half:
+    if softcap is None and queries == 1 and not torch.is_grad_enabled():
         mixed = scaled_dot_product_attention(together, key, value, attention_mask, scale=scaling)
         return mixed.view(batch, 1, heads, width), None
-    if softcap is None and (attention_mask is None or keys > LONGEST or not (half or sampling)):
+    if softcap is None and (attention_mask is None or keys > LONGEST):
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
     scores = (together @ key.transpose(2, 3)).mul(width**-0.5 if scaling is None else scaling)
     if softcap is not None:

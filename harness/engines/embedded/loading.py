@@ -87,7 +87,9 @@ def open_policy(
     precision = precision or chosen(config.to_dict(), multiplies_bf16(device))
     capped = getattr(config, "attn_logit_softcapping", None)  # which torch's kernels leave out
     kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    ours = (capped or device.type == "cpu") and getattr(kind, "_supports_attention_backend", False)
+    ours = (capped or (precision == "bf16" and device.type == "cpu")) and getattr(
+        kind, "_supports_attention_backend", False
+    )
     try:
         opened: Any = AutoModelForCausalLM.from_pretrained(
             folder,

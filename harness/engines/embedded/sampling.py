@@ -189,10 +189,10 @@ def _choose(
     """A token per row with its log-probability. Changes the logits."""
     scaled = logits.float()
     if temperature not in (0.0, 1.0):
-        scaled /= temperature
-    chances = torch.softmax(scaled.add_(forbidden), dim=-1)
-    token = chances.argmax(dim=-1) if temperature == 0 else _inverse(chances, chance)
-    return token, chances.gather(1, token[:, None]).squeeze(1).log()
+        scaled = scaled / temperature
+    logp = torch.log_softmax(scaled.add_(forbidden), dim=-1)
+    token = logp.argmax(dim=-1) if temperature == 0 else _inverse(logp.exp(), chance)
+    return token, logp.gather(1, token[:, None]).squeeze(1)
 
 
 def _inverse(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> Int64[Tensor, "B"]:
