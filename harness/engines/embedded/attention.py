@@ -1,7 +1,7 @@
 """Attention of half-precision models on a CPU: queries that share keys are multiplied with them together, and nothing is copied.
 
-torch's kernel for the CPU wants the shared keys repeated, and its backward pass takes half of a small model's. Of one query to a row,
-as sampling has them, it is the faster. Scores are kept for the backward pass, so longer sequences go to that kernel.
+torch's kernel for the CPU wants the shared keys repeated, and its backward pass takes half of a small model's. Of one query to a
+row, as sampling has them, it is the faster. Scores are kept for the backward pass, so longer sequences go to that kernel.
 """
 
 from __future__ import annotations
