@@ -119,7 +119,7 @@ def write_results(
     )
 
 
-def write_trials(results: Path, suite: str) -> None:
+def write_trials(results: Path, suite: str) -> Tuning:
     """What the tuning of a suite found that is there already: three trials of the baseline and of the regime after it, whose
     last one failed."""
 
@@ -138,6 +138,7 @@ def write_trials(results: Path, suite: str) -> None:
         variants=(variant(base, base, rates, [0.4, 0.5, 0.3]), variant(ours, tuned, both, [0.45, 0.6, None])),
     )  # fmt: skip
     write_tuning(results, read_suite(results / suite), tuning)
+    return tuning
 
 
 def write_base(

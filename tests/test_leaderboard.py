@@ -19,11 +19,12 @@ import pytest
 from synthetic_results import REGIMES, write_results, write_trials
 
 from harness.store.ingest import ingest
-from harness.store.manifest import read_manifest, write_manifest
+from harness.store.manifest import read_manifest, read_suite, write_manifest
 from harness.store.ranking import heading, rank
 from harness.store.read import Snapshot
 from harness.store.sentences import doubt, sentence, verdict_mark
 from harness.store.table import SeedRow, show_rows
+from harness.store.tuning import write_tuning
 
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 
@@ -116,8 +117,8 @@ def test_sensitivity_shows_each_option_of_a_tuned_suite(stores: dict[str, Path],
     results, suite = shutil.copytree(stores["large"], tmp_path / "tuned"), "synthetic-small"
     assert "not tuned" in said(page(results, "sensitivity", suite))
 
-    write_trials(results, suite)
-    ours = REGIMES[1].name
+    tuning = write_trials(results, suite)
+    base, ours, tuned = (regime.name for regime in REGIMES[:3])
     app = page(results, "sensitivity", suite)
     assert not app.exception
     table, trials = (frame.value for frame in app.dataframe)

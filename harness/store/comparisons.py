@@ -204,7 +204,7 @@ class _Scored:
         codes = [np.from_dlpack(column.indices) for column in columns]
         new = np.any([np.diff(code, prepend=-1) != 0 for code in codes], axis=0)
         starts = np.flatnonzero(new).tolist()
-        for start, stop in zip(starts, [*starts[1:], len(new)], strict=True):
+        for start, stop in zip(starts, [*starts, len(new)][1:], strict=True):
             kind, group, policy, task, metric, regime = (column[start].as_py() for column in columns)
             yield kind, Key(group, policy, task, metric), regime, slice(start, stop)
 

@@ -21,7 +21,7 @@ from harness.session.suite.prepare import prepare
 from .command import harness, start
 
 SHORT = ["--set", "regimes=[independent, hacpo]", "--set", "seeds=[3, 4]"]
-TIMES = ("cpu_seconds", "gpu_seconds", "gain_per_gpu_second")
+TIMES = ("cpu_seconds", "gpu_seconds", "gain_per_gpu_second", "cost")
 
 
 def table(suite: str, results: Path) -> list[dict[str, object]]:
