@@ -28,9 +28,9 @@ os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY"
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-from bench import about  # noqa: E402
+from bench import about  # noqa: E402  # after the threads are set
 
-from harness.threads import LARGE_BLOCKS  # noqa: E402
+from harness.threads import LARGE_BLOCKS  # noqa: E402  # of this tree, whatever is installed
 
 MICRO = {"policies": 2, "answer": 44, "vocabulary": 0, "rollouts": 8, "width": 96}
 """The micro setting: answer tokens, rollouts per prompt, hidden width; vocabulary 0 is the tokenizer's own size."""

@@ -2,7 +2,7 @@
 
 HARNESS_BROWSER_RESULTS=results   use real results instead of synthetic ones
 HARNESS_SCREENSHOTS=/tmp/shots    keep the screenshots
-HARNESS_AXE=/tmp/axe.min.js       the axe-core that checks accessibility; else `npm pack axe-core` is asked for it
+HARNESS_AXE=axe.min.js            the axe-core that checks accessibility; else `npm pack axe-core` is asked for it
 """
 
 from __future__ import annotations

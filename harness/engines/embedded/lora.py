@@ -40,7 +40,7 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
         raise EngineError("engine_options.lora needs peft: pip install -e '.[lora]' -c constraints.txt") from None
-    own: Any = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear")  # type: ignore[arg-type]
+    own: Any = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear")  # type: ignore[arg-type]  # alpha may be a fraction
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
