@@ -386,3 +386,12 @@ def test_the_documentation_names_every_table_and_column() -> None:
             "WHERE schema_name = 'main' AND NOT internal AND table_name <> 'about'"
         ).fetchall()
     assert [f"{t}.{c}" for t, c in columns if t not in SCHEMAS and t != "current_cells" and c not in text] == []
+
+
+def test_what_lies_below_a_file_is_not_there_to_be_removed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    files.remove(tmp_path / "file" / "inside")
+    files.remove(tmp_path / "nowhere")
+    assert (tmp_path / "file").read_text() == "kept"
+    files.remove(tmp_path / "file")
+    assert not any(tmp_path.iterdir())

@@ -32,7 +32,7 @@ def describe(plan: Plan) -> str:
         f"cells      {plan.cells}, {plan.pending} to do",
     ]
     if not plan.feasible:
-        return "\n".join([*lines, f"does not fit: {plan.shortfall}"])
+        return "\n".join([*lines, f"does not fit: {first_of(plan.shortfall or '')}"])
     p, r = plan.predicted, plan.resources
     used = f"{r.gpus_used} of {r.gpus} GPUs, " if r.gpus_used else ""
     lines += [
@@ -56,6 +56,12 @@ def describe(plan: Plan) -> str:
         assert layout is not None
         lines += ["", *_layout_lines(layout, kinds)]
     return "\n".join(lines)
+
+
+def first_of(shortfall: str) -> str:
+    """Its first sentence, and how many there are besides."""
+    first, *more = shortfall.split("; ")
+    return first + (f" (and {len(more)} more: `harness plan --json` has all)" if more else "")
 
 
 def _disk(size: int) -> str:

@@ -308,7 +308,12 @@ def _shortfall(cell: CellDemand, total: int, gpu: Gpu) -> str:
         smallest = _smallest_memory(cell, policy.name, total, gpu)
         where = f"{total} GPU{'s' if total != 1 else ''} of {gigabytes(gpu.memory)} ({gigabytes(gpu.usable)} usable)"
         enough = f"{needed} such GPUs would do: {needed - total} short" if needed else "no number of such GPUs would do"
-        if smallest > gpu.usable:
+        if smallest is not None and gpu.kind == LOGICAL:
+            words.append(
+                f"{size} needs {gigabytes(smallest)} per GPU, and here are none: {total} cores take their place, "
+                f"{gigabytes(gpu.usable)} each"
+            )
+        elif smallest is not None and smallest > gpu.usable:
             words.append(
                 f"{size} needs {gigabytes(smallest)} per GPU on {where}: {gigabytes(smallest - gpu.usable)} per GPU short "
                 f"({enough})"
@@ -342,10 +347,12 @@ def _named(kinds: Sequence[str]) -> str:
     )
 
 
-def _smallest_memory(cell: CellDemand, name: str, total: int, gpu: Gpu) -> int:
-    """The least bytes per GPU with which the policy would fit on `total` GPUs, to 0.1 GB."""
+def _smallest_memory(cell: CellDemand, name: str, total: int, gpu: Gpu) -> int | None:
+    """The least bytes per GPU with which the policy would fit on `total` GPUs, to 0.1 GB; None where memory is not what lacks."""
     policy = next(p for p in cell.policies if p.name == name)
     low, high = 0, 2**45
+    if not fits(policy, cell.workload, total, replace(gpu, memory=high)):
+        return None
     while high - low > 10**8:
         middle = (low + high) // 2
         if fits(policy, cell.workload, total, replace(gpu, memory=middle)):

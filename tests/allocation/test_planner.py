@@ -8,6 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from harness.allocation import planner
 from harness.allocation.demand import CellDemand, PolicyDemand, Workload
 from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import parse
@@ -285,3 +286,18 @@ def test_text_names_the_layout_and_memory_by_part() -> None:
     for words in ("colocated on 8 GPUs", "ZeRO", "KV cache", "optimiser", "of 80.0 GB per GPU", "GPU-hours"):
         assert words in text
     assert "does not fit" in describe(plan_cells([PAIR], parse("1xH100-80G")))
+
+
+def test_a_machine_without_gpus_is_told_so_in_one_line() -> None:
+    """A policy of 4 B parameters on four cores: what it wants, that there are no GPUs, and how many policies more."""
+    text = describe(plan_cells([PAIR], parse("4cpu-24G")))
+    (line,) = (line for line in text.splitlines() if "does not fit" in line)
+    assert "per GPU, and here are none: 4 cores take their place" in line
+    assert line.endswith("(and 1 more: `harness plan --json` has all)")
+
+
+def test_no_size_is_named_where_memory_is_not_what_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "fits", lambda *_: False)
+    words = str(plan_cells([PAIR], parse("1xH100-80G")).shortfall)
+    assert "does not fit on 1 GPU of 80.0 GB" in words
+    assert "needs" not in words

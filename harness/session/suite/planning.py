@@ -24,7 +24,7 @@ from harness.allocation.gangs import Bundle
 from harness.allocation.inventory import Inventory
 from harness.allocation.layout import USABLE
 from harness.allocation.placement import START_SECONDS, policy_bundles
-from harness.allocation.plan_text import describe
+from harness.allocation.plan_text import describe, first_of
 from harness.allocation.planner import KindPlan, Plan, WorkerDemand, plan_workers
 from harness.allocation.precision import cpu_bf16
 from harness.allocation.size import CONTEXT_BYTES
@@ -134,8 +134,7 @@ def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = N
     plan = plan_for(prepared, None, jobs, address)
     wants = f"the {engine.name} engine" + (f" (missing: {engine.missing})" if engine.missing else "")
     if not plan.feasible or not engine.available:
-        first, *more = (plan.shortfall or f"{engine.name} is not installed").split("; ")
-        reason = first + (f" (and {len(more)} more)" if more else "")
+        reason = first_of(plan.shortfall or f"{engine.name} is not installed")
         raise InfeasibleError(
             f"{prepared.suite.name} cannot run here: {reason}. It needs {wants}; this machine has "
             f"{plan.resources.inventory}. `harness run quickstart` would run here, `harness plan {prepared.suite.name} "
