@@ -132,6 +132,27 @@ def test_figures_are_those_of_harness_show(store: page.Store) -> None:
     assert line.split(" | ")[1].startswith(f"{cpu:,.1f} [")
 
 
+def test_a_variant_may_be_compared_with_another_than_the_baseline(store: page.Store) -> None:
+    """Over the suite's own baseline it is the gain of `harness show`; over itself's rival the signs turn."""
+    table = page.over(store, "reference", "independent", "avg@4")
+    heads, _, *lines = [line.strip("| ").split(" | ") for line in table.strip().splitlines()]
+    (sgt,) = (line for line in lines if line[0] == "sgt")
+    assert sgt[1 + heads[1:].index("trap")] == page.gain(store, "reference", "sgt", "avg@4", "trap")
+    back = page.over(store, "reference", "sgt", "avg@4")
+    (own,) = (line.strip("| ").split(" | ") for line in back.splitlines() if line.startswith("| independent |"))
+    assert own[1].startswith("−")
+    assert "| sgt |" not in back
+
+
+def test_shares_stand_group_by_group(store: page.Store) -> None:
+    heads, _, *lines = [
+        line.strip("| ").split(" | ") for line in page.shares(store, "reference", "avg@4").strip().splitlines()
+    ]
+    (sgt,) = (line for line in lines if line[0] == "sgt")
+    assert sgt[1:] == [page.used(store, "reference", "sgt", "avg@4", group) for group in heads[1:]]
+    assert all(value.endswith("%") for value in sgt[1:])
+
+
 def test_a_digit_that_is_another_is_found_and_mended(store: page.Store) -> None:
     right = "before <!-- results: gain reference sgt avg@4 trap -->{}<!-- /results --> after"
     good = right.format(page.gain(store, "reference", "sgt", "avg@4", "trap"))

@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike
 from harness.errors import HarnessError, UsageError
 from harness.statistics import mean_interval
 from harness.statistics.judgement import GAINS, LOSES, UNTOLD, WITHIN
+from harness.store.comparisons import finished
 from harness.store.ingest import ingest
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
@@ -35,12 +36,12 @@ from harness.store.reference_results import MARK, ORIGIN, references
 from harness.store.render import render
 from harness.store.statistic import PERCENT, POINTS, SHARE, Unit
 from harness.store.table import MEAN, ShowRow, show_rows
-from harness.store.tuning import read_tuning, tuning_rows
+from harness.store.tuning import Tuning, difference, read_tuning, transfer_rows, tuning_rows, whole
 
 ROOT = Path(__file__).parents[1]
 TEMPLATE = Path(__file__).with_suffix(".md")
 PAGE = "docs/results.md"
-MARKED = ("README.md", "docs/micro.md", "docs/peers.md")
+MARKED = ("README.md", "docs/micro.md", "docs/peers.md", "docs/tuning.md", "docs/disagreement.md", "docs/pretrained.md")
 ORDER = (
     "quickstart",
     "elicit",
@@ -51,6 +52,8 @@ ORDER = (
     "reference_tuned",
     "tuned_small",
     "tuned_aa",
+    "tuned_full",
+    "disagreement",
     "pretrained",
 )
 """Of suites on the page; others follow by name."""
@@ -184,6 +187,29 @@ def accuracies(store: Store, suite: str, metric: str, *names: str) -> str:
     return _table(["group", *names], lines)
 
 
+def over(store: Store, suite: str, baseline: str, metric: str) -> str:
+    """Gain of every variant over that one, which need not be the suite's baseline; variants down, groups across."""
+    names = _in_order(store, suite)
+    where = list(dict.fromkeys(r.group for r in store.rows(suite)))
+    found = finished(store.snapshot, f"{suite}{MARK}")
+    (task,) = {task for _, _, task, _ in found.families}
+    scores = {group: found.families[group, whole(found, group), task, metric].scores for group in where}
+    lines = [
+        [name, *(_points(*difference(scores[g].get(name, {}), scores[g][baseline])) for g in where)]
+        for name in names
+        if name != baseline
+    ]
+    return _table([f"over {baseline}", *where], lines)
+
+
+def shares(store: Store, suite: str, metric: str) -> str:
+    """Share of the received peer answers that gave a gradient; regimes that receive any down, groups across."""
+    rows = {(r.group, r.regime): r.peer_used for r in store.rows(suite) if (r.policy, r.metric) == (MEAN, metric)}
+    where = list(dict.fromkeys(group for group, _ in rows))
+    names = [name for name in _in_order(store, suite) if any(rows[group, name] is not None for group in where)]
+    return _table(["used", *where], [[name, *(SHARE.text(rows[group, name]) for group in where)] for name in names])
+
+
 def sentence(store: Store, suite: str, metric: str) -> str:
     """What `harness show` opens with."""
     found = heading(store.snapshot, f"{suite}{MARK}").sentences
@@ -259,18 +285,35 @@ def cost(store: Store, suite: str) -> str:
 
 def tuned(store: Store, suite: str) -> str:
     """As published and tuned, both over the baseline at the same state, and what of a trial's lead was luck."""
-    tuning = read_tuning(store.results, f"{suite}{MARK}")
-    if tuning is None:
-        raise UsageError(f"{suite}: no tuning among its reference results")
     heads = ["group", "regime", "gain as published", "gain tuned", "change", "lead promised", "kept"]
     lines = [
         [
-            r.group, r.variant, _points(r.published_gain, r.published_interval), _points(r.tuned_gain, r.tuned_interval),
+            r.group, f"{r.variant}, tuned on {r.on}" if r.on else r.variant,
+            _points(r.published_gain, r.published_interval), _points(r.tuned_gain, r.tuned_interval),
             _points(r.change, r.change_interval), POINTS.text(r.promised), POINTS.text(r.kept),
         ]
-        for r in tuning_rows(store.snapshot, tuning)
+        for r in tuning_rows(store.snapshot, _tuning(store, suite))
     ]  # fmt: skip
     return _table(heads, lines)
+
+
+def transfer(store: Store, suite: str) -> str:
+    """Accuracy with settings that two tuning groups chose, and the difference paired by seed."""
+    lines = [
+        [
+            r.group, r.variant, f"{PERCENT.text(r.first)} ({r.first_on})", f"{PERCENT.text(r.second)} ({r.second_on})",
+            "the same setting" if r.same else _points(r.difference, r.interval),
+        ]
+        for r in transfer_rows(store.snapshot, _tuning(store, suite))
+    ]  # fmt: skip
+    return _table(["group", "regime", "tuned on one", "tuned on the other", "first less second"], lines)
+
+
+def optimism(store: Store, suite: str) -> str:
+    """What choosing the best trial promises and keeps: `+6.2 points promised, +2.5 kept`, mean over the choices."""
+    leads = [(r.promised, r.kept) for r in tuning_rows(store.snapshot, _tuning(store, suite)) if r.kept is not None]
+    promised, kept = (float(np.mean(each)) for each in zip(*leads, strict=True))
+    return f"{POINTS.text(promised)} points promised, {POINTS.text(kept)} kept"
 
 
 def provenance(store: Store) -> str:
@@ -294,12 +337,19 @@ def provenance(store: Store) -> str:
 
 
 _KINDS = (
-    gain, accuracy, rise, used, show, chosen, regimes, groups, peers, accuracies, sentence, verdicts, untold, support, cost, tuned,
-    provenance,
+    gain, accuracy, rise, used, show, chosen, regimes, groups, peers, accuracies, over, shares, sentence, verdicts, untold, support,
+    cost, tuned, transfer, optimism, provenance,
 )  # fmt: skip
 FIGURES: dict[str, Callable[..., str]] = {kind.__name__: kind for kind in _KINDS}
 OVER_ALL = ("verdicts", "untold", "provenance")
 """Figures of all suites together."""
+
+
+def _tuning(store: Store, suite: str) -> Tuning:
+    found = read_tuning(store.results, f"{suite}{MARK}")
+    if found is None:
+        raise UsageError(f"{suite}: no tuning among its reference results")
+    return found
 
 
 def _sampled(rows: Iterable[ShowRow]) -> list[ShowRow]:
