@@ -193,7 +193,7 @@ def test_every_mark_and_figure_names_a_shipped_suite_and_its_regimes() -> None:
 def test_the_reference_suites_are_what_they_say() -> None:
     from harness.learning.registry import installed
 
-    suite, tuned = load("reference"), load("reference_tuned")
+    suite, tuned = load("reference"), load("tuned_full")
     for one in (suite, tuned):
         assert {v.regime for v in one.regimes} == {r for r in installed() if (ROOT / "regimes" / f"{r}.py").exists()}
         assert len(one.seeds) == 5
@@ -206,4 +206,4 @@ def test_the_reference_suites_are_what_they_say() -> None:
     twins = next(g for g in suite.groups if g.name == "self-peer").policies
     assert (twins[0].model, twins[0].stage0) == (twins[1].model, twins[1].stage0)
     assert tuned.tune is not None
-    assert {"reference", "reference_tuned"} <= set(shipped())
+    assert {"reference", "tuned_full"} <= set(shipped())

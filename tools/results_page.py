@@ -49,7 +49,6 @@ ORDER = (
     "matched",
     "bad_peers",
     "reference",
-    "reference_tuned",
     "tuned_small",
     "tuned_aa",
     "tuned_full",

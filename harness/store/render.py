@@ -284,7 +284,7 @@ def _latex_cell(row: ShowRow | None) -> str:
     if row.gain is None:
         return value if row.interval is None else f"{value} ${_tex_bounds(row.interval)}$"
     interval = "" if row.gain_interval is None else f"\\,{_tex_bounds(row.gain_interval)}"
-    return f"{value} (${100 * row.gain:+.1f}{interval}$)"
+    return f"{value} (${100 * row.gain:+z.1f}{interval}$)"
 
 
 def _tex_bounds(interval: Pair) -> str:

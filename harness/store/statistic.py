@@ -42,7 +42,7 @@ class Unit:
         """E.g. `57.5`; a dash where there is none."""
         if value is None or value != value:
             return "–"
-        written = f"{self.factor * value:{'+' if self.signed else ''},.{self.digits}f}"
+        written = f"{self.factor * value:{'+' if self.signed else ''}z,.{self.digits}f}"
         return written.replace("-", "−") + self.mark * mark
 
     def interval(self, pair: Pair | None, form: str = "[{}, {}]") -> str:

@@ -350,7 +350,7 @@ def _cells(row: TuningRow) -> list[str]:
 
 
 def _points(value: float, signed: bool = False) -> str:
-    return f"{100 * value:{'+' if signed else ''}.1f}".replace("-", "−")
+    return f"{100 * value:{'+' if signed else ''}z.1f}".replace("-", "−")
 
 
 def _with(value: float | None, interval: Pair | None) -> str:

@@ -95,7 +95,7 @@ def _name(pair: Pairing) -> str:
 
 def _label(pair: Pairing) -> str:
     interval = percent_interval(*pair.interval) if pair.interval else ""
-    return f"{100 * pair.difference:+.1f} {interval}".strip()
+    return f"{100 * pair.difference:+z.1f} {interval}".strip()
 
 
 def _mark(pair: Pairing, margin: float) -> charts.Mark:
