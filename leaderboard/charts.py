@@ -168,6 +168,7 @@ def lines(
             labelLimit=140,
             values=present,
             symbolType="stroke",
+            symbolSize=400,
             symbolOpacity=1,
             symbolStrokeWidth=3,
         ),

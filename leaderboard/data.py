@@ -17,6 +17,7 @@ from harness.statistics import MARGIN
 from harness.store.place import store_path
 from harness.store.ranking import in_pairs
 from harness.store.read import Snapshot
+from harness.store.statistic import POINTS
 from harness.store.supervised_start import Stage, stages
 from harness.store.table import SeedRow, seed_rows, show_rows
 from harness.store.tuning import Tuning, read_tuning, transfer_rows, tuning_rows
@@ -79,15 +80,15 @@ class Store:
         return next((t for name in names if (t := read_tuning(Path(self.results), name)) is not None), None)
 
     def tuning_rows(self, tuning: Tuning) -> pd.DataFrame:
-        """As published and tuned, in points and percent, without intervals' bounds; empty until the table's cells are finished."""
-        rows = [msgspec.structs.asdict(r) for r in tuning_rows(_snapshot(self.results, self.stamp), tuning)]
-        frame = pd.DataFrame(rows).drop(columns=["settings"], errors="ignore")
+        """As published and tuned, in points and percent, gains with their intervals as texts; empty until the table's cells are
+        finished."""
+        rows = tuning_rows(_snapshot(self.results, self.stamp), tuning)
+        frame = pd.DataFrame([msgspec.structs.asdict(r) for r in rows])
+        texts = ["published_gain", "tuned_gain", "change"]
+        pairs = ["published_interval", "tuned_interval", "change_interval"]
         shares = [
             "published",
-            "published_gain",
             "tuned",
-            "tuned_gain",
-            "change",
             "lowest",
             "highest",
             "promised",
@@ -95,8 +96,13 @@ class Store:
         ]
         if not frame.empty:
             frame[shares] = frame[shares].astype(float) * 100
+            for text, pair in zip(texts, pairs, strict=True):
+                frame[text] = [
+                    f"{POINTS.text(a)} {POINTS.interval(b)}".rstrip()
+                    for a, b in zip(frame[text], frame[pair], strict=True)
+                ]
             who = ["group", "variant", *(["on"] if frame["on"].any() else [])]
-            frame = frame[[*who, *shares, "trials", "failed", "rollouts", "cpu_seconds"]]
+            frame = frame[[*who, *texts, *shares, "trials", "failed", "rollouts", "cpu_seconds"]]
         return frame
 
     def transfer_rows(self, tuning: Tuning) -> pd.DataFrame:
@@ -122,7 +128,8 @@ class Store:
 _SUITES = """
 SELECT c.suite, coalesce(any_value(s.title), ''), coalesce(any_value(c.engine), ''), coalesce(any_value(c.baseline), ''), count(*)
 FROM current_cells c LEFT JOIN suites s USING (suite) WHERE c.kind = 'cell'
-GROUP BY c.suite ORDER BY any_value(c.origin) = 'reference', max(c.finished) DESC, c.suite
+GROUP BY c.suite
+ORDER BY any_value(c.origin) = 'reference', if(any_value(c.origin) = 'reference', -count(*), 0), max(c.finished) DESC, c.suite
 """
 
 

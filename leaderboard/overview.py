@@ -39,9 +39,9 @@ class Outcome:
                 {
                     "Regime": r.regime,
                     "Gain, points": _gain(r),
+                    "Is it real?": f"{SIGNS[r.verdict]} {verdict_mark(r.verdict, self.found.margin)}",
                     "Whom": self._whom(r.regime),
                     "Cost": self._cost(r.regime),
-                    "Is it real?": f"{SIGNS[r.verdict]} {verdict_mark(r.verdict, self.found.margin)}",
                 }
                 for r in self._compared()
             ]
@@ -55,9 +55,9 @@ class Outcome:
         first = next((r for r in compared if r.verdict == GAINS), compared[0])
         return {
             "Most gain, points": f"{first.regime} {_gain(first)}",
+            "Is it real?": f"{SIGNS[first.verdict]} {verdict_mark(first.verdict, self.found.margin)}",
             "Whom": self._whom(first.regime),
             "Cost": self._cost(first.regime),
-            "Is it real?": f"{SIGNS[first.verdict]} {verdict_mark(first.verdict, self.found.margin)}",
             "Seeds": str(first.seeds),
             "All regimes": _counted(r.verdict for r in compared),
             "Metric": self.metric,

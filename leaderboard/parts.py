@@ -11,6 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from harness.statistics import MARGIN
+from harness.store.statistic import POINTS
 from harness.store.text import visible
 from leaderboard.charts import Figure, inked, printable
 from leaderboard.data import Store
@@ -96,9 +97,9 @@ def _states(store: Store, suite: str) -> pd.DataFrame:
 
 
 def percent_interval(low: object, high: object) -> str:
-    """`[1.2, 3.4]` in points or percent; empty where there is none."""
+    """`[−1.2, 3.4]` in points or percent; empty where there is none."""
     first, second = float(low), float(high)  # type: ignore[arg-type]
-    return f"[{100 * first:.1f}, {100 * second:.1f}]" if first == first else ""
+    return POINTS.interval((first, second)) if first == first else ""
 
 
 def choose(label: str, options: Sequence[str], key: str, default: str | None = None, **more: object) -> str:

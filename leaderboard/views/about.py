@@ -39,8 +39,10 @@ A regime is one short module that says what is shared and how it enters the loss
 conformance test:
 """
 _SUBMIT = """
-Run a suite, then send its folder (`results/<suite>/`; checkpoints are not needed). The receiver merges it; every
-record is validated, and what is refused is listed with the reason. Imported suites carry their origin in their name.
+For the shared table a finished suite becomes one file that everybody can check, with one random cell trained again
+(`harness bundle SUITE`; docs/submit.md has the whole way). Between two of your own machines its folder will do
+(`results/<suite>/`; checkpoints are not needed): every record is validated, and what is refused is listed with the reason.
+Imported suites carry their origin in their name.
 """
 
 

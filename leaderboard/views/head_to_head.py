@@ -11,6 +11,7 @@ from harness.statistics import paired_by_question
 from harness.statistics.judgement import GAINS, LOSES, UNTOLD, WITHIN
 from harness.store.ranking import Pairing, pairing
 from harness.store.sentences import explained, points
+from harness.store.statistic import POINTS
 from harness.store.table import MEAN
 from leaderboard import charts
 from leaderboard.data import Store
@@ -95,7 +96,7 @@ def _name(pair: Pairing) -> str:
 
 def _label(pair: Pairing) -> str:
     interval = percent_interval(*pair.interval) if pair.interval else ""
-    return f"{100 * pair.difference:+z.1f} {interval}".strip()
+    return f"{POINTS.text(pair.difference)} {interval}".strip()
 
 
 def _mark(pair: Pairing, margin: float) -> charts.Mark:

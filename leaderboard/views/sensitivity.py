@@ -68,23 +68,31 @@ def _summary(store: Store, tuning: Tuning) -> None:
         "lowest": "Worst trial, %",
         "highest": "Best trial, %",
     }
-    points = {
-        "published_gain": "Gain as published",
-        "tuned_gain": "Gain tuned",
-        "change": "Change by tuning",
-        "promised": "Lead of the best trial",
-        "kept": "Kept on other seeds",
+    gains = {
+        "published_gain": "Gain as published, points",
+        "tuned_gain": "Gain tuned, points",
+        "change": "Change by tuning, points",
     }
+    points = {"promised": "Lead of the best trial", "kept": "Kept on other seeds"}
     st.dataframe(
         rows,
         hide_index=True,
         key="tuned-table",
         alt="As published and tuned, by group and regime",
         placeholder="–",
-        column_order=[*(["group"] if rows["group"].nunique() > 1 else []), "variant", *points, *percent, *_LAST],
+        column_order=[
+            *(["group"] if rows["group"].nunique() > 1 else []),
+            "variant",
+            *(["on"] if "on" in rows else []),
+            *gains,
+            *points,
+            *percent,
+            *_LAST,
+        ],
         column_config={
             **{k: st.column_config.NumberColumn(v, format="%.1f") for k, v in percent.items()},
             **{k: st.column_config.NumberColumn(f"{v}, points", format="%+.1f") for k, v in points.items()},
+            **gains,
             "variant": "Regime",
             "cpu_seconds": st.column_config.NumberColumn("CPU-seconds of tuning", format="%.0f"),
             "on": "Tuned on",
