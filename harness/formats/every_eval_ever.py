@@ -5,7 +5,7 @@ model. So its developer is the placeholder `local`, its name that of the other f
 
 Samples are a line per question and metric. One whose answers all have invalid verdicts has no line, and is counted in `details`:
 the schema wants a score and `is_correct` of each line, and either would be false. Where some are invalid, the score is over the
-others, as in the store, and `error` says so.
+others, as in the store, and `error` says so. Reference results, whose texts were cut, give records without samples.
 """
 
 from __future__ import annotations
@@ -48,32 +48,37 @@ def write_every_eval_ever(snapshot: Snapshot, results: Path, suite: str, out: Pa
         time = str(datetime.fromisoformat(cell.manifest.provenance.finished).timestamp())
         model = f"{DEVELOPER}/{cell.name}"
         head = {"schema_version": "0.3.0", "evaluation_id": f"{COLLECTION}/{DEVELOPER}_{cell.name}/{time}"}
-        lines = [head | {"model_id": model} | line for asked in cell.asked() for line in _lines(cell, asked, values)]
-        if not lines:
-            continue  # no verdict at all is no result
+        evaluations = [_result(cell, score, values) for score in cell.scores if score.value is not None]
+        if not evaluations:
+            continue
         seed = hashlib.blake2b(f"{cell.manifest.key}/{cell.policy}".encode(), digest_size=16).digest()
         place = f"data/{COLLECTION}/{model}/{UUID(bytes=seed, version=4)}"
-        samples = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
-        write_atomic(out / f"{place}_samples.jsonl", samples)
         record = {
             **head,
             "evaluation_timestamp": time,
             "retrieved_timestamp": time,
-            **_record(cell, values),
-            "detailed_evaluation_results": {
+            **_about(cell),
+            "evaluation_results": evaluations,
+        }
+        if not cell.cut:
+            lines = [
+                head | {"model_id": model} | line for asked in cell.asked() for line in _lines(cell, asked, values)
+            ]
+            samples = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
+            write_atomic(out / f"{place}_samples.jsonl", samples)
+            record["detailed_evaluation_results"] = {
                 "format": "jsonl",
                 "file_path": f"{place}_samples.jsonl",
                 "hash_algorithm": "sha256",
                 "checksum": hashlib.sha256(samples).hexdigest(),
                 "total_rows": len(lines),
-            },
-        }
+            }
         write_atomic(out / f"{place}.json", json.dumps(record, indent=2, allow_nan=False).encode() + b"\n")
         count += 1
     return count
 
 
-def _record(cell: Finished, values: Values) -> dict[str, Any]:
+def _about(cell: Finished) -> dict[str, Any]:
     m, p, base = cell.manifest, cell.manifest.provenance, Path(cell.model)
     details = {
         "deployment_type": "self_deployed",
@@ -112,7 +117,6 @@ def _record(cell: Finished, values: Values) -> dict[str, Any]:
             "inference_engine": {"name": f"{COLLECTION} {m.engine}", "version": p.code_version},
             "additional_details": {name: text for name, text in details.items() if text},
         },
-        "evaluation_results": [_result(cell, s, values) for s in cell.scores if s.value is not None],
     }
 
 

@@ -55,8 +55,14 @@ class Finished(NamedTuple):
     @property
     def contents(self) -> Contents:
         """The cell's journal. Raises StoreError."""
-        stored = self.manifest.origin == ORIGIN
-        return read_reference(self.folder.parent).contents(self.folder.name) if stored else read_journal(self.folder)
+        if self.cut:
+            return read_reference(self.folder.parent).contents(self.folder.name)
+        return read_journal(self.folder)
+
+    @property
+    def cut(self) -> bool:
+        """Whether it is a reference result, whose prompts and answers were not kept."""
+        return self.manifest.origin == ORIGIN
 
     def asked(self) -> Iterator[Asked]:
         """Every question under each way of asking, by task, way and `doc_id`, at the scores' step. Raises StoreError."""

@@ -20,8 +20,9 @@ from harness.formats.every_eval_ever import write_every_eval_ever
 from harness.store.columns import SCHEMAS
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal, write_columns
-from harness.store.manifest import PolicyEntry, read_manifest, write_manifest
+from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write_manifest
 from harness.store.read import Snapshot
+from harness.store.reference_results import write_reference
 from harness.suite.cells import Identity
 from harness.tasks.sets import SETS
 
@@ -176,14 +177,40 @@ def test_another_version_of_a_set_is_not_called_that_set(results: Path, tmp_path
     assert sources == {"micro": "other", "gsm8k": "other", "olympiad": "other"}
 
 
+@pytest.fixture(scope="module")
+def cut(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is written of the same cells as reference results."""
+    place = tmp_path_factory.mktemp("cut")
+    folders = [f.parent for f in (results / "s").glob("*/manifest.json")]
+    manifests = {folder.name: read_manifest(folder) for folder in folders}
+    tables = {folder.name: read_journal(folder).tables for folder in folders}
+    write_reference(place / "results/reference/s", read_suite(results / "s"), "test", manifests, tables)
+    ingest(place / "results")
+    with Snapshot(place / "results") as snapshot:
+        assert write_every_eval_ever(snapshot, place / "results", "s@reference", place / "eee") == 4
+    return place / "eee"
+
+
+def test_reference_results_have_scores_without_samples(written: Path, cut: Path) -> None:
+    files = sorted(f for f in cut.rglob("*") if f.is_file())
+    assert [f.suffix for f in files] == [".json"] * 4
+    whole = {f.name: json.loads(f.read_text()) for f in written.rglob("*.json")}
+    for file in files:
+        record = json.loads(file.read_text())
+        assert record["evaluation_results"] == whole[file.name]["evaluation_results"]
+        assert "detailed_evaluation_results" not in record
+
+
 @pytest.mark.skipif(find_spec("every_eval_ever") is None, reason="the format's own validator is not installed here")
-def test_the_formats_own_validator_accepts_them(written: Path) -> None:
-    patterns = ["data/*/*/*/*.json", "data/*/*/*/*.jsonl"]
+@pytest.mark.parametrize(("which", "count"), [("written", 8), ("cut", 4)])
+def test_the_formats_own_validator_accepts_them(which: str, count: int, request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(which)
+    files = sorted(str(f.relative_to(folder)) for f in folder.rglob("*") if f.is_file())
     done = subprocess.run(
-        [sys.executable, "-m", "every_eval_ever", "validate", "--format", "json", *patterns],
-        cwd=written, capture_output=True, text=True, timeout=100, check=False,
+        [sys.executable, "-m", "every_eval_ever", "validate", "--format", "json", *files],
+        cwd=folder, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     reports = json.loads(done.stdout)
-    assert len(reports) == 8
+    assert len(reports) == count
     assert all(r["valid"] and not r["warnings"] for r in reports)
