@@ -44,7 +44,10 @@ CORE, EXTRAS = PROJECT["dependencies"], PROJECT["optional-dependencies"]
 @pytest.mark.parametrize(
     ("package", "requirements"),
     [
-        ("harness", [CORE, EXTRAS["gguf"], EXTRAS["lora"], EXTRAS["tune"], EXTRAS["track"]]),
+        (
+            "harness",
+            [CORE, EXTRAS["gguf"], EXTRAS["lora"], EXTRAS["tune"], EXTRAS["track"], EXTRAS["wandb"], EXTRAS["trackio"]],
+        ),
         ("regimes", [CORE]),
         ("suites", [CORE]),
         ("leaderboard", [CORE, EXTRAS["leaderboard"]]),

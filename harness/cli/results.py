@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FORMATS = ("table", "json", "csv", "markdown", "latex")
 SAID: dict[str, Literal["everything", "opening"]] = {"table": "opening", "json": "everything"}
 """Formats with sentences above the rows, and which."""
-EXPORTS = {"html": "report.html", "lm-eval": "lm-eval", "parquet": "parquet", "cards": "cards"}
+EXPORTS = {"html": "report.html", "lm-eval": "lm-eval", "eee": "eee", "parquet": "parquet", "cards": "cards"}
 """Formats of `export`, and what each writes by default."""
 
 
@@ -174,7 +174,8 @@ def export(
     ] = None,
     results: Results = RESULTS,
 ) -> None:
-    """A static HTML report: one file, no server. Or one suite as lm-eval's output folders, as Parquet, as model cards."""
+    """A static HTML report: one file, no server. Or one suite as lm-eval's output folders, as Every Eval Ever records, as Parquet,
+    as model cards with the hub's evaluation results."""
     if format_ not in EXPORTS:
         raise UsageError(f"--format {format_}: one of {', '.join(EXPORTS)}")
     if suite is None and format_ != "html":
@@ -206,14 +207,16 @@ def _meant(suite: str, results: Path) -> str:
 
 def _export_suite(suite: str, format_: str, out: Path, results: Path) -> int:
     from harness.formats.cards import write_cards
+    from harness.formats.every_eval_ever import write_every_eval_ever
     from harness.formats.lm_eval import write_lm_eval
     from harness.formats.parquet import write_parquet
     from harness.store.read import Snapshot
 
+    writers = {"lm-eval": write_lm_eval, "eee": write_every_eval_ever, "cards": write_cards}
     with Snapshot(results) as snapshot:
         if format_ == "parquet":
             return write_parquet(snapshot, suite, out)
-        return (write_lm_eval if format_ == "lm-eval" else write_cards)(snapshot, results, suite, out)
+        return writers[format_](snapshot, results, suite, out)
 
 
 def leaderboard(

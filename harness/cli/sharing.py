@@ -14,9 +14,11 @@ from harness.errors import UsageError
 from harness.store.text import visible
 
 if TYPE_CHECKING:
+    from harness.formats.tracking import Tracker
     from harness.submission.check import Report
     from harness.submission.rerun import Again
 
+TRACKERS = ("tensorboard", "wandb", "trackio")
 ReExecute = Annotated[
     int, typer.Option("--re-execute", metavar="N", min=0, max=10_000, help="Train so many random cells again here.")
 ]
@@ -98,23 +100,38 @@ def import_(
 
 def track(
     suite: SuiteName,
-    to: Annotated[str, typer.Option("--to", help="tensorboard.")] = "tensorboard",
+    to: Annotated[str, typer.Option("--to", help=", ".join(TRACKERS))] = "tensorboard",
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the runs are kept.")] = Path("runs"),
     live: Annotated[bool, typer.Option("--live", help="Go on looking until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option("--every", min=0.1, max=3600, help="Seconds between two looks.")] = 15.0,
     results: Results = RESULTS,
 ) -> None:
     """Follow a suite's journals, while it runs or afterwards; nothing is written twice."""
-    if to != "tensorboard":
-        raise UsageError(f"--to {to}: tensorboard is known")
-    from harness.formats.tensorboard import follow
+    if to not in TRACKERS:
+        raise UsageError(f"--to {to}: one of {', '.join(TRACKERS)}")
+    from harness.formats.tracking import follow
 
-    name = suite_name(suite)
-    print(f"{follow(results, name, out):,} new points in {out / name}", file=sys.stderr)
+    name, tracker = suite_name(suite), _tracker(to, out)
+    print(f"{follow(results, name, tracker):,} new points in {tracker.folder}", file=sys.stderr)
     while live:
         time.sleep(every)
-        if count := follow(results, name, out):
-            print(f"{count:,} new points in {out / name}", file=sys.stderr)
+        if count := follow(results, name, tracker):
+            print(f"{count:,} new points in {tracker.folder}", file=sys.stderr)
+
+
+def _tracker(name: str, out: Path) -> Tracker:
+    """Importing its package alone. Raises UsageError."""
+    if name == "wandb":
+        from harness.formats.wandb import Wandb
+
+        return Wandb(out)
+    if name == "trackio":
+        from harness.formats.trackio import Trackio
+
+        return Trackio(out)
+    from harness.formats.tensorboard import TensorBoard
+
+    return TensorBoard(out)
 
 
 def _again(cells: int, seed: int | None, minutes: float) -> Again | None:

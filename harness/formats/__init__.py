@@ -1,1 +1,1 @@
-"""Results in the formats of others: lm-eval's folders, Parquet, model cards. The store and the journals are read alone."""
+"""Results in the formats of others: exchange formats, Parquet, model cards, trackers. The store and the journals are read alone."""

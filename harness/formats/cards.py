@@ -1,4 +1,8 @@
-"""Model cards of checkpoints: what was trained, from what, by which rule, and what came of it, in the hub's own metadata."""
+"""Model cards of checkpoints: what was trained, from what, by which rule, and what came of it, in the hub's own metadata.
+
+On published benchmarks of the hub its own evaluation results lie beside the card, in percent as its leaderboards show them. Each
+benchmark has a file of its own: the hub leaves a file out whose dataset is not registered as a benchmark.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
 from harness.files import write_atomic
 from harness.formats.finished_cells import Finished, Scored, finished_cells
@@ -15,12 +20,42 @@ _NAMES = {"greedy": "greedy accuracy", "sampled": "mean accuracy of samples (avg
 
 
 def write_cards(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
-    """Write `<out>/<cell key>/<policy>/README.md` for each policy of each finished cell, to go beside the weights of
-    results/<suite>/<cell key>/checkpoint/<policy>; gives their number. Raises UsageError, StoreError, DiskFullError."""
+    """Write `<out>/<cell key>/<policy>/README.md` for each policy of each finished cell, and `.eval_results/<task>.yaml` for each
+    benchmark of the hub, to go beside the weights of results/<suite>/<cell key>/checkpoint/<policy>; gives the policies' number.
+
+    Raises UsageError, StoreError, DiskFullError.
+    """
     count = 0
     for count, cell in enumerate(finished_cells(snapshot, results, suite), 1):  # noqa: B007
-        write_atomic(out / cell.manifest.key / cell.policy / "README.md", card(cell).encode())
+        folder = out / cell.manifest.key / cell.policy
+        write_atomic(folder / "README.md", card(cell).encode())
+        for task, entry in benchmarks(cell).items():
+            text = yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False, allow_unicode=True, width=1000)
+            write_atomic(folder / ".eval_results" / f"{task}.yaml", text.encode())
     return count
+
+
+def benchmarks(cell: Finished) -> dict[str, EvalResultEntry]:
+    """By task, the score on each whole set of the hub: of the greedy answer where there is one, else the mean of samples."""
+    limit = cell.manifest.config["evaluation"]["limit"]
+    found: dict[str, EvalResultEntry] = {}
+    for score in sorted((s for s in cell.scores if s.metric in _NAMES), key=lambda s: s.metric != "greedy"):
+        data = cell.published(score.task)
+        if score.value is None or data is None or data.remote.host != "hub" or (limit or data.rows) < data.rows:
+            continue
+        way = "greedy" if score.metric == "greedy" else f"mean of {score.repeats} samples at temperature 1"
+        error = "" if score.error is None else f", standard error {100 * score.error:.2f}"
+        unknown = f", {score.invalid} without a verdict" if score.invalid else ""
+        entry = EvalResultEntry(
+            dataset_id=data.remote.repository,
+            task_id=score.task,
+            value=round(100 * score.value, 10),
+            dataset_revision=data.remote.revision,
+            date=cell.manifest.provenance.finished,
+            notes=f"{way}; {score.questions} of {data.rows} questions{unknown}{error}",
+        )
+        found.setdefault(score.task, entry)
+    return found
 
 
 def card(cell: Finished) -> str:
@@ -59,8 +94,7 @@ One seed says little: `harness show {m.suite}` has the regime's intervals over s
 def _metadata(cell: Finished) -> dict[str, Any]:
     """Keys of the hub's model cards. A base model is named where it lies on the hub."""
     m = cell.manifest
-    revision = next(p.revision for p in m.policies if p.name == cell.policy)
-    own = {"base_model": cell.model, "base_model_relation": "finetune"} if revision and "/" in cell.model else {}
+    own = {"base_model": cell.model, "base_model_relation": "finetune"} if cell.on_hub else {}
     tasks = [
         {
             "task": {"type": "text-generation"},

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.errors import UsageError
 from harness.store.journal import Contents, read_journal
-from harness.store.manifest import Manifest, read_manifest
+from harness.store.manifest import Manifest, PolicyEntry, read_manifest
 from harness.store.read import Snapshot
 from harness.store.reference_results import MARK, ORIGIN, read_reference, suite_folder
+from harness.tasks.sets import SETS, DataSet
 
 
 class Scored(NamedTuple):
-    """One metric of one policy on one task. error: standard error over questions, None for a single one."""
+    """One metric of one policy on one task. error: standard error over questions, None for a single one. repeats: answers to a
+    question. questions, answers: without those whose verdicts are invalid, which `invalid` counts."""
 
     task: str
     metric: str
@@ -23,6 +26,16 @@ class Scored(NamedTuple):
     questions: int
     answers: int
     step: int
+    repeats: int
+    invalid: int
+
+
+class Asked(NamedTuple):
+    """The answers to one question, greedy (`way` greedy) or by sampling, in order of `repeat`: rows of `samples`."""
+
+    task: str
+    way: str
+    answers: list[dict[str, Any]]
 
 
 class Finished(NamedTuple):
@@ -42,20 +55,54 @@ class Finished(NamedTuple):
     @property
     def contents(self) -> Contents:
         """The cell's journal. Raises StoreError."""
-        stored = self.manifest.origin == ORIGIN
-        return read_reference(self.folder.parent).contents(self.folder.name) if stored else read_journal(self.folder)
+        if self.cut:
+            return read_reference(self.folder.parent).contents(self.folder.name)
+        return read_journal(self.folder)
+
+    @property
+    def cut(self) -> bool:
+        """Whether it is a reference result, whose prompts and answers were not kept."""
+        return self.manifest.origin == ORIGIN
+
+    def asked(self) -> Iterator[Asked]:
+        """Every question under each way of asking, by task, way and `doc_id`, at the scores' step. Raises StoreError."""
+        steps = {s.step for s in self.scores}
+        rows = [r for r in self.contents.tables["samples"].to_pylist() if r["policy"] == self.policy]
+        rows = [r for r in rows if r["checkpoint_step"] in steps]
+
+        def question(row: dict[str, Any]) -> tuple[str, str, str]:
+            return row["task"], row["metric"], row["doc_id"]
+
+        for (task, way, _), answers in groupby(sorted(rows, key=lambda r: (*question(r), r["repeat"])), key=question):
+            yield Asked(task, way, list(answers))
+
+    @property
+    def entry(self) -> PolicyEntry:
+        """What the policy was trained from."""
+        return next(p for p in self.manifest.policies if p.name == self.policy)
 
     @property
     def model(self) -> str:
-        """What the policy was trained from."""
-        return next(p.model for p in self.manifest.policies if p.name == self.policy)
+        """The name of what the policy was trained from."""
+        return self.entry.model
+
+    @property
+    def on_hub(self) -> bool:
+        """Whether that is a model of the hub."""
+        return bool(self.entry.revision) and "/" in self.model
+
+    def published(self, task: str) -> DataSet | None:
+        """The published set that a task's questions are; None where they are generated, from elsewhere, of another version."""
+        found = SETS.get(task)
+        return found if found and self.manifest.identity.evaluation.get(task) == found.sha256 else None
 
 
 def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[Finished]:
     """Each policy of each finished cell that counts for the suite. Raises UsageError where there is none, StoreError."""
     found: dict[tuple[str, str], list[Scored]] = {}
     rows: list[dict[str, Any]] = snapshot.query(
-        "SELECT cell, policy, task, metric, accuracy AS value, error, questions, answers, checkpoint_step AS step FROM scores "
+        "SELECT cell, policy, task, metric, accuracy AS value, error, questions, answers, checkpoint_step AS step, repeats, "
+        "invalid FROM scores "
         "JOIN current_cells USING (suite, cell) WHERE suite = ? AND kind = 'cell' AND state = 'done' "
         "ORDER BY group_name, regime, seed, policy, task, metric",
         [suite],

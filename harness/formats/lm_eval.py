@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from datetime import datetime
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -81,18 +80,11 @@ def _results(cell: Finished, samples: dict[str, list[dict[str, Any]]]) -> dict[s
 
 
 def _samples(cell: Finished) -> dict[str, list[dict[str, Any]]]:
-    """A line per question and way of asking, by task, at the step that the scores are of."""
-    steps = {s.step for s in cell.scores}
-    rows = [r for r in cell.contents.tables["samples"].to_pylist() if r["policy"] == cell.policy]
-    rows = [r for r in rows if r["checkpoint_step"] in steps]
-
-    def question(row: dict[str, Any]) -> tuple[str, str, str]:
-        return row["task"], row["metric"], row["doc_id"]
-
+    """A line per question and way of asking, by task."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for (task, metric, _), members in groupby(sorted(rows, key=lambda r: (*question(r), r["repeat"])), key=question):
+    for task, way, answers in cell.asked():
         lines = found.setdefault(task, [])
-        lines.append(_line(len(lines), metric, list(members)))
+        lines.append(_line(len(lines), way, answers))
     return found
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import duckdb
 import msgspec
 import pytest
-from huggingface_hub import ModelCard
+import yaml
+from huggingface_hub import ModelCard, parse_eval_result_entries
 from lm_eval.utils import (
     get_file_task_name,
     get_latest_filename,
@@ -29,6 +30,8 @@ from harness.store.ingest import ingest
 from harness.store.manifest import read_manifest, write_manifest
 from harness.store.read import Snapshot
 from harness.store.table import show_rows
+from harness.suite.cells import Identity
+from harness.tasks.sets import SETS
 
 SUITE = "synthetic-small"
 
@@ -38,16 +41,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("results"), SUITE)
 
 
-def write(folder: Path, suite: str) -> Path:
+def write(folder: Path, suite: str, tasks: tuple[str, ...] = ("micro", "gsm8k"), limit: int | None = None) -> Path:
     """Results with what an evaluation's configuration has."""
-    write_results(
-        folder, suite, regimes=REGIMES[:3], seeds=(1, 2), steps=2, questions=10, tasks=("micro", "gsm8k"), text="<b>"
-    )
-    evaluation = {"limit": None, "max_new_tokens": None, "k": 2}
+    write_results(folder, suite, regimes=REGIMES[:3], seeds=(1, 2), steps=2, questions=10, tasks=tasks, text="<b>")
+    evaluation = {"limit": limit, "max_new_tokens": None, "k": 2}
     for file in (f for f in folder.glob("*/*/manifest.json") if not f.parent.name.startswith("base-")):
         m = read_manifest(file.parent)
         config = {**m.config, "evaluation": evaluation, "training": {**m.config["training"], "task": "micro"}}
-        write_manifest(file.parent, msgspec.structs.replace(m, config=config))
+        identity = Identity(evaluation={"micro": "", "gsm8k": SETS["gsm8k"].sha256})
+        write_manifest(file.parent, msgspec.structs.replace(m, config=config, identity=identity))
     ingest(folder)
     return folder
 
@@ -109,17 +111,43 @@ def test_the_hub_reads_the_cards(results: Path, snapshot: Snapshot, tmp_path: Pa
     assert f"`{key}`" in card.text
 
 
+def test_the_hub_reads_the_results_on_its_benchmarks(results: Path, snapshot: Snapshot, tmp_path: Path) -> None:
+    write_cards(snapshot, results, SUITE, tmp_path)
+    files = sorted(tmp_path.glob("*/*/.eval_results/*.yaml"))
+    assert len(files) == 24
+    assert {f.name for f in files} == {"gsm8k.yaml"}  # micro is generated, and no dataset of the hub's
+    for file in files:
+        (entry,) = parse_eval_result_entries(yaml.safe_load(file.read_text()))
+        policy, cell = file.parts[-3], file.parts[-4]
+        which = "cell = ? AND policy = ? AND task = 'gsm8k' AND metric = 'greedy'"
+        stored = snapshot.query(f"SELECT accuracy FROM scores WHERE {which}", [cell, policy])["accuracy"][0].as_py()
+        assert entry.value == pytest.approx(100 * stored)
+        assert (entry.dataset_id, entry.task_id) == ("openai/gsm8k", "gsm8k")
+        assert entry.dataset_revision == SETS["gsm8k"].remote.revision
+        assert entry.notes is not None
+        assert entry.notes.startswith("greedy; 10 of 1319 questions")
+        assert entry.date == "2026-01-01T00:01:00Z"
+
+
+@pytest.mark.parametrize(("tasks", "limit"), [(("micro",), None), (("gsm8k",), 10)], ids=["generated", "a part"])
+def test_what_is_no_benchmark_or_only_a_part_of_one_is_none(tasks: tuple[str, ...], limit: int, tmp_path: Path) -> None:
+    folder = write(tmp_path / "results", "s", tasks, limit)
+    with Snapshot(folder) as snapshot:
+        assert write_cards(snapshot, folder, "s", tmp_path / "cards") == 24
+    assert not list(tmp_path.glob("cards/*/*/.eval_results"))
+
+
 def test_the_pages_commands_run_as_printed(tmp_path: Path) -> None:
     write(tmp_path / "results", "quickstart")
     page = (Path(__file__).parents[2] / "docs/formats.md").read_text()
     commands = [line.strip() for line in page.splitlines() if line.startswith("    harness ")]
-    assert len(commands) == 5
+    assert len(commands) == 8
     for command in commands:
-        if "track" in command and find_spec("tensorboard") is None:
+        if "track" in command and find_spec(command.split("--to ")[1]) is None:
             continue
         done = subprocess.run(
             [Path(sys.executable).with_name("harness"), *command.split()[1:]],
             cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-    assert {"report.html", "lm-eval", "parquet", "cards"} <= {p.name for p in tmp_path.iterdir()}
+    assert {"report.html", "lm-eval", "eee", "parquet", "cards"} <= {p.name for p in tmp_path.iterdir()}

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from synthetic_results import REGIMES, write_results
 
-from harness.formats.tensorboard import follow, run_folder
+from harness.formats import tracking
+from harness.formats.tensorboard import TensorBoard
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import read_manifest
 from harness.store.rows import StepRow
@@ -21,6 +22,10 @@ def results(tmp_path: Path) -> Path:
         tmp_path / "results", "s", regimes=REGIMES[:2], seeds=(1,), steps=3, questions=4, groups={"g": ("a", "b")}
     )
     return tmp_path / "results"
+
+
+def follow(results: Path, suite: str, out: Path) -> int:
+    return tracking.follow(results, suite, TensorBoard(out))
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -38,7 +43,7 @@ def test_runs_hold_the_journals_once_and_follow_them(results: Path, tmp_path: Pa
     )
     assert follow(results, "s", out) > 100
     assert follow(results, "s", out) == 0
-    folder = run_folder(out, read_manifest(cell)) / "a"
+    folder = TensorBoard(out).run_folder(read_manifest(cell)) / "a"
     assert folder.parent.name.endswith(cell.name)
     stored = [r for r in read_journal(cell).tables["steps"].to_pylist() if r["policy"] == "a"]
     assert scalars(folder)["steps/reward_mean"] == [

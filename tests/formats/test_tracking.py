@@ -1,0 +1,213 @@
+"""`harness track`: what every tracker is told, and what W&B and Trackio then hold, read back from their own files."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from synthetic_results import REGIMES, write_results
+
+from harness.formats.tracking import News, follow
+from harness.store.journal import Journal, read_journal
+from harness.store.manifest import Manifest, read_manifest, write_manifest
+from harness.store.rows import StepRow
+
+CELLS = 2
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    groups = {"g": ("a", "b")}
+    write_results(tmp_path / "results", "s", regimes=REGIMES[:CELLS], seeds=(1,), steps=3, questions=4, groups=groups)
+    return tmp_path / "results"
+
+
+def a_cell(results: Path) -> Path:
+    files = (results / "s").glob("*/manifest.json")
+    return next(f.parent for f in files if read_manifest(f.parent).regime == "independent")
+
+
+class Kept:
+    """A tracker that keeps what it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.told, self.full = folder, [], False
+
+    def memory(self, manifest: Manifest) -> Path:
+        return self.folder / f"{manifest.key}.json"
+
+    def write(self, news: News) -> None:
+        if self.full:
+            raise OSError("no space left")
+        self.told.append(news)
+
+
+def test_a_tracker_is_told_once_what_is_new(results: Path, tmp_path: Path) -> None:
+    kept, cell = Kept(tmp_path / "runs"), a_cell(results)
+    count = follow(results, "s", kept)
+    assert count == sum(len(news.points) for news in kept.told) > 100
+    assert [(news.since, news.renewed) for news in kept.told] == [(0, 0)] * CELLS
+    assert follow(results, "s", kept) == 0
+    before = next(news for news in kept.told if news.manifest.key == cell.name)
+
+    rows = list(before.rows())
+    assert sum(len(values) for _, _, values in rows) == len(before.points)
+    stored = [r for r in read_journal(cell).tables["steps"].to_pylist() if r["policy"] == "b"]
+    found = [(step, values["b/steps/loss"]) for step, _, values in rows if "b/steps/loss" in values]
+    assert found == [(r["step"], r["loss"]) for r in stored]
+    assert {at for _, at, _ in rows} == {1767225600.0}  # the cell's start
+
+    write_manifest(cell, msgspec.structs.replace(read_manifest(cell), state="running"))  # its evaluation is to come
+    follow(results, "s", kept)
+    running = kept.told[-1]
+    assert (running.since, running.renewed) == (0, 1)
+    journal = Journal(cell)
+    journal.append(StepRow(policy="a", step=4, reward_mean=0.25))
+    journal.commit(4)
+    assert follow(results, "s", kept) == len(kept.told[-1].points)
+    assert kept.told[-1].since == len(running.points)
+    assert {p.step for p in kept.told[-1].points} == {4}
+
+    journal.rewind(2)
+    assert follow(results, "s", kept) > 0
+    assert (kept.told[-1].since, kept.told[-1].renewed) == (0, 2)
+    assert max(p.step for p in kept.told[-1].points) == 2
+
+
+def test_a_look_that_failed_is_made_again(results: Path, tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "runs")
+    kept.full = True
+    with pytest.raises(OSError, match="no space"):
+        follow(results, "s", kept)
+    kept.full = False
+    assert follow(results, "s", kept) > 0
+    assert [news.since for news in kept.told] == [0] * CELLS
+
+
+def track(results: Path, to: str) -> subprocess.CompletedProcess[str]:
+    """The command itself: no login, no network, and none of this process's environment for trackers."""
+    away = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(("WANDB", "TRACKIO", "HF_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "harness", "track", "s", "--to", to, "--results", str(results)],
+        cwd=results.parent, env=kept | away | {"HOME": str(results.parent)},
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("to", ["tensorboard", "wandb", "trackio"])
+def test_a_tracker_that_is_not_installed_is_named(results: Path, to: str) -> None:
+    if find_spec(to) is not None:
+        pytest.skip(f"{to} is installed here")
+    done = track(results, to)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    extra = "track" if to == "tensorboard" else to
+    assert line.endswith(f"pip install 'experience-sharing-harness[{extra}]'")
+    assert not (results.parent / "runs").exists()
+
+
+def test_an_unknown_tracker_is_refused(results: Path) -> None:
+    done = track(results, "mlflow")
+    assert (done.returncode, done.stderr) == (2, "harness: --to mlflow: one of tensorboard, wandb, trackio\n")
+
+
+def history(file: Path) -> Iterator[dict[str, Any]]:
+    """The rows that a W&B run's file holds: a log in LevelDB's format behind 7 bytes of its own."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, held = file.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        left = 32_768 - at % 32_768
+        if left < 7:
+            at += left
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        part = data[at + 7 : at + 7 + length]
+        held = part if kind in (1, 2) else held + part
+        at += 7 + length
+        if kind in (1, 4):
+            record = Record.FromString(held)
+            if record.HasField("history"):
+                yield {i.key or i.nested_key[0]: json.loads(i.value_json) for i in record.history.item}
+
+
+def losses(cell: Path, policy: str) -> list[tuple[int, float]]:
+    return [(r["step"], r["loss"]) for r in read_journal(cell).tables["steps"].to_pylist() if r["policy"] == policy]
+
+
+def extend(cell: Path) -> None:
+    journal = Journal(cell)
+    journal.append(StepRow(policy="a", step=4, loss=0.25))
+    journal.commit(4)
+
+
+def test_wandb_holds_the_journals_once(results: Path) -> None:
+    pytest.importorskip("wandb", reason="W&B is not installed here")
+    cell, runs = a_cell(results), results.parent / "runs/wandb"
+    write_manifest(cell, msgspec.structs.replace(read_manifest(cell), state="running"))
+
+    def held(run: str) -> list[tuple[int, float]]:
+        files = sorted(runs.glob(f"offline-run-*/run-{run}.wandb"))
+        rows = [row for file in files for row in history(file)]
+        return [(row["step"], row["a/steps/loss"]) for row in rows if "a/steps/loss" in row]
+
+    done = track(results, "wandb")
+    assert done.returncode == 0, done.stderr
+    assert len(list(runs.glob("offline-run-*"))) == CELLS
+    assert held(cell.name) == losses(cell, "a")
+    assert track(results, "wandb").stderr == "0 new points in runs/wandb\n"
+    assert len(list(runs.glob("offline-run-*"))) == CELLS
+
+    extend(cell)
+    assert track(results, "wandb").returncode == 0
+    assert [step for step, _ in held(cell.name)] == [1, 2, 3, 4]
+
+    Journal(cell).rewind(2)
+    assert track(results, "wandb").returncode == 0
+    assert held(cell.name) == []
+    assert [step for step, _ in held(f"{cell.name}-2")] == [1, 2]
+    secret = str(results).encode()
+    assert not any(secret in file.read_bytes() for file in runs.glob("offline-run-*/*.wandb"))
+
+
+def test_trackio_holds_the_journals_once(results: Path) -> None:
+    pytest.importorskip("trackio", reason="Trackio is not installed here")
+    cell, runs = a_cell(results), results.parent / "runs/trackio"
+    write_manifest(cell, msgspec.structs.replace(read_manifest(cell), state="running"))
+
+    def held(policy: str = "a") -> list[tuple[int, float]]:
+        with sqlite3.connect(runs / "s.db") as database:
+            rows = database.execute("SELECT step, metrics FROM metrics WHERE run_id = ? ORDER BY id", [cell.name])
+            found = [(step, json.loads(metrics)) for step, metrics in rows]
+        return [(step, m[f"{policy}/steps/loss"]) for step, m in found if f"{policy}/steps/loss" in m]
+
+    done = track(results, "trackio")
+    assert done.returncode == 0, done.stderr
+    assert held() == losses(cell, "a")
+    assert held("b") == losses(cell, "b")
+    assert track(results, "trackio").stderr == "0 new points in runs/trackio\n"
+
+    memory = runs / f"harness/s/{cell.name}.json"
+    before = memory.read_bytes()
+    extend(cell)
+    assert track(results, "trackio").returncode == 0
+    memory.write_bytes(before)  # as if that look had been cut off before it could say what it did
+    assert track(results, "trackio").returncode == 0
+    assert [step for step, _ in held()] == [1, 2, 3, 4]
+
+    Journal(cell).rewind(2)
+    assert track(results, "trackio").returncode == 0
+    assert [step for step, _ in held()] == [1, 2]
+    with sqlite3.connect(runs / "s.db") as database:
+        assert database.execute("SELECT count(DISTINCT run_id) FROM metrics").fetchone() == (CELLS,)
