@@ -5,7 +5,7 @@ model. So its developer is the placeholder `local`, its name that of the other f
 
 Samples are a line per question and metric. One whose answers all have invalid verdicts has no line, and is counted in `details`:
 the schema wants a score and `is_correct` of each line, and either would be false. Where some are invalid, the score is over the
-others, as in the store, and `error` says so. Reference results, whose texts were cut, give records without samples.
+others, as in the store, and `error` says so. Results whose prompts were not kept give records without samples.
 """
 
 from __future__ import annotations
@@ -60,10 +60,8 @@ def write_every_eval_ever(snapshot: Snapshot, results: Path, suite: str, out: Pa
             **_about(cell),
             "evaluation_results": evaluations,
         }
-        if not cell.cut:
-            lines = [
-                head | {"model_id": model} | line for asked in cell.asked() for line in _lines(cell, asked, values)
-            ]
+        lines = [head | {"model_id": model} | line for asked in cell.asked() for line in _lines(cell, asked, values)]
+        if lines:
             samples = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
             write_atomic(out / f"{place}_samples.jsonl", samples)
             record["detailed_evaluation_results"] = {
@@ -79,11 +77,11 @@ def write_every_eval_ever(snapshot: Snapshot, results: Path, suite: str, out: Pa
 
 
 def _about(cell: Finished) -> dict[str, Any]:
-    m, p, base = cell.manifest, cell.manifest.provenance, Path(cell.model)
+    m, p = cell.manifest, cell.manifest.provenance
     details = {
         "deployment_type": "self_deployed",
         "model_availability": "unknown",
-        "base_model": base.name if base.is_absolute() else cell.model,  # no path of this machine
+        "base_model": cell.model,
         "base_model_identity": m.identity.models.get(cell.policy, ""),
         "suite": m.suite,
         "group": m.group,

@@ -55,20 +55,16 @@ class Finished(NamedTuple):
     @property
     def contents(self) -> Contents:
         """The cell's journal. Raises StoreError."""
-        if self.cut:
+        if self.manifest.origin == ORIGIN:
             return read_reference(self.folder.parent).contents(self.folder.name)
         return read_journal(self.folder)
 
-    @property
-    def cut(self) -> bool:
-        """Whether it is a reference result, whose prompts and answers were not kept."""
-        return self.manifest.origin == ORIGIN
-
     def asked(self) -> Iterator[Asked]:
-        """Every question under each way of asking, by task, way and `doc_id`, at the scores' step. Raises StoreError."""
+        """Every question under each way of asking, by task, way and `doc_id`, at the scores' step; none of results whose prompts
+        were not kept (reference results, imported bundles). Raises StoreError."""
         steps = {s.step for s in self.scores}
         rows = [r for r in self.contents.tables["samples"].to_pylist() if r["policy"] == self.policy]
-        rows = [r for r in rows if r["checkpoint_step"] in steps]
+        rows = [r for r in rows if r["checkpoint_step"] in steps and r["prompt"]]
 
         def question(row: dict[str, Any]) -> tuple[str, str, str]:
             return row["task"], row["metric"], row["doc_id"]
@@ -84,7 +80,8 @@ class Finished(NamedTuple):
     @property
     def model(self) -> str:
         """The name of what the policy was trained from."""
-        return self.entry.model
+        model = self.entry.model
+        return Path(model).name if Path(model).is_absolute() else model
 
     @property
     def on_hub(self) -> bool:

@@ -23,6 +23,7 @@ from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write_manifest
 from harness.store.read import Snapshot
 from harness.store.reference_results import write_reference
+from harness.submission.bundle import compact
 from harness.suite.cells import Identity
 from harness.tasks.sets import SETS
 
@@ -183,7 +184,7 @@ def cut(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("cut")
     folders = [f.parent for f in (results / "s").glob("*/manifest.json")]
     manifests = {folder.name: read_manifest(folder) for folder in folders}
-    tables = {folder.name: read_journal(folder).tables for folder in folders}
+    tables = {folder.name: compact(read_journal(folder).tables) for folder in folders}
     write_reference(place / "results/reference/s", read_suite(results / "s"), "test", manifests, tables)
     ingest(place / "results")
     with Snapshot(place / "results") as snapshot:
