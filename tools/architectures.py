@@ -44,6 +44,7 @@ VERIFIED = {
     "nemotron": "Nemotron, Minitron",
     "qwen3_moe": "Qwen 3, mixtures of experts",
     "mixtral": "Mixtral",
+    "deepseek_v3": "DeepSeek V3 and R1, latent attention",
 }
 """`model_type` of what tests/engines/test_architectures.py compares with transformers itself, and models that have it."""
 NAMED = {

@@ -15,6 +15,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     Cohere2Config,
+    DeepseekV3Config,
     Exaone4Config,
     FalconConfig,
     Gemma2Config,
@@ -95,6 +96,19 @@ CONFIGS = {
         SIZES | GROUPED | {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2},
     ),
     "mixtral": (MixtralConfig, SIZES | GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "deepseek_v3": (
+        DeepseekV3Config,
+        SIZES
+        | {
+            "num_key_value_heads": 4,
+            "kv_lora_rank": 16,
+            "q_lora_rank": 16,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 8,
+        }
+        | {"v_head_dim": 16, "moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2}
+        | {"n_group": 1, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1},
+    ),
     "gpt2": (
         GPT2Config,
         {"n_embd": 48, "n_layer": 4, "n_head": 4, "n_positions": 128, "initializer_range": 0.2}
