@@ -192,6 +192,8 @@ class Settings(_Model):
     """Questions a step."""
     steps: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     """Training steps."""
+    updates: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Optimiser updates a step."""
 
 
 class Variant(_Model):
