@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
-from scipy.special import bdtr, nctdtrinc, stdtrit
 
 from harness.statistics.intervals import Array, Estimate, mean_interval
 
@@ -68,6 +67,8 @@ def paired_by_question(
     level
         Of the interval, in (0, 1).
     """
+    from scipy.special import bdtr
+
     gaps = np.atleast_2d(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64))
     present = ~np.isnan(gaps)
     counts = present.sum(axis=0)
@@ -124,6 +125,8 @@ def minimum_detectable(error: ArrayLike, n: ArrayLike, power: float = 0.8, level
     :
         In the unit of `error`; NaN where n < 2.
     """
+    from scipy.special import nctdtrinc, stdtrit
+
     counts, place = np.unique(
         np.asarray(n), return_inverse=True
     )  # the inverse function is slow, and most have as many seeds

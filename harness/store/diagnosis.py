@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from harness.errors import Fault
+from harness.store.kept import kept
 from harness.store.read import Snapshot
 from harness.store.symptoms import ADVICE, LAST_SHARE, Sums, Trouble, figures, judge
 
@@ -77,6 +78,10 @@ def _cell(cell: Mapping[str, Any], problems: Rows, late: Sequence[Sums], exchang
 
 def summary(snapshot: Snapshot, suite: str) -> list[str]:
     """A line for each policy on how it did at the end of its training, over all cells, and below it what is wrong in how many."""
+    return kept(snapshot, suite, "summary", list[str], lambda: _summary(snapshot, suite))
+
+
+def _summary(snapshot: Snapshot, suite: str) -> list[str]:
     late = _late(snapshot, suite)
     groups = snapshot.query(f"SELECT cell, group_name FROM {_CELLS[True]} ORDER BY group_name, cell", [suite])
     found: dict[tuple[str, str], Sums] = {}

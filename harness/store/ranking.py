@@ -14,12 +14,14 @@ from jaxtyping import Float
 from harness.statistics import MARGIN, improvement, iqm, iqm_intervals, probabilities_of_improvement, verdict
 from harness.statistics.bootstrap import BootstrapInterval
 from harness.store.comparisons import BySeed, Score, finished, judged, mean_score
+from harness.store.kept import kept
 from harness.store.read import Snapshot
 from harness.store.sentences import doubt, sentence
 from harness.store.statistic import STATISTICS, Line, Pair, bounds, number
 from harness.store.supervised_start import Stage, stages
 from harness.store.table import MEAN, SeedRow, seed_rows
 
+Said = Literal["everything", "opening", "nothing"]
 MIN_RUNS = 5
 """Seeds from which on a bootstrap interval is shown: of fewer it comes out far too narrow."""
 
@@ -280,7 +282,7 @@ def heading(
     snapshot: Snapshot,
     suite: str,
     margin: float = MARGIN,
-    said: Literal["everything", "opening", "nothing"] = "everything",
+    said: Said = "everything",
 ) -> Head:
     """Sentences for each choice of policy, task and metric, in the order of `seed_rows`.
 
@@ -288,6 +290,10 @@ def heading(
 
     said: these alone with what is said across groups, or none of it, for a view that shows no more.
     """
+    return kept(snapshot, suite, f"heading {said}", Head, lambda: _heading(snapshot, suite, margin, said), margin)
+
+
+def _heading(snapshot: Snapshot, suite: str, margin: float, said: Said) -> Head:
     pairs = in_pairs(snapshot, suite)
     families = finished(snapshot, suite).families
     tasks = list(dict.fromkeys(key.task for key in families))
