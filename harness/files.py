@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from harness.errors import DiskFullError, StoreError
@@ -68,7 +68,8 @@ def replace_atomic(
                 os.replace(temporary, path)
                 sync(path.parent)
     except BaseException:
-        remove(temporary)
+        with suppress(OSError):  # where nothing may be written nothing may be removed either, not even what is not there
+            remove(temporary)
         raise
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Float
@@ -136,6 +137,11 @@ def minimum_detectable(error: ArrayLike, n: ArrayLike, power: float = 0.8, level
     return np.asarray(wide * np.asarray(error, dtype=np.float64))
 
 
+@lru_cache(maxsize=4 * MOST_SEEDS)
+def _errors_to_detect(seeds: int, power: float, level: float) -> float:
+    return float(minimum_detectable(1.0, seeds, power, level))
+
+
 def seeds_to_detect(spread: float, effect: float, power: float = 0.8, level: float = 0.95) -> int | None:
     """The fewest seeds with which a paired t test finds a true difference of `effect` with the given power.
 
@@ -157,7 +163,7 @@ def seeds_to_detect(spread: float, effect: float, power: float = 0.8, level: flo
     """
 
     def enough(seeds: int) -> bool:
-        return bool(minimum_detectable(spread / np.sqrt(seeds), seeds, power, level) <= effect)
+        return bool(_errors_to_detect(seeds, power, level) * (spread / np.sqrt(seeds)) <= effect)
 
     found = bisect_left(range(MOST_SEEDS + 1), True, lo=2, key=enough)
     return found if found <= MOST_SEEDS else None

@@ -27,8 +27,6 @@ from harness.store.read import Snapshot
 FOLDER = ".kept"
 MAX_BYTES = 256 << 20
 _DIGEST = 32
-_COMPUTING = ("store", "statistics", "errors.py")
-"""Where what is kept is computed."""
 
 Value = TypeVar("Value")
 
@@ -79,16 +77,16 @@ def _digest(data: bytes, key: bytes = b"") -> bytes:
 
 @lru_cache(maxsize=1)
 def _code() -> str:
-    """A digest of all that computes."""
-    root = Path(harness.__file__).parent
-    files = [
-        file
-        for place in _COMPUTING
-        for file in ([root / place] if place.endswith(".py") else sorted((root / place).glob("*.py")))
-    ]
-    found = hashlib.blake2b(
-        repr([platform.python_version(), harness.__version__, *map(version, ("numpy", "scipy", "duckdb"))]).encode()
-    )
-    for file in files:
-        found.update(f"{file.name} {file.stat().st_size} ".encode() + file.read_bytes())
+    """A digest of all that computes, the libraries by their versions."""
+    libraries = [platform.python_version(), harness.__version__, *map(version, ("numpy", "scipy", "duckdb"))]
+    found = hashlib.blake2b(repr(libraries).encode())
+    for file in code_files():
+        text = file.read_bytes()
+        found.update(f"{file.name} {len(text)} ".encode() + text)
     return found.hexdigest()
+
+
+def code_files() -> list[Path]:
+    """The modules by which what is kept is computed."""
+    root = Path(harness.__file__).parent
+    return [root / "errors.py", *sorted(root.glob("statistics/*.py")), *sorted(root.glob("store/*.py"))]
