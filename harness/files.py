@@ -68,7 +68,9 @@ def replace_atomic(
                 os.replace(temporary, path)
                 sync(path.parent)
     except BaseException:
-        with suppress(OSError):  # where nothing may be written nothing may be removed either, not even what is not there
+        with suppress(
+            OSError
+        ):  # where nothing may be written nothing may be removed either, not even what is not there
             remove(temporary)
         raise
 

@@ -58,7 +58,19 @@ def iqm(scores: Scores) -> float:
 
 
 def iqm_interval(scores: Scores, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> BootstrapInterval:
-    """`iqm_intervals` of one."""
+    """IQM with its stratified bootstrap interval: `iqm_intervals` of one.
+
+    Parameters
+    ----------
+    scores
+        (runs, tasks).
+    level
+        Of the interval, in (0, 1).
+    resamples
+        Of the runs inside each task.
+    seed
+        Of the resampling.
+    """
     return iqm_intervals([scores], level, resamples, seed)[0]
 
 
@@ -83,7 +95,7 @@ def iqm_intervals(
         Of the resampling.
     """
     scores = [np.asarray(x, dtype=np.float64) for x in several]
-    found = {}
+    found = dict[int, Float[np.ndarray, "resamples"]]()
     for shape, alike in _alike(x.shape for x in scores).items():
         values = _over_chunks(partial(_iqms, [_Ordered(scores[i]) for i in alike]), shape, resamples, seed)
         found |= zip(alike, values, strict=True)
@@ -169,7 +181,21 @@ def bootstrap_interval(
 def probability_of_improvement(
     ours: Scores, theirs: Float[np.ndarray, "others tasks"], level: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> BootstrapInterval:
-    """`probabilities_of_improvement` of one pair."""
+    """`improvement` with its interval: `probabilities_of_improvement` of one pair.
+
+    Parameters
+    ----------
+    ours
+        (runs, tasks).
+    theirs
+        (others, tasks).
+    level
+        Of the interval, in (0, 1).
+    resamples
+        Of the runs inside each task, on both sides.
+    seed
+        Of the resampling.
+    """
     return probabilities_of_improvement([(ours, theirs)], level, resamples, seed)[0]
 
 
@@ -179,7 +205,7 @@ def probabilities_of_improvement(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> list[BootstrapInterval]:
-    """Probability that a run of ours beats a run of theirs on a task, ties half, mean over tasks (Mann-Whitney U / nm).
+    """The `improvement` of each of several pairs with its stratified bootstrap interval (Agarwal et al., arXiv 2108.13264).
 
     Pairs with as many runs and tasks have their resamples in common.
 
@@ -195,15 +221,24 @@ def probabilities_of_improvement(
         Of the resampling.
     """
     pairs = [(np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)) for x, y in several]
-    found = {}
-    for shape, alike in _alike((len(x), *y.shape) for x, y in pairs).items():
-        parts = [[_wins(*pairs[i], *drawn) for i in alike] for drawn in _both_drawn(*shape, resamples, seed)]
+    found = dict[int, Float[np.ndarray, "resamples"]]()
+    for (runs, others, tasks), alike in _alike((len(x), *y.shape) for x, y in pairs).items():
+        drawn = _both_drawn(runs, others, tasks, resamples, seed)
+        parts = [[_wins(*pairs[i], mine, other) for i in alike] for mine, other in drawn]
         found |= zip(alike, np.concatenate(parts, axis=-1), strict=True)
     return [_percentiles(improvement(x, y), found[i] / (len(x) * y.size), level) for i, (x, y) in enumerate(pairs)]
 
 
 def improvement(ours: Scores, theirs: Float[np.ndarray, "others tasks"]) -> float:
-    """Probability that a run of ours, (runs, tasks), beats one of theirs, (others, tasks), on a task: without an interval."""
+    """Probability that a run of ours beats a run of theirs on a task, ties half, mean over tasks (Mann-Whitney U / nm).
+
+    Parameters
+    ----------
+    ours
+        (runs, tasks).
+    theirs
+        (others, tasks).
+    """
     once = (np.ones((*each.T.shape, 1)) for each in (ours, theirs))
     return float(_wins(ours, theirs, *once)[0] / (len(ours) * theirs.size))
 

@@ -95,6 +95,7 @@ class Snapshot:
         self.derived: dict[str, Any] = {}
         """What was computed from this state and is asked for again, by whoever keeps it there."""
         self.path = path = store_path(results)
+        """The file."""
         self.state = ""
         """What tells this state of the store from every other one; empty where that is not known."""
         if not path.is_file():
