@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -103,7 +104,8 @@ def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[Sh
 
     Raises StoreError on an unknown suite.
     """
-    return kept(snapshot, suite, "rows", list[ShowRow], lambda: _show_rows(snapshot, suite, margin), margin)
+    make = partial(_show_rows, snapshot, suite, margin)
+    return kept(snapshot, suite, "rows", list[ShowRow], make, margin, *STATISTICS)
 
 
 def _show_rows(snapshot: Snapshot, suite: str, margin: float) -> list[ShowRow]:
