@@ -10,7 +10,6 @@ what an earlier one has kept (`harness.store.kept`), take turns, each in a proce
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -23,7 +22,7 @@ from synthetic_results import Regime, write_base, write_cell
 
 from harness.session.cell.manifests import base_manifest, cell_manifest, mark
 from harness.session.suite.prepare import prepare
-from harness.store.kept import FOLDER as KEPT
+from harness.store.kept import KEPT
 from harness.store.place import store_path
 
 GROUPS = 10
@@ -70,17 +69,16 @@ def write(folder: Path, cells: int) -> None:
 def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
     """CPU-seconds of each command in each round after the first, which builds the store."""
     results = folder / "results"
-    kept = store_path(results).parent / KEPT
+    place = store_path(results).parent
 
     def once(name: str) -> float:
-        aside = kept.with_name(f"{KEPT}-aside")
-        if name == FIRST:
-            kept.rename(aside)
+        kept = {file: file.read_bytes() for file in place.glob(KEPT)}
+        for file in kept if name == FIRST else ():
+            file.unlink()
         words = [word.format(suite=folder / "many.yaml") for word in COMMANDS[name][0]]
         used = spent([*words, "--results", str(results)], "many")
-        if name == FIRST:
-            shutil.rmtree(kept)
-            aside.rename(kept)
+        for file, content in kept.items():
+            file.write_bytes(content)
         return used
 
     found = [{name: once(name) for name in COMMANDS} for _ in range(rounds + 1)]

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 from synthetic_results import write_results
 
-from harness.errors import DiskFullError
+from harness.errors import DiskFullError, StoreError
+from harness.files import write_atomic
 from harness.statistics import MARGIN
 from harness.store import kept, table
 from harness.store.diagnosis import summary
@@ -36,7 +37,7 @@ def figures(results: Path, margin: float = MARGIN, shown: SuiteFile | None = Non
 
 
 def files(results: Path) -> list[Path]:
-    return sorted((results / kept.FOLDER).iterdir())
+    return sorted(results.glob(kept.KEPT))
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def results(tmp_path: Path) -> Path:
 
 def test_what_is_kept_is_read_and_not_computed(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     computed = figures(results, keep=False)
-    assert not (results / kept.FOLDER).exists()
+    assert not files(results)
     assert figures(results) == computed
     assert len(files(results)) == 3
     monkeypatch.setattr(table, "finished", lambda *_: pytest.fail("computed again"))
@@ -156,9 +157,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     "its head": lambda file: file.write_bytes(b"\0" + file.read_bytes()[1:]),
     "longer": lambda file: file.write_bytes(file.read_bytes() + b"\0"),
     "text": lambda file: file.write_text("{}"),
-    "another's": lambda file: file.write_bytes(
-        files(file.parents[1])[files(file.parents[1]).index(file) - 1].read_bytes()
-    ),
+    "another's": lambda file: file.write_bytes(files(file.parent)[files(file.parent).index(file) - 1].read_bytes()),
 }
 
 
@@ -172,7 +171,7 @@ def test_a_damaged_one_is_ignored_and_written_again(results: Path, damage: str) 
     assert {file.name: file.read_bytes() for file in files(results)} == good
 
 
-@pytest.mark.parametrize("there", ["folder", "pipe", "no folder"])
+@pytest.mark.parametrize("there", ["folder", "pipe"])
 def test_what_cannot_be_written_is_computed(results: Path, there: str) -> None:
     """As in a folder that may only be read: what hinders here hinders root too."""
     computed = figures(results)
@@ -182,12 +181,15 @@ def test_what_cannot_be_written_is_computed(results: Path, there: str) -> None:
             (file / "full").mkdir(parents=True)
         elif there == "pipe":
             os.mkfifo(file)
-    if there == "no folder":
-        (results / kept.FOLDER).rmdir()
-        (results / kept.FOLDER).write_text("")
     assert figures(results) == computed
-    left = [*(results / kept.FOLDER).glob("*.tmp")]
-    assert not left
+    assert not [*results.glob(".harness.*.tmp")]
+
+
+def test_a_write_that_is_refused_is_one_error(tmp_path: Path) -> None:
+    """Where a file cannot be made it cannot be removed either, and that is not what is said."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be written"):
+        write_atomic(tmp_path / "file" / "inside", b"")
 
 
 def test_a_full_disk_does_no_harm(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +198,7 @@ def test_a_full_disk_does_no_harm(results: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(kept, "write_atomic", full)
     assert figures(results) == figures(results, keep=False)
-    assert not (results / kept.FOLDER).exists()
+    assert not files(results)
 
 
 def test_readers_at_once_find_the_same(results: Path) -> None:

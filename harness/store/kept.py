@@ -1,8 +1,8 @@
-"""What is computed from the store stays as long as the store does: kept beside it, in `.kept`, for whoever asks next.
+"""What is computed from the store stays as long as the store does: kept beside it for whoever asks next.
 
 A kept value is taken only where all that it was made from is what it is now: the store's state, the suite's own line, what was
 asked, and the code that computes. Anything else in its place, torn or foreign, is as good as nothing, and is written anew where
-it can be. So nothing is lost with the folder, and nothing in it can be out of date.
+it can be. So nothing is lost with these files, and nothing in them can be out of date.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from harness.files import write_atomic
 from harness.reading import read_bytes
 from harness.store.read import Snapshot
 
-FOLDER = ".kept"
+KEPT = ".harness.*.kept"
+"""Files beside the store."""
 MAX_BYTES = 256 << 20
 _DIGEST = 32
 
@@ -49,7 +50,8 @@ def kept(
     """
     if not snapshot.state:
         return make()
-    file = snapshot.path.parent / FOLDER / hashlib.blake2b(f"{suite}/{name}".encode(), digest_size=8).hexdigest()
+    place = hashlib.blake2b(f"{suite}/{name}".encode(), digest_size=8).hexdigest()
+    file = snapshot.path.with_name(KEPT.replace("*", place))
     line = snapshot.query(
         "SELECT md5(s::VARCHAR) AS line FROM (SELECT * EXCLUDE fingerprint FROM suites WHERE suite = ?) s", [suite]
     )
