@@ -3,8 +3,8 @@
     python benchmarks/many_cells.py FOLDER [--cells 10000]
 
 The first time the folder is filled (minutes): the keys and manifests are those of a real suite of ten groups and eight regimes, the
-rest are seeds; what the journals say is synthetic. Then `run`, which finds nothing to do, `status` and `show` take turns, each in a
-process of its own. Run by `bench.py`.
+rest are seeds; what the journals say is synthetic. Then `run`, which finds nothing to do, `status` and `show`, without and with
+what an earlier one has kept (`harness.store.kept`), take turns, each in a process of its own. Run by `bench.py`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ from synthetic_results import Regime, write_base, write_cell
 
 from harness.session.cell.manifests import base_manifest, cell_manifest, mark
 from harness.session.suite.prepare import prepare
+from harness.store.kept import KEPT
+from harness.store.place import store_path
 
 GROUPS = 10
 REGIMES = ("independent", "naive", "sgt", "hacpo", "prp", "xgrpo", "graft", "sapo")
 POLICIES = ("a", "b")
+FIRST = "show, the first after new results"
 COMMANDS = {
     "run, nothing to do": (["run", "{suite}"], 2.0),
     "status": (["status", "many"], 1.0),
+    FIRST: (["show", "many"], 1.0),
     "show": (["show", "many"], 1.0),
 }
 
@@ -64,9 +68,20 @@ def write(folder: Path, cells: int) -> None:
 
 def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
     """CPU-seconds of each command in each round after the first, which builds the store."""
-    results = ["--results", str(folder / "results")]
-    commands = {name: [w.format(suite=folder / "many.yaml") for w in words] for name, (words, _) in COMMANDS.items()}
-    found = [{name: spent([*words, *results], "many") for name, words in commands.items()} for _ in range(rounds + 1)]
+    results = folder / "results"
+    place = store_path(results).parent
+
+    def once(name: str) -> float:
+        kept = {file: file.read_bytes() for file in place.glob(KEPT)}
+        for file in kept if name == FIRST else ():
+            file.unlink()
+        words = [word.format(suite=folder / "many.yaml") for word in COMMANDS[name][0]]
+        used = spent([*words, "--results", str(results)], "many")
+        for file, content in kept.items():
+            file.write_bytes(content)
+        return used
+
+    found = [{name: once(name) for name in COMMANDS} for _ in range(rounds + 1)]
     return {name: [each[name] for each in found[1:]] for name in COMMANDS}
 
 
@@ -88,7 +103,7 @@ def main() -> None:
     if not (asked.folder / "many.yaml").exists():
         write(asked.folder, asked.cells)
     for name, values in measure(asked.folder, asked.rounds).items():
-        print(f"{name:<24} {sorted(values)[len(values) // 2]:.2f} CPU-s  ({', '.join(f'{v:.2f}' for v in values)})")
+        print(f"{name:<36} {sorted(values)[len(values) // 2]:.2f} CPU-s  ({', '.join(f'{v:.2f}' for v in values)})")
 
 
 if __name__ == "__main__":

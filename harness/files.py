@@ -68,7 +68,10 @@ def replace_atomic(
                 os.replace(temporary, path)
                 sync(path.parent)
     except BaseException:
-        remove(temporary)
+        with suppress(
+            OSError
+        ):  # where nothing may be written nothing may be removed either, not even what is not there
+            remove(temporary)
         raise
 
 

@@ -17,7 +17,7 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """Characters that no text of ours needs and terminals obey; line feeds and tabs are none of them."""
 
 
-def open_regular(path: Path) -> io.BufferedReader:
+def open_regular(path: Path | str) -> io.BufferedReader:
     """A regular file, opened for reading. Raises OSError for anything else."""
     try:
         return io.BufferedReader(io.FileIO(path, opener=_opener))
@@ -44,7 +44,7 @@ def _check_kind(mode: int, path: str) -> None:
         raise OSError(errno.EINVAL, "not a regular file", path)
 
 
-def read_bytes(path: Path, limit: int) -> bytes:
+def read_bytes(path: Path | str, limit: int) -> bytes:
     """The content of a regular file of at most `limit` bytes. Raises OSError."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,14 @@ import streamlit as st
 from harness.errors import StoreError
 from harness.statistics import MARGIN
 from harness.store.place import store_path
-from harness.store.ranking import in_pairs
+from harness.store.ranking import Aggregate, aggregates, heading, in_pairs
 from harness.store.read import Snapshot
 from harness.store.statistic import POINTS
 from harness.store.supervised_start import Stage, stages
-from harness.store.table import SeedRow, seed_rows, show_rows
+from harness.store.table import MEAN, SeedRow, seed_rows, show_rows
 from harness.store.tuning import Tuning, read_tuning, transfer_rows, tuning_rows
 from leaderboard.frames import show_frame
-from leaderboard.overview import Outcome, first_metric
+from leaderboard.overview import Outcome, answer, first_metric
 
 Stamp = tuple[int, int, int]
 
@@ -36,6 +37,25 @@ class SuiteInfo:
     engine: str
     baseline: str
     cells: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Panels of a suite, as the ranking page offers them."""
+
+    metric: str
+    policy: str
+    groups: tuple[str, ...]
+    tasks: tuple[str, ...]
+
+    def rows(self, seeds: Sequence[SeedRow]) -> list[SeedRow]:
+        """Its seeds, of all policies."""
+        return [r for r in seeds if r.metric == self.metric and r.group in self.groups and r.task in self.tasks]
+
+    def table(self, shown: pd.DataFrame) -> pd.DataFrame:
+        """Its lines of `Store.show`."""
+        here = shown["group"].isin(self.groups) & shown["task"].isin(self.tasks)
+        return shown[here & (shown["metric"] == self.metric) & (shown["policy"] == self.policy)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +93,14 @@ class Store:
     def answer(self, suite: str) -> Outcome | None:
         """Whether sharing helps there, by its first metric; None where nothing has finished."""
         return _answer(self, suite)
+
+    def outcome(self, suite: str, choice: Choice, margin: float) -> Outcome:
+        """The answer of some panels, one of which has finished."""
+        return _outcome(self, suite, choice, margin)
+
+    def across(self, suite: str, choice: Choice) -> list[Aggregate]:
+        """The regimes across some panels."""
+        return _across(self, suite, choice)
 
     def tuning(self, suite: str) -> Tuning | None:
         """What a tuned suite's trials gave, asked by its own name or by that of its trials; None for any other suite."""
@@ -181,3 +209,20 @@ def _seeds(results: str, stamp: Stamp, suite: str) -> list[SeedRow]:
 @st.cache_resource(max_entries=256, show_spinner=False)
 def _answer(store: Store, suite: str) -> Outcome | None:
     return first_metric(store.show(suite), store.seeds(suite), store.in_pairs(suite), MARGIN)
+
+
+@st.cache_resource(max_entries=256, show_spinner=False)
+def _outcome(store: Store, suite: str, choice: Choice, margin: float) -> Outcome:
+    table = choice.table(store.show(suite, margin))
+    return answer(table, choice.rows(store.seeds(suite)), choice.policy, store.in_pairs(suite), margin)
+
+
+@st.cache_resource(max_entries=256, show_spinner=False)
+def _across(store: Store, suite: str, choice: Choice) -> list[Aggregate]:
+    seeds = store.seeds(suite)
+    first = MEAN if any(r.policy == MEAN for r in seeds) else seeds[0].policy
+    opening = [r for r in seeds if r.metric == choice.metric and r.policy == first]
+    chosen = [r for r in choice.rows(seeds) if r.policy == choice.policy]
+    if chosen == opening:  # what `harness show` opens with, and has kept
+        return heading(_snapshot(store.results, store.stamp), suite, said="opening").across.get(choice.metric, [])
+    return aggregates(chosen)

@@ -69,6 +69,17 @@ def declared(results: Path, call: str) -> str:
     return python(results, f"RESULTS = {str(results)!r}\n{DECLARATION}\n{call}")
 
 
+def test_what_was_kept_with_fewer_or_more_statistics_is_not_shown(results: Path) -> None:
+    def columns(code: str) -> set[str]:
+        rows = json.loads(python(results, f"RESULTS = {str(results)!r}\n{code}\nshow('--format', 'json')"))["rows"]
+        return {*rows[0]}
+
+    _, *function, others = DECLARATION.partition("\ndef show(")
+    without = "".join([*function, others])
+    for _ in range(2):
+        assert columns(DECLARATION) - columns(without) == {"standard_error"}
+
+
 def test_a_statistic_is_one_declaration(results: Path, tmp_path: Path) -> None:
     row = next(r for r in json.loads(declared(results, "show('--format', 'json')"))["rows"] if r["policy"] == "*")
     value = row["standard_error"]

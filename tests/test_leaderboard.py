@@ -20,7 +20,7 @@ from synthetic_results import REGIMES, write_results, write_trials
 
 from harness.store.ingest import ingest
 from harness.store.manifest import read_manifest, read_suite, write_manifest
-from harness.store.ranking import heading, rank
+from harness.store.ranking import aggregates, heading, rank
 from harness.store.read import Snapshot
 from harness.store.sentences import doubt, sentence, verdict_mark
 from harness.store.table import SeedRow, show_rows
@@ -32,6 +32,7 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from leaderboard import RESULTS_VARIABLE, charts, command
+from leaderboard.data import Choice, open_store
 from leaderboard.parts import INK, csv_text, escaped
 from leaderboard.report import export_report
 from leaderboard.tokens import token_view
@@ -365,6 +366,21 @@ def test_across_all_panels_where_there_are_several(stores: dict[str, Path]) -> N
     assert "iqm interval" not in across, "three seeds"
     alone = page(stores["large"], "ranking", group="pair-2", task="micro")
     assert not [d for d in alone.dataframe if "iqm" in d.value]
+
+
+def test_what_stands_across_panels_is_computed_from_their_seeds(stores: dict[str, Path]) -> None:
+    """Of all of them it is what `harness show` opens with."""
+    store, suite = open_store(stores["large"]), "synthetic-small"
+    seeds = store.seeds(suite)
+    groups, tasks = (tuple(dict.fromkeys(getattr(r, of) for r in seeds)) for of in ("group", "task"))
+    found = {}
+    for metric in dict.fromkeys(r.metric for r in seeds):
+        for policy in dict.fromkeys(r.policy for r in seeds):
+            for some in (groups, groups[1:]):
+                choice = Choice(metric, policy, some, tasks)
+                found[choice] = store.across(suite, choice)
+                assert found[choice] == aggregates([r for r in choice.rows(seeds) if r.policy == policy]), choice
+    assert len({repr(each) for each in found.values()}) == len(found)
 
 
 def test_questions_are_counted_once(stores: dict[str, Path]) -> None:

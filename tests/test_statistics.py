@@ -16,14 +16,17 @@ from harness.statistics import (
     area_under_curve,
     bootstrap_interval,
     holm,
+    improvement,
     iqm,
     iqm_interval,
+    iqm_intervals,
     judge,
     mean_interval,
     minimum_detectable,
     paired,
     paired_by_question,
     per_unit,
+    probabilities_of_improvement,
     probability_of_improvement,
     resampling,
     sampling_variance,
@@ -312,6 +315,37 @@ def test_bootstrap_is_deterministic_by_seed_and_agrees_with_the_general_form() -
     slow = bootstrap_interval(x, lambda drawn: np.array([iqm(one) for one in drawn]), resamples=2000, seed=4)
     assert (fast.low, fast.high) == pytest.approx((slow.low, slow.high))
     assert iqm(x) == pytest.approx(stats.trim_mean(x, 0.25, axis=None))
+
+
+def test_several_that_share_their_resamples_are_what_each_is_alone() -> None:
+    rng = np.random.default_rng(3)
+    several = [
+        rng.random((7, 4)),
+        rng.integers(0, 5, (7, 4)) / 4,
+        rng.random((70, 3)),
+        np.zeros((7, 4)),
+        rng.random((4, 7)),
+    ]
+    assert iqm_intervals(several, resamples=3000) == [iqm_interval(x, resamples=3000) for x in several]
+    pairs = [(x, y) for x in several for y in several if x.shape[1] == y.shape[1]]
+    alone = [probability_of_improvement(x, y, resamples=3000) for x, y in pairs]
+    assert probabilities_of_improvement(pairs, resamples=3000) == alone
+    assert iqm_intervals([]) == probabilities_of_improvement([]) == []
+
+
+def test_a_probability_of_improvement_counts_who_beats_whom() -> None:
+    rng = np.random.default_rng(4)
+    x, y = rng.integers(0, 4, (5, 3)) / 3, rng.integers(0, 4, (6, 3)) / 3
+
+    def counted(ours: np.ndarray, theirs: np.ndarray) -> float:
+        return float(np.mean((ours[:, None] > theirs[None]) + 0.5 * (ours[:, None] == theirs[None])))
+
+    assert improvement(x, y) == counted(x, y)
+    tasks, generator = np.arange(3), np.random.default_rng(0)
+    mine, other = (generator.integers(0, runs, (400, runs, 3)) for runs in (5, 6))
+    drawn = [counted(x[ours, tasks], y[theirs, tasks]) for ours, theirs in zip(mine, other, strict=True)]
+    found = probability_of_improvement(x, y, resamples=400)
+    assert (found.low, found.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,6 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from harness.store.text import visible
 
@@ -108,6 +106,9 @@ def print_table(title: str, columns: list[str], rows: list[list[str]], right: fr
     if len(rows) > MANY:
         _print_lines(title, [columns, *rows], [column in right for column in columns])
         return
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")

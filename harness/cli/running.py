@@ -67,20 +67,21 @@ def run(
     json: Json = False,
 ) -> None:
     """Run what is missing of a suite, resume what was cut off, and print the table."""
-    from harness.session.driver.matrix import SILENCE_SECONDS, run_matrix
-    from harness.session.driver.progress import reporter, watched
-    from harness.session.suite import rules
-    from harness.session.suite.identity import unknown_commits
-    from harness.session.suite.planning import check_feasible
-    from harness.session.suite.preflight import preflight
     from harness.session.suite.prepare import Shard, prepare
-    from harness.session.suite.room import check_place, check_room
     from harness.store.ingest import ingest
 
     part = Shard.parse(shard) if shard else None
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only, shard=part, online=True)
 
     def go(prepared: Prepared) -> RunSummary:
+        from harness.session.driver.matrix import SILENCE_SECONDS, run_matrix
+        from harness.session.driver.progress import reporter, watched
+        from harness.session.suite import rules
+        from harness.session.suite.identity import unknown_commits
+        from harness.session.suite.planning import check_feasible
+        from harness.session.suite.preflight import preflight
+        from harness.session.suite.room import check_place, check_room
+
         check_place(prepared.folder)
         with watched("checking models, tokenizers and data"):
             found = preflight(prepared, run=True)

@@ -65,9 +65,7 @@ def status(
     json: Json = False,
 ) -> None:
     """Done, running, cut off, failed or pending, per cell, with the reason and the log."""
-    from harness.store.reference_results import own
-
-    names = [suite] if suite else own(_known(results))
+    names = [suite] if suite else _known(results)
     if not names:
         raise UsageError(f"{results}: no suite has been run here yet (harness run quickstart)")
     found: list[Standing] = []
@@ -90,24 +88,26 @@ def status(
 
 
 def _known(results: Path) -> list[str]:
-    """Every suite with results, as the leaderboard names them."""
+    """Every suite with results of our own, as the leaderboard names them; else the reference results."""
     from harness.store.manifest import suite_files
-    from harness.store.reference_results import references
+    from harness.store.reference_results import own, references
 
     ours = {file.parent.parent.name for file in results.glob("*/*/manifest.json")} | {
         folder.name for folder in results.glob("*/") if suite_files(folder)
     }
-    return [*sorted(ours), *references(results)]
+    return own([*sorted(ours), *references(results)])
 
 
 def _standing(name: str, results: Path, overrides: list[str]) -> tuple[list[Standing], list[str]]:
     """The cells, and a line each on what their models and training pool are."""
     from harness.session.suite.prepare import prepare, prepare_stored
     from harness.store.manifest import suite_files
-    from harness.store.reference_results import read_reference, references
 
-    if name in (known := references(results)):
-        return _standings(name, list(read_reference(known[name]).manifests.values())), []
+    if "@" in name:
+        from harness.store.reference_results import read_reference, references
+
+        if name in (known := references(results)):
+            return _standings(name, list(read_reference(known[name]).manifests.values())), []
     folder = results / name
     if is_file(name) or not (suite_files(folder) or any(folder.glob("*/manifest.json"))):
         return _cells(prepare(name, results, overrides=overrides))

@@ -4,7 +4,15 @@ Everywhere: the last axis runs over seeds (or questions, as named), NaN means mi
 """
 
 from harness.statistics.accuracy import Accuracy, accuracy
-from harness.statistics.bootstrap import bootstrap_interval, iqm, iqm_interval, probability_of_improvement
+from harness.statistics.bootstrap import (
+    bootstrap_interval,
+    improvement,
+    iqm,
+    iqm_interval,
+    iqm_intervals,
+    probabilities_of_improvement,
+    probability_of_improvement,
+)
 from harness.statistics.compare import (
     QuestionComparison,
     holm,
@@ -28,14 +36,17 @@ __all__ = [
     "area_under_curve",
     "bootstrap_interval",
     "holm",
+    "improvement",
     "iqm",
     "iqm_interval",
+    "iqm_intervals",
     "judge",
     "mean_interval",
     "minimum_detectable",
     "paired",
     "paired_by_question",
     "per_unit",
+    "probabilities_of_improvement",
     "probability_of_improvement",
     "sampling_variance",
     "seeds_to_detect",

@@ -5,23 +5,24 @@ Runs (seeds) are resampled with replacement inside each task, tasks are kept: th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, UInt
 
 from harness.statistics.resampling import Resampling
 
 Scores = Float[np.ndarray, "runs tasks"]
+Counts = UInt[np.ndarray, "n"]
 _CHUNK = 1 << 21
 """Resampled values held at a time."""
 _PAIRS = 1 << 18
 """Resampled pairs held at a time."""
 _ROWS = 16
-"""Scores whose counts are clipped and turned into floats at a time."""
+"""Scores whose counts are turned into floats at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,7 @@ def iqm(scores: Scores) -> float:
 
 
 def iqm_interval(scores: Scores, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> BootstrapInterval:
-    """IQM with its stratified bootstrap interval (Agarwal et al., arXiv 2108.13264).
-
-    No resample is sorted: how often each score was drawn, added up in the order of the scores, says how much of it lies in
-    the middle half. Arrays have the resamples last, so that every step is one vector instruction over all of them.
+    """IQM with its stratified bootstrap interval: `iqm_intervals` of one.
 
     Parameters
     ----------
@@ -73,26 +71,80 @@ def iqm_interval(scores: Scores, level: float = 0.95, resamples: int = 10_000, s
     seed
         Of the resampling.
     """
-    x = np.asarray(scores, dtype=np.float64)
-    value = partial(_resampled_iqms, x)
-    return _percentiles(iqm(x), _over_chunks(value, x.shape, resamples, seed), level)
+    return iqm_intervals([scores], level, resamples, seed)[0]
 
 
-def _resampled_iqms(x: Scores, resampling: Resampling, bits: np.random.BitGenerator, n: int) -> Float[np.ndarray, "n"]:
-    ranked = np.argsort(x, axis=None, kind="stable")
-    below = resampling.counts(bits, n).reshape(x.size, n)
-    for before, after in pairwise([below[score] for score in ranked.tolist()]):
-        np.add(before, after, out=after)
-    cut, ordered = x.size // 4, x.ravel()[ranked]
-    steps = np.empty(x.size)
-    steps[ranked] = np.append(-np.diff(ordered), ordered[-1])  # sum of values times differences, by parts
-    total = np.full(n, -cut * ordered[0])
-    floats = np.empty((_ROWS, n))
-    for start in range(0, x.size, _ROWS):
-        part = below[start : start + _ROWS]
-        floats[: len(part)] = np.clip(part, cut, x.size - cut, out=part)
-        total += steps[start : start + _ROWS] @ floats[: len(part)]
-    return total / (x.size - 2 * cut)
+def iqm_intervals(
+    several: Sequence[Scores], level: float = 0.95, resamples: int = 10_000, seed: int = 0
+) -> list[BootstrapInterval]:
+    """The IQM of each of several with its stratified bootstrap interval (Agarwal et al., arXiv 2108.13264).
+
+    Those with as many runs and tasks have their resamples in common: what is drawn depends on nothing else. No resample is
+    sorted: how often each score was drawn, added up in the order of the scores, says how much of it lies in the middle half.
+    Arrays have the resamples last, so that every step is one vector instruction over all of them.
+
+    Parameters
+    ----------
+    several
+        (runs, tasks) each.
+    level
+        Of the intervals, in (0, 1).
+    resamples
+        Of the runs inside each task.
+    seed
+        Of the resampling.
+    """
+    scores = [np.asarray(x, dtype=np.float64) for x in several]
+    found = dict[int, Float[np.ndarray, "resamples"]]()
+    for shape, alike in _alike(x.shape for x in scores).items():
+        values = _over_chunks(partial(_iqms, [_Ordered(scores[i]) for i in alike]), shape, resamples, seed)
+        found |= zip(alike, values, strict=True)
+    return [_percentiles(iqm(x), found[i], level) for i, x in enumerate(scores)]
+
+
+def _alike(shapes: Iterable[Hashable]) -> dict[Any, list[int]]:
+    """By shape, the places at which it stands."""
+    found = dict[Any, list[int]]()
+    for i, shape in enumerate(shapes):
+        found.setdefault(shape, []).append(i)
+    return found
+
+
+def _iqms(
+    several: Sequence[_Ordered], resampling: Resampling, bits: np.random.BitGenerator, n: int
+) -> Float[np.ndarray, "several n"]:
+    drawn = [*resampling.counts(bits, n).reshape(-1, n)]
+    return np.stack([scores.iqms(drawn) for scores in several])
+
+
+class _Ordered:
+    """Scores by size. The sum of the middle half of a resample is one of values times differences, by parts: of equal scores
+    only the last has a difference to the next, and so a part in it."""
+
+    def __init__(self, x: Scores) -> None:
+        ranked = np.argsort(x, axis=None, kind="stable")
+        values = x.ravel()[ranked]
+        self._cut, self._lowest = x.size // 4, values[0]
+        self._steps = np.empty(x.size)
+        self._steps[ranked] = np.append(-np.diff(values), values[-1])
+        self._ranked = list(zip(ranked.tolist(), (self._steps[ranked] != 0).tolist(), strict=True))
+
+    def iqms(self, drawn: Sequence[Counts]) -> Float[np.ndarray, "n"]:
+        """Of n resamples. drawn: how often each score is in each."""
+        cut, rest, n = self._cut, len(drawn) - self._cut, len(drawn[0])
+        below, total = np.zeros_like(drawn[0]), np.full(n, 0.0 - self._cut * self._lowest)
+        parts = np.zeros((len(drawn), n), below.dtype)
+        for score, last in self._ranked:
+            np.add(below, drawn[score], out=below)
+            if last:
+                parts[score] = below
+        floats = np.empty((_ROWS, n))
+        for start in range(0, len(drawn), _ROWS):
+            steps, part = self._steps[start : start + _ROWS], parts[start : start + _ROWS]
+            if steps.any():
+                floats[: len(part)] = np.clip(part, cut, rest, out=part)
+                total += steps @ floats[: len(part)]
+        return total / (rest - cut)
 
 
 def bootstrap_interval(
@@ -129,7 +181,7 @@ def bootstrap_interval(
 def probability_of_improvement(
     ours: Scores, theirs: Float[np.ndarray, "others tasks"], level: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> BootstrapInterval:
-    """Probability that a run of ours beats a run of theirs on a task, ties half, mean over tasks (Mann-Whitney U / nm).
+    """`improvement` with its interval: `probabilities_of_improvement` of one pair.
 
     Parameters
     ----------
@@ -144,43 +196,108 @@ def probability_of_improvement(
     seed
         Of the resampling.
     """
-    x, y = np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
-    beats = (x[:, None] > y[None]) + 0.5 * (x[:, None] == y[None])
-    chunk = max(1, _PAIRS // beats.size)
+    return probabilities_of_improvement([(ours, theirs)], level, resamples, seed)[0]
+
+
+def probabilities_of_improvement(
+    several: Sequence[tuple[Scores, Float[np.ndarray, "others tasks"]]],
+    level: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> list[BootstrapInterval]:
+    """The `improvement` of each of several pairs with its stratified bootstrap interval (Agarwal et al., arXiv 2108.13264).
+
+    Pairs with as many runs and tasks have their resamples in common.
+
+    Parameters
+    ----------
+    several
+        Ours, (runs, tasks), and theirs, (others, tasks), each.
+    level
+        Of the intervals, in (0, 1).
+    resamples
+        Of the runs inside each task, on both sides.
+    seed
+        Of the resampling.
+    """
+    pairs = [(np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)) for x, y in several]
+    found = dict[int, Float[np.ndarray, "resamples"]]()
+    for (runs, others, tasks), alike in _alike((len(x), *y.shape) for x, y in pairs).items():
+        drawn = _both_drawn(runs, others, tasks, resamples, seed)
+        parts = [[_wins(*pairs[i], mine, other) for i in alike] for mine, other in drawn]
+        found |= zip(alike, np.concatenate(parts, axis=-1), strict=True)
+    return [_percentiles(improvement(x, y), found[i] / (len(x) * y.size), level) for i, (x, y) in enumerate(pairs)]
+
+
+def improvement(ours: Scores, theirs: Float[np.ndarray, "others tasks"]) -> float:
+    """Probability that a run of ours beats a run of theirs on a task, ties half, mean over tasks (Mann-Whitney U / nm).
+
+    Parameters
+    ----------
+    ours
+        (runs, tasks).
+    theirs
+        (others, tasks).
+    """
+    once = (np.ones((*each.T.shape, 1)) for each in (ours, theirs))
+    return float(_wins(ours, theirs, *once)[0] / (len(ours) * theirs.size))
+
+
+def _wins(
+    x: Scores, y: Scores, mine: Float[np.ndarray, "tasks runs n"], other: Float[np.ndarray, "tasks others n"]
+) -> Float[np.ndarray, "n"]:
+    """In how many meetings x beats y, ties half, in each of n resamples. mine, other: how often each run is in each.
+
+    A score beats so many as lie below it: with theirs in order, the sum up to there.
+    """
+    twice = np.zeros(mine.shape[-1])
+    for ours, theirs, drawn, against in zip(x.T, y.T, mine, other, strict=True):
+        ranked = np.argsort(theirs)
+        values, places = np.unique(ours, return_inverse=True)
+        equal = np.zeros((len(values), len(twice)))
+        for place, row in zip(places.tolist(), drawn, strict=True):
+            equal[place] += row
+        below = np.zeros((len(theirs) + 1, len(twice)))
+        for i, run in enumerate(ranked.tolist()):
+            np.add(below[i], against[run], out=below[i + 1])
+        first, last = (np.searchsorted(theirs[ranked], values, side) for side in ("left", "right"))
+        twice += np.einsum("vn,vn->n", equal, below[first] + below[last])
+    return twice / 2
+
+
+def _both_drawn(
+    runs: int, others: int, tasks: int, resamples: int, seed: int
+) -> Iterator[list[Float[np.ndarray, "tasks either n"]]]:
+    """Some resamples after the other: how often each run of either side is in each."""
     generator = np.random.default_rng(seed)
+    chunk = max(1, _PAIRS // (runs * others * tasks))
     drawn = [
-        [generator.integers(0, runs, (min(chunk, resamples - start), runs, x.shape[1])) for runs in (len(x), len(y))]
+        [generator.integers(0, either, (min(chunk, resamples - start), either, tasks)) for either in (runs, others)]
         for start in range(0, resamples, chunk)
     ]
-    wins, values = beats.transpose(2, 0, 1), []
-    together = max(1, _CHUNK // (x.size * chunk))
+    together = max(1, _CHUNK // (runs * tasks * chunk))
     for start in range(0, len(drawn), together):
-        mine, other = (
-            _times_drawn(np.concatenate(part)) for part in zip(*drawn[start : start + together], strict=True)
-        )
-        pairs = np.matmul(mine, wins) * other  # multiples of a half, so that their sums are exact
-        values.append(pairs.sum(axis=(0, 2)) / beats.size)
-    return _percentiles(float(beats.mean()), np.concatenate(values), level)
+        yield [_times_drawn(np.concatenate(part)) for part in zip(*drawn[start : start + together], strict=True)]
 
 
-def _times_drawn(drawn: Int64[np.ndarray, "n runs tasks"]) -> Float[np.ndarray, "tasks n runs"]:
-    """How often each run was drawn in each of n resamples."""
+def _times_drawn(drawn: Int64[np.ndarray, "n runs tasks"]) -> Float[np.ndarray, "tasks runs n"]:
     n, runs, tasks = drawn.shape
     place = drawn + runs * (np.arange(n)[:, None, None] + n * np.arange(tasks))
-    return np.bincount(place.ravel(), minlength=tasks * n * runs).reshape(tasks, n, runs).astype(np.float64)
+    counts = np.bincount(place.ravel(), minlength=tasks * n * runs).reshape(tasks, n, runs)
+    return np.ascontiguousarray(counts.transpose(0, 2, 1), dtype=np.float64)
 
 
 def _over_chunks(
-    value: Callable[[Resampling, np.random.BitGenerator, int], Float[np.ndarray, "n"]],
+    value: Callable[[Resampling, np.random.BitGenerator, int], Float[np.ndarray, "... n"]],
     shape: tuple[int, ...],
     resamples: int,
     seed: int,
-) -> Float[np.ndarray, "resamples"]:
+) -> Float[np.ndarray, "... resamples"]:
     """`value` of each chunk of resamples; the same for the same seed."""
     resampling, bits = Resampling(*shape), np.random.SFC64(seed)
     chunk = max(64, _CHUNK // int(np.prod(shape)))
     sizes = (min(chunk, resamples - start) for start in range(0, resamples, chunk))
-    return np.concatenate([value(resampling, bits, size) for size in sizes])
+    return np.concatenate([value(resampling, bits, size) for size in sizes], axis=-1)
 
 
 def _percentiles(value: float, values: Float[np.ndarray, "resamples"], level: float) -> BootstrapInterval:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
-from scipy.special import bdtr, nctdtrinc, stdtrit
 
 from harness.statistics.intervals import Array, Estimate, mean_interval
 
@@ -68,6 +68,8 @@ def paired_by_question(
     level
         Of the interval, in (0, 1).
     """
+    from scipy.special import bdtr
+
     gaps = np.atleast_2d(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64))
     present = ~np.isnan(gaps)
     counts = present.sum(axis=0)
@@ -124,6 +126,8 @@ def minimum_detectable(error: ArrayLike, n: ArrayLike, power: float = 0.8, level
     :
         In the unit of `error`; NaN where n < 2.
     """
+    from scipy.special import nctdtrinc, stdtrit
+
     counts, place = np.unique(
         np.asarray(n), return_inverse=True
     )  # the inverse function is slow, and most have as many seeds
@@ -131,6 +135,11 @@ def minimum_detectable(error: ArrayLike, n: ArrayLike, power: float = 0.8, level
     shift = nctdtrinc(freedom, 1 - power, stdtrit(freedom, 0.5 + level / 2))
     wide = np.where(counts > 1, shift, np.nan)[place].reshape(np.shape(n))
     return np.asarray(wide * np.asarray(error, dtype=np.float64))
+
+
+@lru_cache(maxsize=4 * MOST_SEEDS)
+def _errors_to_detect(seeds: int, power: float, level: float) -> float:
+    return float(minimum_detectable(1.0, seeds, power, level))
 
 
 def seeds_to_detect(spread: float, effect: float, power: float = 0.8, level: float = 0.95) -> int | None:
@@ -154,7 +163,7 @@ def seeds_to_detect(spread: float, effect: float, power: float = 0.8, level: flo
     """
 
     def enough(seeds: int) -> bool:
-        return bool(minimum_detectable(spread / np.sqrt(seeds), seeds, power, level) <= effect)
+        return bool(_errors_to_detect(seeds, power, level) * (spread / np.sqrt(seeds)) <= effect)
 
     found = bisect_left(range(MOST_SEEDS + 1), True, lo=2, key=enough)
     return found if found <= MOST_SEEDS else None

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
-from scipy.special import chdtri, stdtr, stdtrit
 
 Array = Float[np.ndarray, "..."]
 
@@ -75,6 +74,8 @@ def mean_interval(values: ArrayLike, level: float = 0.95, noise: ArrayLike | Non
         Of the shape of `values`: a variance that each value is known to have (`sampling_variance`). Without it, values that are
         all equal have an interval of no width.
     """
+    from scipy.special import chdtri, stdtr, stdtrit
+
     x = np.asarray(values, dtype=np.float64)
     present = ~np.isnan(x)
     n = present.sum(axis=-1)

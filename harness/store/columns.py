@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, get_type_hints
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from harness.store.rows import TABLES, Row
 
@@ -59,6 +58,8 @@ def conform(table: str, data: pa.Table) -> pa.Table:
 
 def without_nan(data: pa.Table) -> pa.Table:
     """NaN as null, as `to_arrow` has it."""
+    import pyarrow.compute as pc
+
     for i, column in enumerate(data.schema):
         if pa.types.is_floating(column.type):
             values = data.column(i)
@@ -68,6 +69,8 @@ def without_nan(data: pa.Table) -> pa.Table:
 
 def up_to(table: str, data: pa.Table, step: int) -> pa.Table:
     """The rows that a cell resumed at `step` keeps."""
+    import pyarrow.compute as pc
+
     names = SCHEMAS[table].names
     if "checkpoint_step" in names:
         return data.filter(pc.less(data.column("checkpoint_step"), step))

@@ -31,6 +31,8 @@ QUALIFY row_number() OVER (
     ORDER BY state = 'done' DESC, finished DESC, cell
 ) = 1;
 """
+# state: another one after each change.
+ABOUT = "CREATE TABLE about (version VARCHAR, state VARCHAR);"
 MORE = """
 CREATE TABLE problems (suite VARCHAR, cell VARCHAR, problem VARCHAR);
 CREATE TABLE scores (
@@ -129,12 +131,12 @@ def create_statements() -> list[str]:
         columns = ", ".join(f'"{field.name}" {_sql(field.type)}' for field in schema)
         tables.append(f"CREATE TABLE {name} (suite VARCHAR, cell VARCHAR, {columns})")
     view = f"CREATE VIEW questions AS {QUESTIONS.format(samples='samples')}"
-    return [*tables, CELLS, CURRENT, MORE, view, f"CREATE TABLE about AS SELECT '{version()}' AS version"]
+    return [*tables, CELLS, CURRENT, MORE, view, ABOUT, f"INSERT INTO about VALUES ('{version()}', '')"]
 
 
 def version() -> str:
     """Hash of all table definitions: a store of another version is built anew."""
-    return f"{zlib.crc32(repr((SCHEMAS, CELLS, CURRENT, MORE, QUESTIONS, DERIVE)).encode()):08x}"
+    return f"{zlib.crc32(repr((SCHEMAS, CELLS, CURRENT, MORE, ABOUT, QUESTIONS, DERIVE)).encode()):08x}"
 
 
 def _sql(kind: pa.DataType) -> str:

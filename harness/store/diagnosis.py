@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from harness.errors import Fault
+from harness.store.kept import kept
 from harness.store.read import Snapshot
 from harness.store.symptoms import ADVICE, LAST_SHARE, Sums, Trouble, figures, judge
 
@@ -77,29 +78,32 @@ def _cell(cell: Mapping[str, Any], problems: Rows, late: Sequence[Sums], exchang
 
 def summary(snapshot: Snapshot, suite: str) -> list[str]:
     """A line for each policy on how it did at the end of its training, over all cells, and below it what is wrong in how many."""
+    return kept(snapshot, suite, "summary", list[str], lambda: _summary(snapshot, suite))
+
+
+def _summary(snapshot: Snapshot, suite: str) -> list[str]:
     late = _late(snapshot, suite)
     groups = snapshot.query(f"SELECT cell, group_name FROM {_CELLS[True]} ORDER BY group_name, cell", [suite])
-    found: dict[tuple[str, str], Sums] = {}
+    found: dict[tuple[str, str], list[Sums]] = {}
     for cell in groups.to_pylist():
         for sums in late.get(cell["cell"], ()):
-            at = cell["group_name"], sums.policy
-            found[at] = _together(found[at], sums) if at in found else sums
+            found.setdefault((cell["group_name"], sums.policy), []).append(sums)
     findings: dict[tuple[str, str], dict[Trouble, list[Finding]]] = {}
     for f in _findings(snapshot, suite, None, late):
         by_trouble = findings.setdefault((f.cell.partition("/")[0], f.policy), {})
         by_trouble.setdefault(f.trouble, []).append(f)
     lines = []
-    for (group, policy), sums in found.items():
-        lines.append(f"{group}/{policy}: {figures(sums)}")
+    for (group, policy), each in found.items():
+        lines.append(f"{group}/{policy}: {figures(_together(each))}")
         for trouble, same in findings.get((group, policy), {}).items():
             where = same[0].cell if len(same) == 1 else f"{len(same)} cells, e.g. {same[0].cell}"
             lines.append(f"  {trouble} ({where}): {same[0].words}; {same[0].advice}")
     return lines
 
 
-def _together(one: Sums, other: Sums) -> Sums:
+def _together(each: Sequence[Sums]) -> Sums:
     counts = ("answers", "right", "wrong", "invalid", "truncated", "empty", "unboxed", "own", "active")
-    return msgspec.structs.replace(one, **{name: getattr(one, name) + getattr(other, name) for name in counts})
+    return msgspec.structs.replace(each[0], **{name: sum(getattr(sums, name) for sums in each) for name in counts})
 
 
 def _late(snapshot: Snapshot, suite: str, key: str | None = None) -> dict[str, list[Sums]]:

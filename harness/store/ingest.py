@@ -51,8 +51,13 @@ class Source:
 
     suite: str
     cell: str
-    folder: Path
+    path: str
     fingerprint: str
+
+    @property
+    def folder(self) -> Path:
+        """Its path: of thousands of cells few are looked into."""
+        return Path(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +153,13 @@ def scan(results: Path) -> tuple[list[Source], dict[str, str]]:
             if stamps[1] or _stamp(f"{cell.path}/manifest.json"):
                 settled = now - max(stamps) > _SETTLED_NS
                 mark = f"{stamps[0]}-{stamps[1]}" + ("" if settled else f"-read-at-{now}")
-                sources.append(Source(suite.name, cell.name, Path(cell.path), mark))
+                sources.append(Source(suite.name, cell.name, cell.path, mark))
         if files := suite_files(Path(suite.path)):
             suites[suite.name] = " ".join(f"{file.name}-{_stamp(str(file))}" for file in files)
     for name, folder in references(results).items():
         mark = f"{_stamp(str(folder / ABOUT))}"
         with suppress(StoreError):  # said where the suite's own line is read
-            sources += [Source(name, cell, folder, mark) for cell in read_about(folder).cells]
+            sources += [Source(name, cell, str(folder), mark) for cell in read_about(folder).cells]
         suites[name] = mark
     return sources, suites
 
@@ -213,6 +218,7 @@ def _write(
             forget()
             if problems:
                 connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", problems)
+            connection.execute("UPDATE about SET state = uuid()")
             connection.execute("CHECKPOINT")
     except duckdb.Error as error:  # a failed write comes as one of several kinds
         full = "No space left" in str(error)

@@ -25,6 +25,7 @@ from harness.suite.cells import Identity
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 MAX_BYTES = 4 << 20
+MANIFEST = "manifest.json"
 State = Literal["pending", "running", "cut off", "done", "failed"]
 
 
@@ -145,17 +146,17 @@ class SuiteFile(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_manifest(folder: Path, manifest: Manifest, guard: Guard = nullcontext) -> None:
     """Replace `folder`'s manifest, in the context of `guard`. Raises DiskFullError, StoreError, FencedError."""
-    write_atomic(folder / "manifest.json", _pretty(manifest), guard)
+    write_atomic(folder / MANIFEST, _pretty(manifest), guard)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path | str) -> Manifest:
     """Unknown keys are ignored, absent ones have their defaults. Raises StoreError."""
-    return _read(folder / "manifest.json", Manifest)
+    return _read(f"{folder}/{MANIFEST}", Manifest)
 
 
-def read_standing(folder: Path) -> Standing:
+def read_standing(folder: Path | str) -> Standing:
     """As `read_manifest`, of an unaltered one without looking at the rest. Raises StoreError."""
-    return _read(folder / "manifest.json", Standing, Manifest)
+    return _read(f"{folder}/{MANIFEST}", Standing, Manifest)
 
 
 def write_suite(folder: Path, suite: SuiteFile) -> None:
@@ -198,7 +199,7 @@ _HEAD = len(b'{"checksum":"........",')
 """Of a file without white space."""
 
 
-def _read(path: Path, kind: type[Struct], whole: type[msgspec.Struct] | None = None) -> Struct:
+def _read(path: Path | str, kind: type[Struct], whole: type[msgspec.Struct] | None = None) -> Struct:
     """whole: what the file holds, where `kind` is a part of it; a file that cannot vouch for the rest must be one."""
     try:
         data = read_bytes(path, MAX_BYTES)

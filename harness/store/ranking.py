@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 import numpy as np
 from jaxtyping import Float
 
-from harness.statistics import MARGIN, iqm, iqm_interval, probability_of_improvement, verdict
+from harness.statistics import MARGIN, improvement, iqm, iqm_intervals, probabilities_of_improvement, verdict
 from harness.statistics.bootstrap import BootstrapInterval
 from harness.store.comparisons import BySeed, Score, finished, judged, mean_score
+from harness.store.kept import kept
 from harness.store.read import Snapshot
 from harness.store.sentences import doubt, sentence
 from harness.store.statistic import STATISTICS, Line, Pair, bounds, number
 from harness.store.supervised_start import Stage, stages
 from harness.store.table import MEAN, SeedRow, seed_rows
 
+Said = Literal["everything", "opening", "nothing"]
 MIN_RUNS = 5
 """Seeds from which on a bootstrap interval is shown: of fewer it comes out far too narrow."""
 
@@ -210,35 +213,59 @@ def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MAR
 
 def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
     """Regimes over at least two groups or benchmarks, best IQM first; empty where there is only one."""
+    return across([rows])[0]
+
+
+def across(several: Iterable[Sequence[SeedRow]]) -> list[list[Aggregate]]:
+    """The `aggregates` of each of several, such as the metrics of a suite: what is drawn for one is drawn for all."""
+    panels = [list(_compared(rows)) for rows in several]
+    lines = [line for panel in panels for line in panel]
+    whole = [line for line in lines if len(line.scores) >= MIN_RUNS]
+    pairs = [line for line in whole if len(line.other) >= MIN_RUNS]
+    middle = iqm_intervals([line.scores for line in whole])
+    better = probabilities_of_improvement([(line.scores, line.other) for line in pairs], resamples=2000)
+    intervals = {id(line): _width(found) for line, found in zip(whole, middle, strict=True)}
+    improved = {id(line): _width(found) for line, found in zip(pairs, better, strict=True)}
+    return [
+        sorted(
+            (
+                Aggregate(
+                    regime=line.regime,
+                    seeds=len(line.scores),
+                    tasks=line.scores.shape[1],
+                    iqm=iqm(line.scores),
+                    iqm_interval=intervals.get(id(line)),
+                    baseline=line.baseline if line.other.size else None,
+                    better=improvement(line.scores, line.other) if line.other.size else None,
+                    better_interval=improved.get(id(line)),
+                )
+                for line in panel
+            ),
+            key=lambda a: -a.iqm,
+        )
+        for panel in panels
+    ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Compared:
+    """A regime's accuracies over all groups and benchmarks, and those of its baseline; none where it has none."""
+
+    regime: str
+    baseline: str | None
+    scores: Float[np.ndarray, "seeds places"]
+    other: Float[np.ndarray, "others places"]
+
+
+def _compared(rows: Sequence[SeedRow]) -> Iterator[_Compared]:
     places = list(dict.fromkeys((r.group, r.task) for r in rows))
     if len(places) < 2:
-        return []
+        return
     runs = {regime: _runs(by_place, places) for regime, by_place in _by_regime(rows).items()}
     references = {r.regime: r.baseline for r in rows}
-    found = []
     for regime, scores in runs.items():
-        if not scores.size:
-            continue
-        other = runs.get(references[regime] or "", np.empty((0, 0)))
-        enough = len(scores) >= MIN_RUNS
-        middle = iqm_interval(scores) if enough else None
-        better = None
-        if other.size:
-            enough = enough and len(other) >= MIN_RUNS
-            better = probability_of_improvement(scores, other, resamples=2000 if enough else 1)
-        found.append(
-            Aggregate(
-                regime=regime,
-                seeds=len(scores),
-                tasks=len(places),
-                iqm=iqm(scores),
-                iqm_interval=_width(middle) if middle else None,
-                baseline=references[regime] if better else None,
-                better=better.value if better else None,
-                better_interval=_width(better) if better and enough else None,
-            )
-        )
-    return sorted(found, key=lambda a: -a.iqm)
+        if scores.size:
+            yield _Compared(regime, references[regime], scores, runs.get(references[regime] or "", np.empty((0, 0))))
 
 
 def missing(snapshot: Snapshot, suite: str) -> list[Missing]:
@@ -255,7 +282,7 @@ def heading(
     snapshot: Snapshot,
     suite: str,
     margin: float = MARGIN,
-    said: Literal["everything", "opening", "nothing"] = "everything",
+    said: Said = "everything",
 ) -> Head:
     """Sentences for each choice of policy, task and metric, in the order of `seed_rows`.
 
@@ -263,12 +290,17 @@ def heading(
 
     said: these alone with what is said across groups, or none of it, for a view that shows no more.
     """
+    return kept(snapshot, suite, f"heading {said}", Head, lambda: _heading(snapshot, suite, margin, said), margin)
+
+
+def _heading(snapshot: Snapshot, suite: str, margin: float, said: Said) -> Head:
     pairs = in_pairs(snapshot, suite)
     families = finished(snapshot, suite).families
     tasks = list(dict.fromkeys(key.task for key in families))
     policies = sorted(dict.fromkeys(key.policy for key in families), key=lambda policy: policy != MEAN)
     choices = [MEAN, *tasks] if len(tasks) > 1 and said == "everything" else [MEAN]
     head = Head(margin, [], {}, missing(snapshot, suite), stages(snapshot, suite))
+    opening: dict[str, list[SeedRow]] = {}
     for policy in policies[: {"everything": None, "opening": 1, "nothing": 0}[said]]:
         rows = seed_rows(snapshot, suite, policy)
         for task in choices:
@@ -278,9 +310,10 @@ def heading(
                     continue
                 ranking = rank(chosen, pairs, margin)
                 head.sentences.append(Headline(policy, metric, task, sentence(ranking), doubt(ranking)))
-                if (policy, task) == (policies[0], MEAN) and (found := aggregates(chosen)):
-                    head.across[metric] = found
-    return head
+                if (policy, task) == (policies[0], MEAN):
+                    opening[metric] = chosen
+    found = zip(opening, across(opening.values()), strict=True)
+    return msgspec.structs.replace(head, across={metric: each for metric, each in found if each})
 
 
 def in_pairs(snapshot: Snapshot, suite: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -93,7 +94,10 @@ class Snapshot:
         """
         self.derived: dict[str, Any] = {}
         """What was computed from this state and is asked for again, by whoever keeps it there."""
-        self._path = path = store_path(results)
+        self.path = path = store_path(results)
+        """The file."""
+        self.state = ""
+        """What tells this state of the store from every other one; empty where that is not known."""
         if not path.is_file():
             raise StoreError(f"{results}: no results yet (run a suite first: harness run quickstart)")
         self._use = "USE memory" if shown else "USE store"
@@ -109,11 +113,13 @@ class Snapshot:
             },
         )
         try:
+            before = _stamps(path)
             for statement in (
                 f"ATTACH '{quoted(path)}' AS store (READ_ONLY)",
                 "USE store",
             ):
                 self._connection.execute(statement)
+            self.state = self._state(before)
             if shown:
                 _instead(self._connection, shown)
             for statement in ("SET enable_external_access = false", "SET lock_configuration = true"):
@@ -182,8 +188,16 @@ class Snapshot:
                     raise StoreError(self._damaged(error)) from error
                 raise UsageError(_first_line(error)) from error
 
+    def _state(self, before: list[tuple[int, int]]) -> str:
+        """By what the writer wrote, and by the file's times and sizes, should others have changed it. before: attaching it."""
+        try:
+            found = self._connection.execute("SELECT state FROM about").fetchall()
+        except duckdb.Error:  # of another version
+            return ""
+        return f"{found} {before}" if before == _stamps(self.path) else ""
+
     def _damaged(self, error: duckdb.Error) -> str:
-        return f"{self._path}: cannot be read: {_first_line(error)} (delete it: it is built again from the journals)"
+        return f"{self.path}: cannot be read: {_first_line(error)} (delete it: it is built again from the journals)"
 
     def close(self) -> None:
         """Idempotent."""
@@ -209,6 +223,12 @@ def _instead(connection: duckdb.DuckDBPyConnection, shown: SuiteFile) -> None:
     connection.execute(f"UPDATE memory.suites SET {values}", list(changed.values()))
     for statement in ("USE memory", CURRENT, "USE store"):
         connection.execute(statement)
+
+
+def _stamps(path: Path) -> list[tuple[int, int]]:
+    """Of the file and of what DuckDB, if others write to it, has not yet put there."""
+    files = [Path(found) for found in (path, f"{path}.wal") if os.path.exists(found)]
+    return [(file.stat().st_mtime_ns, file.stat().st_size) for file in files]
 
 
 def _first_line(error: Exception) -> str:

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from harness.errors import StoreError
 from harness.files import TEMPORARY, remove, replace_atomic, write_atomic
@@ -113,6 +112,8 @@ def forget() -> None:
 
 @lru_cache(maxsize=1)
 def _read(folder: Path, state: bytes) -> Reference:
+    import pyarrow.parquet as pq
+
     about = msgspec.json.decode(state, type=About)
     try:
         contents = {name: read_bytes(folder / name, MAX_BYTES) for name in about.files}
@@ -169,6 +170,8 @@ def _of_cell(key: str, table: pa.Table) -> pa.Table:
 
 
 def _write(folder: Path, name: str, table: pa.Table) -> None:
+    import pyarrow.parquet as pq
+
     pq.write_table(table.combine_chunks(), folder / f"{name}.parquet", compression="zstd", compression_level=19)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,6 +12,7 @@ import numpy as np
 from harness.errors import StoreError
 from harness.statistics import MARGIN
 from harness.store.comparisons import MEAN, Family, Finished, Key, Spent, finished, judged
+from harness.store.kept import kept
 from harness.store.read import Snapshot
 from harness.store.reference_results import MARK
 from harness.store.statistic import STATISTICS, Line
@@ -102,6 +104,11 @@ def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[Sh
 
     Raises StoreError on an unknown suite.
     """
+    make = partial(_show_rows, snapshot, suite, margin)
+    return kept(snapshot, suite, "rows", list[ShowRow], make, margin, *STATISTICS)
+
+
+def _show_rows(snapshot: Snapshot, suite: str, margin: float) -> list[ShowRow]:
     cells = finished(snapshot, suite)
     if not cells.families and suite not in suites(snapshot):
         raise StoreError(f"no results of a suite {suite!r}")

@@ -6,7 +6,8 @@ import fnmatch
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -137,18 +138,19 @@ def expand(suite: Suite, identity: Callable[[ModelGroup, Variant], Identity]) ->
     """All cells in the order group, seed, regime: a cut-off run leaves comparable cells."""
     cells = []
     for group in suite.groups:
-        firsts = [
-            Cell(
-                suite.name, suite.engine, suite.engine_options, group,
+        makes = [
+            partial(
+                Cell, suite.name, suite.engine, suite.engine_options, group,
                 variant.model_copy(update={"training": None}),  # the cell's own `training` holds it
-                suite.sharing_of(variant), suite.training_of(variant), suite.evaluation, 0, "", suite.baseline,
-                identity(group, variant), suite.keep,
+                suite.sharing_of(variant), suite.training_of(variant), suite.evaluation,
+                baseline=suite.baseline, identity=identity(group, variant), keep=suite.keep,
             )
             for variant in suite.regimes
         ]  # fmt: skip
+        firsts = [make(seed=0, key="") for make in makes]
         keys = [cell_keys(first.config(), first.identity, suite.seeds) for first in firsts]
         for each in zip(*keys, strict=True):
-            cells += [replace(first, seed=seed, key=key) for first, (seed, key) in zip(firsts, each, strict=True)]
+            cells += [make(seed=seed, key=key) for make, (seed, key) in zip(makes, each, strict=True)]
     return cells
 
 

@@ -9,15 +9,15 @@ import msgspec
 import pandas as pd
 import streamlit as st
 
-from harness.store.ranking import MIN_RUNS, Aggregate, Ranking, aggregates
+from harness.store.ranking import MIN_RUNS, Aggregate, Ranking
 from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import Statistic, shown
 from harness.store.supervised_start import STRICT, Stage
 from harness.store.table import MEAN
 from leaderboard.charts import LEGEND, Figure
-from leaderboard.data import Store
+from leaderboard.data import Choice, Store
 from leaderboard.frames import panel, ranking_frame, readable, telling
-from leaderboard.overview import KEY, Outcome, answer, overview
+from leaderboard.overview import KEY, Outcome, overview
 from leaderboard.parts import (
     choose,
     choose_margin,
@@ -64,16 +64,13 @@ def draw(store: Store, suite: str, view: View) -> None:
         groups = choose_some("Groups", list(dict.fromkeys(table["group"])), "group")
         tasks = choose_some("Benchmarks", list(dict.fromkeys(table["task"])), "task")
 
-    table = store.show(suite, margin)
-    table = table[(table["metric"] == metric) & table["group"].isin(groups) & table["task"].isin(tasks)]
-    everyone = [r for r in store.seeds(suite) if r.metric == metric and r.group in groups and r.task in tasks]
-    seeds = [r for r in everyone if r.policy == policy]
-    table = table[table["policy"] == policy]
+    choice = Choice(metric, policy, tuple(groups), tuple(tasks))
+    table = choice.table(store.show(suite, margin))
     if table.empty:
         empty("Nothing has finished for this choice.")
         return
     order = list(dict.fromkeys(table["regime"]))
-    said = answer(table, everyone, policy, store.in_pairs(suite), margin)
+    said = store.outcome(suite, choice, margin)
     found = said.found
     with top:
         st.info(escaped(sentence(found), 2000), icon=":material/gavel:")
@@ -98,7 +95,7 @@ def draw(store: Store, suite: str, view: View) -> None:
         placeholder="–",
         alt="The ranking as a table",
     )
-    draw_across(aggregates(seeds))
+    draw_across(store.across(suite, choice))
     draw_starts([m for m in store.stages(suite) if m.metric == metric and m.group in groups and m.task in tasks])
     downloads(f"ranking-{suite}", table, figures)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Container, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from harness.session.cell.provenance import now, stamp
 from harness.session.policy.weights import loaded_commit
 from harness.store.fence import Guard
 from harness.store.manifest import (
+    MANIFEST,
     Manifest,
     PolicyEntry,
     State,
@@ -168,12 +170,12 @@ def cut_off(folder: Path, states: Container[State] = ("running",)) -> None:
             write_manifest(folder, msgspec.structs.replace(found, state="cut off", reason="", fault=None))
 
 
-def state_of(folder: Path) -> tuple[str, str, int]:
+def state_of(folder: Path | str) -> tuple[str, str, int]:
     """(state, reason, attempts) of a cell's folder; a cell that left no manifest is pending."""
     try:
         found = read_standing(folder)
     except StoreError as error:
-        return ("failed", str(error), 0) if (folder / "manifest.json").exists() else ("pending", "", 0)
+        return ("failed", str(error), 0) if os.path.exists(f"{folder}/{MANIFEST}") else ("pending", "", 0)
     return found.state, found.reason, found.attempts
 
 

@@ -12,7 +12,7 @@ from harness.engines import options
 from harness.engines.catalogue import MICRO_FAMILIES, engines_of
 from harness.engines.embedded.presets import PRESETS
 from harness.errors import PluginError, StoreError, SuiteError, UsageError
-from harness.session.cell.log import log_of
+from harness.session.cell.log import LOG
 from harness.session.cell.manifests import Base, state_of, suite_file
 from harness.session.policy.roots import check_file_root, check_roots
 from harness.session.policy.weights import pinned, unpinned
@@ -61,11 +61,11 @@ class Prepared:
     def looked(self) -> Prepared:
         """The same, with the state of its cells and bases as it is now: read from the disk once, for all that follows."""
         keys = [*(c.key for c in self.cells), *(b.key for b in self.bases)]
-        return replace(self, seen={key: state_of(self.folder / key) for key in keys})
+        return replace(self, seen={key: state_of(f"{self.folder}/{key}") for key in keys})
 
     def state(self, key: str) -> tuple[str, str, int]:
         """(state, reason, attempts) of a cell or base."""
-        return state_of(self.folder / key) if self.seen is None else self.seen[key]
+        return state_of(f"{self.folder}/{key}") if self.seen is None else self.seen[key]
 
     def status(self) -> list[CellStatus]:
         """Every cell; a pending one that ran before under another key says why it is to be run anew."""
@@ -77,11 +77,11 @@ class Prepared:
         return [_explained(s, before.get((s.cell.group.name, s.cell.variant.name, s.cell.seed))) for s in found]
 
     def _status(self, cell: Cell, going_on: bool) -> CellStatus:
-        log = log_of(self.folder / cell.key)
+        log = f"{self.folder}/{cell.key}/{LOG}"
         state, reason, attempts = self.state(cell.key)
         if state == "running" and not going_on:
             state = "cut off"  # its driver was killed and could not say so
-        return CellStatus(cell, state, reason, attempts, str(log) if os.path.exists(log) else "")
+        return CellStatus(cell, state, reason, attempts, log if os.path.exists(log) else "")
 
     def _beside(self) -> set[str]:
         """Keys of the cells of altered runs: they lie beside the suite's own and are no older versions of them."""
