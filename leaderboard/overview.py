@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -13,6 +13,7 @@ from harness.store.ranking import Rank, Ranking, Share, rank, whom
 from harness.store.sentences import verdict_mark
 from harness.store.statistic import STATISTICS
 from harness.store.table import MEAN, SeedRow
+from harness.store.tuning import without_trials
 from leaderboard.charts import SIGNS
 
 KEY = (
@@ -106,14 +107,7 @@ def overview(
 ) -> pd.DataFrame:
     """A row per suite, without those that hold the trials of another one. name: of a suite, as it is to be shown; state: what
     has become of the cells of one of which none has finished."""
-    return pd.DataFrame([_row(suite, find(suite), name, state) for suite in _own(suites)]).fillna("")
-
-
-def _own(suites: Sequence[str]) -> Iterator[str]:
-    for suite in suites:
-        stem = suite.removesuffix("-tuning").removesuffix("-check")
-        if stem == suite or stem not in suites:
-            yield suite
+    return pd.DataFrame([_row(suite, find(suite), name, state) for suite in without_trials(suites)]).fillna("")
 
 
 def _row(suite: str, found: Outcome | None, name: Callable[[str], str], state: Callable[[str], str]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from scipy import stats
 from synthetic_results import REGIMES, write_results
 
 from harness import files
+from harness.cli.results import show_suite
 from harness.errors import DiskFullError, StoreError, UsageError
 from harness.store.columns import SCHEMAS
 from harness.store.ddl import create_statements
@@ -395,3 +396,21 @@ def test_what_lies_below_a_file_is_not_there_to_be_removed(tmp_path: Path) -> No
     assert (tmp_path / "file").read_text() == "kept"
     files.remove(tmp_path / "file")
     assert not any(tmp_path.iterdir())
+
+
+def test_several_suites_are_told_in_a_sentence_each_and_one_with_its_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("first", "second", "second-tuning"):
+        write_results(tmp_path, name, regimes=REGIMES[:2], seeds=(1, 2), steps=2, questions=6)
+    ingest(tmp_path)
+    show_suite(None, tmp_path, "table")
+    out, err = capsys.readouterr()
+    assert [line for line in out.splitlines() if not line.startswith("  ")] == ["first", "second"]
+    assert out.count("and 2 seeds") == 2
+    assert "accuracy in %" not in out
+    assert "harness show SUITE" in err
+    show_suite("first", tmp_path, "table")
+    assert "accuracy in %" in capsys.readouterr().out
+    show_suite(None, tmp_path, "csv")
+    assert len(set(capsys.readouterr().out.splitlines())) > 4  # other programs get every row

@@ -35,7 +35,8 @@ def show(
     set_: Set = None,
     results: Results = RESULTS,
 ) -> None:
-    """Regime x group: accuracy, gain over the budget-matched baseline, verdict, intervals, tie groups, cost."""
+    """Regime x group: accuracy, gain over the budget-matched baseline, verdict, intervals, tie groups, cost; of several suites a
+    sentence each."""
     if format_ not in FORMATS:
         raise UsageError(f"--format {format_}: one of {', '.join(FORMATS)}")
     from harness.store.ingest import ingest
@@ -62,7 +63,7 @@ def show_suite(
     margin: float | None = None,
     file: SuiteFile | None = None,
 ) -> None:
-    """Print one suite's table, or every suite's. `margin` is a share (`statistics.MARGIN`).
+    """Print one suite's table; of several in a terminal what each opens with. `margin` is a share (`statistics.MARGIN`).
 
     file: the altered run to show instead of what stands for the suite's folder.
     """
@@ -73,10 +74,10 @@ def show_suite(
     from harness.store.ranking import heading
     from harness.store.read import Snapshot
     from harness.store.reference_results import meant, own, suite_folder
-    from harness.store.render import render
+    from harness.store.render import overview, render
     from harness.store.submission import read_submission
     from harness.store.table import show_rows, suites
-    from harness.store.tuning import read_tuning, transfer_rows, tuning_rows, with_tuning
+    from harness.store.tuning import read_tuning, transfer_rows, tuning_rows, with_tuning, without_trials
 
     margin = MARGIN if margin is None else margin
     with Snapshot(results, file) as snapshot:
@@ -106,6 +107,12 @@ def show_suite(
             return
         width = shutil.get_terminal_size((120, 24)).columns
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        names = names if suite else without_trials(names)
+        if len(names) > 1 and format_ == "table":
+            heads = {one: heading(snapshot, one, margin, "opening") for one in names}
+            sys.stdout.write(overview(heads, width, colour))
+            print("harness show SUITE: its table", file=sys.stderr)
+            return
         for one in names:
             rows = show_rows(snapshot, one, margin)
             head = heading(snapshot, one, margin, SAID.get(format_, "nothing"))

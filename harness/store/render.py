@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 import msgspec
@@ -37,6 +37,16 @@ def render(
         return _FORMS[form](suite, rows, head.margin) + own + _left_out(form, head.missing)
     except KeyError:
         raise UsageError(f"unknown format {form!r} (table, json, {', '.join(_FORMS)})") from None
+
+
+def overview(heads: Mapping[str, Head], width: int = 120, colour: bool = False) -> str:
+    """What `show` of each suite opens with, without its table; for a terminal."""
+    parts = []
+    for suite, head in heads.items():
+        said = next((f"{h.metric}: {h.sentence}" for h in head.sentences), "no cell has finished")
+        parts += _folded(visible(suite), width, "bold", colour)
+        parts += textwrap.wrap(visible(said), width, initial_indent="  ", subsequent_indent="  ")
+    return "\n".join(parts) + "\n"
 
 
 def _with(unit: Unit, value: float | None, interval: Pair | None) -> str:

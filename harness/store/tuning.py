@@ -150,6 +150,12 @@ def read_tuning(results: Path, suite: str, file: SuiteFile | None = None) -> Tun
         raise StoreError(f"{path}: {error}") from error
 
 
+def without_trials(suites: Sequence[str]) -> list[str]:
+    """Those that do not hold the trials, or the checks, of another one."""
+    stems = {suite: suite.removesuffix("-tuning").removesuffix("-check") for suite in suites}
+    return [suite for suite, stem in stems.items() if stem == suite or stem not in suites]
+
+
 class Scores(msgspec.Struct, frozen=True):
     """Of a suite's finished variants, the mean over groups and seeds of the mean over policies."""
 
