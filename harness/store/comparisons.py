@@ -119,9 +119,12 @@ SELECT c.kind, c.group_name, c.regime, c.seed, c.policies, s.task,
     coalesce(t.peer_used, 0) AS used, coalesce(w.cpu, 0) AS all_cpu, coalesce(w.gpu, 0) AS all_gpu
 FROM current_cells c JOIN scores s USING (suite, cell)
 LEFT JOIN totals t USING (suite, cell, policy)
-LEFT JOIN (SELECT suite, cell, policy, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu FROM spent GROUP BY ALL) p
-    USING (suite, cell, policy)
-LEFT JOIN (SELECT suite, cell, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu FROM spent GROUP BY ALL) w USING (suite, cell)
+LEFT JOIN (
+    SELECT suite, cell, policy, round(sum(cpu_seconds), 6) AS cpu, round(sum(gpu_seconds), 6) AS gpu FROM spent GROUP BY ALL
+) p USING (suite, cell, policy)
+LEFT JOIN (
+    SELECT suite, cell, round(sum(cpu_seconds), 6) AS cpu, round(sum(gpu_seconds), 6) AS gpu FROM spent GROUP BY ALL
+) w USING (suite, cell)
 WHERE c.suite = ? AND c.state = 'done' AND s.accuracy IS NOT NULL
 ORDER BY kind, c.group_name, s.task, 7, s.policy, c.regime, c.seed, c.cell
 """

@@ -86,7 +86,8 @@ WHERE way = 'mean' OR metric = 'sampled' AND k > 1 AND (way = 'best' OR voted)
 """
 
 # `{samples}` and its like name the relation that holds the new cells' rows.
-# Rounding takes away what the order of a parallel sum changes: the same journals give the same scores.
+# Rounding takes away what the order of a parallel sum changes: the same journals give the same scores, and the same costs to the
+# microsecond.
 DERIVE = {
     "scores": f"""
 SELECT suite, cell, policy, task, metric, checkpoint_step, max(repeats), count(value), sum(answers), sum(hits), sum(invalid),
@@ -103,7 +104,8 @@ SELECT suite, cell, policy, count(*), sum(rollouts), sum(generated_tokens), sum(
 FROM {steps} GROUP BY ALL
 """,
     "spent": """
-SELECT suite, cell, policy, phase, sum(cpu_seconds), sum(gpu_seconds), sum(wall_seconds) FROM {costs} GROUP BY ALL
+SELECT suite, cell, policy, phase, round(sum(cpu_seconds), 6), round(sum(gpu_seconds), 6), round(sum(wall_seconds), 6)
+FROM {costs} GROUP BY ALL
 """,
     "flows": """
 SELECT suite, cell, author, receiver, kind, accepted, reason, sum(messages), sum(bytes), sum(source_tokens),
