@@ -26,16 +26,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from harness.errors import HarnessError, UsageError
-from harness.statistics import mean_interval
+from harness.statistics import MARGIN, mean_interval
 from harness.statistics.judgement import GAINS, LOSES, UNTOLD, WITHIN
 from harness.store.comparisons import finished
 from harness.store.ingest import ingest
-from harness.store.ranking import heading
+from harness.store.ranking import heading, in_pairs, rank
 from harness.store.read import Snapshot
 from harness.store.reference_results import MARK, ORIGIN, references
 from harness.store.render import render
+from harness.store.sentences import verdict_mark
 from harness.store.statistic import PERCENT, POINTS, SHARE, Unit
-from harness.store.table import MEAN, ShowRow, show_rows
+from harness.store.table import MEAN, ShowRow, seed_rows, show_rows
 from harness.store.tuning import Tuning, difference, read_tuning, transfer_rows, tuning_rows, whole
 
 ROOT = Path(__file__).parents[1]
@@ -215,6 +216,16 @@ def sentence(store: Store, suite: str, metric: str) -> str:
     return next(h.sentence for h in found if (h.policy, h.metric, h.task) == (MEAN, metric, MEAN))
 
 
+def together(store: Store, suite: str, metric: str) -> str:
+    """Gain of each regime over all groups, and the verdict on it."""
+    name = f"{suite}{MARK}"
+    rows = [r for r in seed_rows(store.snapshot, name, MEAN) if r.metric == metric]
+    ranks = rank(rows, in_pairs(store.snapshot, name), MARGIN).ranks
+    found = sorted((r for r in ranks if r.gain is not None), key=lambda r: -(r.gain or 0.0))
+    lines = [[r.regime, _points(r.gain, r.gain_interval), verdict_mark(r.verdict, MARGIN)] for r in found]
+    return _table(["regime", "gain over all groups", "verdict"], lines)
+
+
 def verdicts(store: Store, kind: str) -> str:
     """Every regime of every suite with that verdict, under its sampled accuracy; whom: policy by policy."""
     wanted = {"gains": GAINS, "loses": LOSES, "nothing": WITHIN}[kind]
@@ -336,8 +347,8 @@ def provenance(store: Store) -> str:
 
 
 _KINDS = (
-    gain, accuracy, rise, used, show, chosen, regimes, groups, peers, accuracies, over, shares, sentence, verdicts, untold, support,
-    cost, tuned, transfer, optimism, provenance,
+    gain, accuracy, rise, used, show, chosen, regimes, groups, peers, accuracies, over, shares, sentence, together, verdicts,
+    untold, support, cost, tuned, transfer, optimism, provenance,
 )  # fmt: skip
 FIGURES: dict[str, Callable[..., str]] = {kind.__name__: kind for kind in _KINDS}
 OVER_ALL = ("verdicts", "untold", "provenance")
