@@ -45,7 +45,7 @@ def bench(size: Size) -> list[Row]:
     rows = []
     for runs, tasks, bar in ((3, 4, 40.0), (5, 7, 40.0), (10, 26, 40.0), (50, 10, 1.0)):
         x = np.random.default_rng(0).random((runs, tasks))
-        resamples, calls = (100, 1) if size.smoke else (RESAMPLES, 1) if runs < 10 else (5000, 2)
+        resamples, calls = (100, 1) if size.smoke else (RESAMPLES, 1) if runs <= 10 else (5000, 2)
 
         def rival(x: np.ndarray = x, resamples: int = resamples, calls: int = calls) -> Any:
             iqms = [

@@ -64,5 +64,17 @@ def test_the_variable_comes_first_and_a_store_is_built_there(monkeypatch, tmp_pa
     assert not [*results.iterdir()]
 
 
+def test_results_that_may_only_be_read_have_their_store_in_the_cache(mounted, monkeypatch, tmp_path):
+    results = tmp_path / "results"
+    results.mkdir()
+    assert store_path(results).parent == results
+    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(place.os, "access", lambda path, mode: path != results)  # root may write anywhere
+    ingest(results)
+    assert store_path(results).is_relative_to(tmp_path / "cache" / "stores")
+    assert store_path(results).exists()
+    assert not [*results.iterdir()]
+
+
 def test_this_machines_own_mounts_are_read():
     assert kind_of_mount(Path("/proc/self")) == "proc"

@@ -18,7 +18,7 @@ from harness.clusters.check import Check
 from harness.engines import catalogue
 from harness.errors import StoreError
 from harness.learning import registry
-from harness.store.place import kind_of_mount, on_network, store_path
+from harness.store.place import kind_of_mount, store_path
 from harness.suite.schema import Suite
 from harness.tasks.data import folder_in_use, inventory
 
@@ -77,7 +77,7 @@ def _store(results: Path) -> Check:
         place = store_path(results)
     except StoreError as error:
         return Check("store", False, str(error), "needed by `harness show` and the leaderboard")
-    why = "on the network: its store is this machine's own" if on_network(results) else "local"
+    why = "local" if place.parent == results else "its store is this machine's own"
     return Check("store", True, f"{results} on {kind}, {why}: {place}")
 
 

@@ -140,7 +140,8 @@ def _say_reference(suite: str | None, names: list[str], known: list[str]) -> Non
         if one not in names and (suite is None or one == f"{names[0]}{MARK}") and one.endswith(MARK)
     ]
     if shown and suite is None:
-        print(f"reference results; nothing was run here yet (harness run {shown[0]})", file=sys.stderr)
+        first = "quickstart" if "quickstart" in shown else shown[0]
+        print(f"reference results; nothing was run here yet (harness run {first})", file=sys.stderr)
     elif shown and not str(suite).endswith(MARK):
         print(f"reference results; your own: harness run {shown[0]}", file=sys.stderr)
     elif beside:

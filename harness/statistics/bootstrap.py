@@ -119,7 +119,7 @@ def _iqms(
 
 class _Ordered:
     """Scores by size. The sum of the middle half of a resample is one of values times differences, by parts: of equal scores
-    only the last has a difference to the next, and so a part in it."""
+    only the last has a difference to the next."""
 
     def __init__(self, x: Scores) -> None:
         ranked = np.argsort(x, axis=None, kind="stable")
@@ -127,17 +127,15 @@ class _Ordered:
         self._cut, self._lowest = x.size // 4, values[0]
         self._steps = np.empty(x.size)
         self._steps[ranked] = np.append(-np.diff(values), values[-1])
-        self._ranked = list(zip(ranked.tolist(), (self._steps[ranked] != 0).tolist(), strict=True))
+        self._ranked = ranked.tolist()
 
     def iqms(self, drawn: Sequence[Counts]) -> Float[np.ndarray, "n"]:
         """Of n resamples. drawn: how often each score is in each."""
         cut, rest, n = self._cut, len(drawn) - self._cut, len(drawn[0])
         below, total = np.zeros_like(drawn[0]), np.full(n, 0.0 - self._cut * self._lowest)
-        parts = np.zeros((len(drawn), n), below.dtype)
-        for score, last in self._ranked:
-            np.add(below, drawn[score], out=below)
-            if last:
-                parts[score] = below
+        parts = np.empty((len(drawn), n), below.dtype)
+        for score in self._ranked:
+            below = np.add(below, drawn[score], out=parts[score])
         floats = np.empty((_ROWS, n))
         for start in range(0, len(drawn), _ROWS):
             steps, part = self._steps[start : start + _ROWS], parts[start : start + _ROWS]

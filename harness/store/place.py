@@ -1,7 +1,7 @@
-"""Where the store's DuckDB file lies: in the results folder, or on this machine's own disk where that is a network file system.
+"""Where the store's DuckDB file lies: in the results folder, or in the cache where that is on the network or may only be read.
 
 DuckDB maps its file into memory and locks it, which network file systems do not hold to. The file is a cache of the journals, so
-each machine builds its own.
+each machine builds its own, and so does whoever may only read the results.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def store_path(results: Path) -> Path:
-    """The file of these results: in the folder that HARNESS_STORE names, else beside the journals, else on a local disk.
+    """The file of these results: in the one that HARNESS_STORE names, else beside the journals, else in the cache, on a local disk.
 
     Raises StoreError where the folder for it in the machine's temporary folder is somebody else's.
     """
     if forced := os.environ.get(VARIABLE):
         return Path(forced).expanduser() / _name(results) / STORE
-    if not on_network(results):
+    read_only = results.is_dir() and not os.access(results, os.W_OK)
+    if not (read_only or on_network(results)):
         return results / STORE
     if not on_network(cache_folder()):
         return cache_folder() / "stores" / _name(results) / STORE
