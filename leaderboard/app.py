@@ -103,7 +103,8 @@ def newest(results: Path) -> Store | None:
     try:
         return open_store(results)
     except StoreError:
-        refresher(str(results)).work()
+        with st.spinner("Reading the results for the first time ..."):
+            refresher(str(results)).work()
     try:
         return open_store(results)
     except StoreError:
