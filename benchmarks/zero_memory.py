@@ -2,9 +2,9 @@
 
     for stage in 0 2 3; do torchrun --nproc_per_node 2 benchmarks/zero_memory.py $stage; done
 
-Needs the extra `openrlhf`. SmolLM2-135M with random weights, bf16, on the CPU through gloo. What is alive is counted by
-type: bf16 after the backward pass (weights and gradients), fp32 after the optimiser's step (masters and moments). The last
-line, by rank 0, is one JSON document.
+Needs the environment of `make install-openrlhf`. SmolLM2-135M with random weights, bf16, on the CPU through gloo. What is
+alive is counted by type: bf16 after the backward pass (weights and gradients), fp32 after the optimiser's step (masters and
+moments). The last line, by rank 0, is one JSON document.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class SGT(Regime):
     """Where all own answers fail and a peer has a verified success, imitate one such success.
 
     Rescue set and gate: paper. L = L_GRPO + lambda NLL(y+ | x) with lambda 0.1, y+ uniform over all peers' successes, no
-    ratio: the third paper. NLL is the token mean of the answer, averaged over all prompts of the mini-batch, and the learner
-    verifies y+ itself before using it: our reading. Old log-probabilities are the trainer's as in GRPO.
+    ratio: GRAFT's paper (2609.37868). NLL is the token mean of the answer, averaged over all prompts of the mini-batch, and
+    the learner verifies y+ itself before using it: our reading. Old log-probabilities are the trainer's as in GRPO.
     """
 
     Options = SGTOptions

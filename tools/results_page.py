@@ -226,12 +226,17 @@ def together(store: Store, suite: str, metric: str) -> str:
     return _table(["regime", "gain over all groups", "verdict"], lines)
 
 
+_ALONE = "SELECT DISTINCT regime FROM current_cells WHERE suite = ? AND regime_type = 'independent'"
+
+
 def verdicts(store: Store, kind: str) -> str:
-    """Every regime of every suite with that verdict, under its sampled accuracy; whom: policy by policy."""
+    """Every regime that shares of every suite with that verdict, under its sampled accuracy; whom: policy by policy."""
     wanted = {"gains": GAINS, "loses": LOSES, "nothing": WITHIN}[kind]
     lines = []
     for suite in store.suites:
-        for row in (r for r in _sampled(store.rows(suite)) if r.policy == MEAN and r.verdict == wanted):
+        alone = {row["regime"] for row in store.query(_ALONE, suite)}
+        found = [r for r in _sampled(store.rows(suite)) if r.policy == MEAN and r.verdict == wanted]
+        for row in (r for r in found if r.regime not in alone):
             own = [r for r in store.rows(suite) if r.policy != MEAN and _same(r, row)]
             whom = ", ".join(f"{r.policy} {gain(store, suite, r.regime, r.metric, r.group, r.policy)}" for r in own)
             lines.append([suite, row.group, row.regime, gain(store, suite, row.regime, row.metric, row.group), whom])

@@ -1,4 +1,5 @@
-"""The command line. Exit codes: 0 done, 1 a cell failed or the disk filled up, 2 usage or invalid suite, 130 interrupted."""
+"""The command line. Exit codes: 0 done, 1 a cell failed, the disk filled up, a suite does not fit or `doctor` found something,
+2 usage or invalid suite, 130 interrupted."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ import typer
 from harness.store.text import visible
 
 SuiteName = Annotated[str, typer.Argument(metavar="SUITE", help="A YAML file, or the name of a shipped suite.")]
+Finished = Annotated[str, typer.Argument(metavar="SUITE", help="A YAML file, or the name of a suite with results.")]
 MaybeSuite = Annotated[str | None, typer.Argument(metavar="[SUITE]", help="A YAML file, or the name of a suite.")]
 Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="Where results are kept.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]

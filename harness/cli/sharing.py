@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.arguments import RESULTS, Json, Results, SuiteName, print_json, suite_name
+from harness.cli.arguments import RESULTS, Finished, Json, Results, print_json, suite_name
 from harness.errors import UsageError
 from harness.store.text import visible
 
@@ -29,7 +29,7 @@ Minutes = Annotated[float, typer.Option("--minutes", min=0.1, max=100_000, help=
 
 
 def bundle(
-    suite: SuiteName,
+    suite: Finished,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="FILE", help="Default <suite>-<digest>.zip in this folder.")
     ] = None,
@@ -99,7 +99,7 @@ def import_(
 
 
 def track(
-    suite: SuiteName,
+    suite: Finished,
     to: Annotated[str, typer.Option("--to", help=", ".join(TRACKERS))] = "tensorboard",
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the runs are kept.")] = Path("runs"),
     live: Annotated[bool, typer.Option("--live", help="Go on looking until Ctrl-C.")] = False,

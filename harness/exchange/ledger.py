@@ -16,7 +16,7 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
     step: at which it was collected; made: the step its author names. messages: 1, or how many alike this entry sums up
     (messages that could not be read, or beyond the quota), or 0 for an author that sent nothing. bytes: on the wire.
     source_tokens, receiver_tokens: the answer's length under either tokenizer, EOS left out; 0 where not known.
-    residual_*: THL's five. marks_spelled: reasoning marks that became letters.
+    residual_*: the five of retokenising. marks_spelled: reasoning marks that became letters.
     verdict: the receiver's own, empty where none was made. used: it gave a nonzero gradient.
     """
 
@@ -44,7 +44,7 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
     used: bool = False
 
     def refuse(self, reason: str) -> None:
-        """Take the acceptance back: what THL or the receiver's verifier found out."""
+        """Take the acceptance back: what retokenising or the receiver's verifier found out."""
         self.accepted, self.reason, self.used = False, str(reason), False
 
 

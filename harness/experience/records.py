@@ -1,7 +1,7 @@
 """SEE's wire types: what policies send to each other.
 
 Every record names its author, the author's policy version, the step and the prompt. Records are decoded against their
-type with size limits (`exchange.codec`); nothing is ever unpickled. A record is a claim by its author: the receiver
+type with size limits (`exchange.wire`); nothing is ever unpickled. A record is a claim by its author: the receiver
 re-verifies what it can. A regime of a plugin may declare a type of its own (`bounded`, docs/regimes.md).
 """
 

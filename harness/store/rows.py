@@ -88,7 +88,7 @@ class StepRow(Row, frozen=True, kw_only=True):
         Of the tokens of peer answers that took part, those without a gradient because of a bound of the ratio; an answer with
         one ratio has all its tokens clipped or none.
     refused_share
-        Of the records that peers sent, those refused by the exchange, by THL or by the verifier.
+        Of the records that peers sent, those refused by the exchange, in retokenising or by the verifier.
     peer_received, peer_used
         Peer answers that the exchange let in, and those of them that were used.
     prompts
@@ -105,7 +105,7 @@ class StepRow(Row, frozen=True, kw_only=True):
     trained_tokens
         Through forward and backward, prompts included.
     exchanged_tokens
-        Of the peer answers that neither THL nor the verifier refused, in the learner's tokens, EOS included.
+        Of the peer answers that were refused neither in retokenising nor by the verifier, in the learner's tokens, EOS included.
     exchanged_bytes
         Of all records that the exchange let in.
     generate_seconds, verify_seconds, exchange_seconds, score_seconds, train_seconds

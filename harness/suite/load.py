@@ -70,7 +70,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Suite:
     Raises
     ------
     SuiteError
-        With the place of the first fault. Regimes' own options are checked later (`harness.learning.registry.validate`).
+        With the place of the first fault. Regimes' own options are checked later (`harness.session.suite.rules.validate`).
     UsageError
         An override is no `key=value`, or names no place.
     """

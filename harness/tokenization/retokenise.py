@@ -43,7 +43,7 @@ class Retokenised:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a record was not carried over: `reason` is an `exchange.Refusal`, `detail` is for people."""
+    """Why a record was not carried over: `reason` is an `experience.refusal.Refusal`, `detail` is for people."""
 
     reason: str
     detail: str = ""

@@ -1,6 +1,6 @@
 """SEE's mailboxes in a Ray actor of their own, for policies whose processes are on different nodes.
 
-What travels is bytes that only `exchange.codec` opens. Ray itself moves Python objects between the cluster's processes and
+What travels is bytes that only `exchange.wire` opens. Ray itself moves Python objects between the cluster's processes and
 is only as safe as the cluster is private; a policy that is not trusted so far belongs behind another transport.
 """
 

@@ -53,7 +53,7 @@ SIZES = (
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One of the two, as far as its config tells. tokens: positions that its config allows, 0 where it does not say."""
+    """One of the two, as far as its config tells. positions: that its config allows, 0 where it does not say."""
 
     name: str
     model: str
