@@ -22,7 +22,7 @@ import msgspec
 import yaml
 
 from harness.allocation.config import read_config
-from harness.cache import cache_folder, hub_cache, model_folder
+from harness.cache import PRETRAINED, cache_folder, hub_cache, model_folder
 from harness.errors import DiskFullError, StoreError, UsageError
 from harness.files import write_atomic
 
@@ -201,6 +201,8 @@ def load_config(model: str, revision: str | None = None) -> Mapping[str, Any]:
         return read_config(Path(found))
     if short in shipped():
         return shipped()[short]
+    if model.startswith(PRETRAINED):
+        raise UsageError(f"{model} is not in the cache: `make pretrained` fetches and converts it")
     from huggingface_hub import hf_hub_download
 
     try:

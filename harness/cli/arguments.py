@@ -33,9 +33,15 @@ Address = Annotated[
 RESULTS = Path("results")
 
 
+def _is_there(folder: Path) -> None:
+    if not folder.expanduser().is_dir():
+        raise typer.BadParameter(f"{folder}: no such folder")
+
+
 def _use_data(folder: Path | None) -> Path | None:
     """`--data-dir` is HARNESS_DATA for one command: for this process and for the workers that it starts."""
     if folder is not None:
+        _is_there(folder)
         os.environ["HARNESS_DATA"] = str(folder.expanduser().resolve())
     return folder
 
@@ -48,6 +54,8 @@ DataDir = Annotated[
 def _use_models(folders: list[Path] | None) -> list[Path] | None:
     """`--models` adds to HARNESS_MODELS for one command."""
     if folders:
+        for folder in folders:
+            _is_there(folder)
         named = [str(folder.expanduser().resolve()) for folder in folders]
         os.environ["HARNESS_MODELS"] = os.pathsep.join(filter(None, [os.environ.get("HARNESS_MODELS", ""), *named]))
     return folders

@@ -20,6 +20,7 @@ from harness.allocation.shapes import MICRO, load_config
 from harness.allocation.size import Memory
 from harness.allocation.work import Device, Phases
 from harness.engines.protocol import PolicyEngine
+from harness.errors import UsageError
 from harness.exchange.transport import InProcess, Transport
 from harness.suite.schema import Policy
 
@@ -153,8 +154,27 @@ class Engines(ABC):
 
     @classmethod
     def inventory(cls, address: str | None) -> Inventory:
-        """What there is to run on: at the address of a cluster that the engine knows how to join, else here."""
+        """What there is to run on: at the address of a cluster that the engine knows how to join, else here.
+
+        Raises
+        ------
+        UsageError
+            An address, of an engine that joins none.
+        """
+        if address is not None:
+            raise UsageError(f"--address {address}: this engine joins no cluster")
         return inventory.local()
+
+    @classmethod
+    def lacking(cls, options: Mapping[str, Any]) -> str:
+        """What the suite's `engine_options` ask for and this machine has not, in a line; empty where there is nothing.
+
+        Parameters
+        ----------
+        options
+            The suite's `engine_options`.
+        """
+        return ""
 
     @classmethod
     @contextmanager

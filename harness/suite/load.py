@@ -16,12 +16,14 @@ from pydantic import BaseModel, ValidationError
 
 from harness.errors import SuiteError, UsageError
 from harness.suite import yaml
-from harness.suite.schema import Suite
+from harness.suite.schema import TASK_FORMS, Suite
 
 __all__ = ["LABORATORY", "find", "first_error", "load", "resolve", "shipped"]
 
 _STEP = re.compile(r"([A-Za-z0-9_.+-]+?)((?:\[\d{1,4}\])*)(?:\.(?=[A-Za-z])|$)")
 _LONGEST_KEY = 200
+_SHOWN = 80
+"""Characters of a key that a message repeats."""
 
 LABORATORY = "bandit.yaml"
 """The file of `harness bandit`."""
@@ -44,7 +46,7 @@ def find(name: str) -> Path:
         There is no such suite; with the nearest name.
     """
     path = Path(name)
-    if path.suffix in {".yaml", ".yml"} or os.path.exists(path):
+    if path.suffix in {".yaml", ".yml"} or path.is_file() or (os.path.dirname(name) and path.exists()):
         return path
     known = shipped()
     if name == Path(LABORATORY).stem:
@@ -80,6 +82,8 @@ def load(name: str, overrides: Sequence[str] = ()) -> Suite:
         raise SuiteError(str(path), "", "the file is empty")
     if not isinstance(raw, dict):
         raise SuiteError(str(path), "", "a suite is a mapping of keys such as groups, regimes, seeds")
+    if "bandits" in raw and "groups" not in raw:
+        raise SuiteError(str(path), "", f"a laboratory, not a suite: harness bandit {name}")
     return resolve({"name": path.stem, **raw}, overrides, str(path))
 
 
@@ -105,11 +109,21 @@ def resolve(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Su
     own = copy.deepcopy(dict(raw))
     for override in overrides:
         _apply(own, override)
-    yaml.check_numbers(own, source)
     try:
+        yaml.check_numbers(own, source)
         return Suite.model_validate(own)
     except ValidationError as error:
-        raise first_error(error, source) from None
+        raise _blamed(first_error(error, source), overrides) from None
+    except SuiteError as error:
+        raise _blamed(error, overrides) from None
+
+
+def _blamed(error: SuiteError, overrides: Sequence[str]) -> SuiteError:
+    """The fault of a setting on the command line is not the file's."""
+    for key in (override.partition("=")[0] for override in overrides):
+        if error.path == key or error.path.startswith((f"{key}.", f"{key}[")):
+            return SuiteError(f"--set {error.path}", "", error.problem)
+    return error
 
 
 def first_error(error: ValidationError, source: str) -> SuiteError:
@@ -124,8 +138,9 @@ def first_error(error: ValidationError, source: str) -> SuiteError:
     """
     first = error.errors(include_url=False)[0]
     where = ""
-    for part in (p for p in first["loc"] if not str(p).startswith("<")):  # the forms that a task may have are no keys
-        where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else str(part)
+    for part in (p for p in first["loc"] if p not in TASK_FORMS):
+        word = f"{part:.{_SHOWN}}" if isinstance(part, str) else f"[{part}]"
+        where += f".{word}" if where and isinstance(part, str) else word
     problem = str(first["msg"]).removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])

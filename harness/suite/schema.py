@@ -161,6 +161,9 @@ class Sharing(_Model):
     def _edges(self) -> Sharing:
         if (self.direction == "edges") != (self.edges is not None):
             raise ValueError("`edges` and `direction: edges` go together")
+        for i, edge in enumerate(self.edges or ()):
+            if edge in (self.edges or ())[:i]:
+                raise ValueError(f"edges: {edge[0]} -> {edge[1]} stands twice")
         return self
 
     def among(self, policies: Sequence[str], strengths: Strengths | None = None) -> tuple[Edge, ...]:
@@ -282,7 +285,8 @@ def _form(raw: Any) -> str:
     return _FILE if isinstance(raw, dict | FileTask) else _NAME
 
 
-_NAME, _FILE = "<name>", "<file>"
+TASK_FORMS = _NAME, _FILE = "<name>", "<file>"
+"""What pydantic has among the keys of a fault's place, and is none."""
 _Task = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^(lm_eval:)?[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 TaskName = Annotated[Annotated[_Task, Tag(_NAME)] | Annotated[FileTask, Tag(_FILE)], Discriminator(_form)]
 """A task: its name, or a file."""
@@ -351,6 +355,15 @@ class Evaluation(_Model):
     """Held-out accuracy every so many steps, for learning curves; 0 is never."""
     curve_prompts: Positive = CURVE_PROMPTS
     """Questions of the first task for one point of the curve; never more than `limit`."""
+
+    @field_validator("tasks")
+    @classmethod
+    def _once(cls, tasks: list[str | FileTask]) -> list[str | FileTask]:
+        named = [task for task in tasks if isinstance(task, str)]
+        for i, name in enumerate(named):
+            if name in named[:i]:
+                raise ValueError(f"the task {name!r} stands twice")
+        return tasks
 
     @model_validator(mode="before")
     @classmethod

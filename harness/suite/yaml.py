@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +21,10 @@ MAX_LENGTH = 4096
 MAX_BITS = 63
 _KINDS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float")}
 """What a plain word may stand for besides itself: dates, merges and the like stay words."""
+
+
+_FLOAT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$")
+"""As in 1e-3, which YAML 1.1 takes for a word."""
 
 
 class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
@@ -67,6 +72,9 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
                 raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+_PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, [*"-+0123456789"])
 
 
 def parse(text: str, source: str) -> Any:

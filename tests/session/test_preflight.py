@@ -16,6 +16,7 @@ from tasks.benchmark_data import data_folder
 from tokenizers import Regex, decoders
 from transformers import AutoTokenizer
 
+from harness.allocation import inventory
 from harness.engines.catalogue import MICRO_FAMILIES
 from harness.engines.embedded.families import FAMILIES, build_model, build_tokenizer
 from harness.errors import SuiteError
@@ -334,3 +335,26 @@ def test_a_name_in_the_cache_leads_nowhere_else(suite, model, tmp_path, monkeypa
     file.write_text(Path(suite(name)).read_text())
     with pytest.raises(SuiteError, match="lies outside the folders that a suite may name"):
         prepare(str(file), tmp_path / "results")
+
+
+@pytest.mark.skipif(inventory.local().gpus > 0, reason="there is a CUDA device")
+def test_a_device_that_is_not_here_is_refused_before_the_bases_are_trained(suite, tmp_path):
+    file = Path(suite("micro/llama"))
+    file.write_text(file.read_text() + "engine_options: {device: 'cuda:0'}\n")
+    prepared = prepare(str(file), tmp_path / "results")
+    assert not [remark for remark in preflight(prepared, run=False) if "cuda" in remark]  # planned for another machine
+    with pytest.raises(SuiteError, match=r"engine_options: device: cuda:0: there is no CUDA device"):
+        preflight(prepared, run=True)
+
+
+@pytest.mark.parametrize("word", ["plan", "run"])
+def test_an_address_is_refused_where_no_cluster_is_joined(suite, tmp_path, word):
+    code, _, err = command(word, suite("micro/llama"), "--results", tmp_path / "results", "--address", "nowhere:1")
+    assert (code, err.splitlines()[-1]) == (2, "harness: --address nowhere:1: this engine joins no cluster")
+
+
+@pytest.mark.parametrize("option", ["--data-dir", "--models"])
+def test_a_folder_that_is_not_there_is_said(suite, tmp_path, option):
+    code, _, err = command("plan", suite("micro/llama"), option, tmp_path / "nothing")
+    assert code == 2
+    assert err.endswith(f"'{option}': {tmp_path}/nothing: no such folder\n")

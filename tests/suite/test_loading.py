@@ -40,6 +40,12 @@ BAD = {
     "option out of range": (GOOD.replace("sgt", "{regime: sgt, lambda: -1}"), "regimes[1].lambda", "negative"),
     "option wrong type": (GOOD.replace("sgt", "{regime: sgt, lambda: x}"), "regimes[1].lambda", "float"),
     "duplicate seeds": (GOOD.replace("[1, 2]", "[1, 1]"), "seeds", "stands twice"),
+    "duplicate tasks": (GOOD + "evaluation: {tasks: [micro, micro]}\n", "evaluation.tasks", "'micro' stands twice"),
+    "duplicate edges": (GOOD + "sharing: {direction: edges, edges: [[a, b], [a, b]]}\n", "sharing", "a -> b stands twice"),
+    "no task file": (GOOD + "training: {task: {file: nothing.jsonl}}\n", "training.task.file", "No such file"),
+    "a key in angle brackets": (GOOD + "training: {<script>: 1}\n", "training.<script>", "unknown key"),
+    "merge": (GOOD + "training: {<<: {steps: 3}}\n", "training.<<", "unknown key"),
+    "a long key": (GOOD + "x" * 1000 + ": 1\n", "x" * 80 + ":", "unknown key"),
     "duplicate names": (GOOD.replace("[independent, sgt]", "[independent, sgt, sgt]"), "regimes", "stands twice"),
     "no baseline": (GOOD.replace("[independent, sgt]", "[sgt]"), "", "baseline"),
     "alone": (GOOD.replace("      - {name: b, model: micro/qwen, stage0: {preset: trap, strong: mul}}\n", ""),
@@ -68,6 +74,40 @@ BAD = {
                               "regimes[1].sampler_correction", "use one of the two"),
     "path as name": (GOOD.replace("name: x", "name: ../../x"), "name", "pattern"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("training.steps=abc", "--set training.steps: Input should be a valid integer"),
+        ("training.kl=.nan", "--set training.kl: must be a finite number"),
+        ("evaluation={tasks: [micro], k: x}", "--set evaluation.k: Input should be a valid integer"),
+        ("foo=1", "--set foo: unknown key"),
+    ],
+)
+def test_a_setting_of_the_command_line_is_not_the_files_fault(tmp_path: Path, setting: str, said: str) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(GOOD)
+    with pytest.raises(SuiteError) as caught:
+        load(str(file), [setting])
+    assert str(caught.value).startswith(said)
+
+
+def test_a_number_without_a_point_is_one(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(GOOD + "training: {learning_rate: 2e-4, kl: 1E-3}\n")
+    assert (load(str(file)).training.learning_rate, load(str(file)).training.kl) == (2e-4, 1e-3)
+
+
+def test_a_laboratory_is_no_suite() -> None:
+    with pytest.raises(SuiteError, match="a laboratory, not a suite: harness bandit bandit"):
+        load("bandit")
+
+
+def test_a_folder_of_a_suites_name_does_not_hide_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quickstart").mkdir()
+    assert load("quickstart").name == "quickstart"
 
 
 @pytest.mark.parametrize("case", sorted(BAD))

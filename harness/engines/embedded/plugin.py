@@ -12,6 +12,7 @@ from harness.allocation.precision import cpu_bf16
 from harness.engines import options
 from harness.engines.kind import Engines
 from harness.engines.protocol import PolicyEngine
+from harness.errors import EngineError
 from harness.suite.schema import Policy
 
 if TYPE_CHECKING:
@@ -31,11 +32,16 @@ class Embedded(Engines):
         fast = not device.startswith("cpu") or cpu_bf16()
         return {"dtype of half-precision models": "bf16" if fast else "fp32"}
 
+    @classmethod
+    def lacking(cls, options: Mapping[str, Any]) -> str:
+        device = str(options.get("device") or "cpu")
+        absent = device.startswith("cuda") and not inventory.local().gpus
+        return f"device: {device}: there is no CUDA device here" if absent else ""
+
     @staticmethod
     def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
         from harness.engines.embedded.loading import check_layers
         from harness.engines.folder import read_folder
-        from harness.errors import EngineError
 
         if options.get("lora") and find_spec("peft") is None:
             raise EngineError("engine_options.lora needs peft: pip install -e '.[lora]' -c constraints.txt")

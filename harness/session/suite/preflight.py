@@ -51,6 +51,9 @@ def preflight(prepared: Prepared, run: bool) -> list[str]:
         The first fault.
     """
     cells = prepared.pending()
+    lacking = engines_of(prepared.suite.engine).lacking(prepared.suite.engine_options)
+    if run and cells and lacking:
+        raise SuiteError(prepared.source, "engine_options", lacking)
     remarks = list(_data(prepared, run)) if cells else []
     unseen, full_size = [], None
     names = [prepared.suite.training.task, *prepared.suite.evaluation.tasks]

@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.engines import options
 from harness.engines.catalogue import MICRO_FAMILIES, engines_of
 from harness.engines.embedded.presets import PRESETS
-from harness.errors import PluginError, StoreError, SuiteError, UsageError
+from harness.errors import DataError, PluginError, StoreError, SuiteError, UsageError
 from harness.session.cell.log import LOG
 from harness.session.cell.manifests import Base, state_of, suite_file
 from harness.session.policy.roots import check_file_root, check_roots
@@ -248,7 +248,7 @@ def _prepare(
 
 
 def _with_files(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
-    """The suite with each task's file in its place, checked, and its SHA-256. Raises DataError, SuiteError, PluginError."""
+    """The suite with each task's file in its place, checked, and its SHA-256. Raises SuiteError."""
 
     def pin(task: str | FileTask, at: str) -> str | FileTask:
         if not isinstance(task, FileTask):
@@ -258,6 +258,8 @@ def _with_files(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
             return pinned_file(task, Path(source).parent)
         except PluginError as error:
             raise SuiteError(source, f"{at}.scorer", str(error)) from None
+        except DataError as error:
+            raise SuiteError(source, f"{at}.file", str(error)) from None
 
     def of(evaluation: Evaluation, at: str) -> Evaluation:
         found = [pin(task, f"{at}.tasks[{i}]") for i, task in enumerate(evaluation.tasks)]
