@@ -358,3 +358,10 @@ def test_a_folder_that_is_not_there_is_said(suite, tmp_path, option):
     code, _, err = command("plan", suite("micro/llama"), option, tmp_path / "nothing")
     assert code == 2
     assert err.endswith(f"'{option}': {tmp_path}/nothing: no such folder\n")
+
+
+def test_a_recording_of_no_suite_is_said_before_anything_is_trained(suite):
+    file = suite("micro/llama", regime="{regime: sgt, replay: {suite: elsewhere, regime: sgt}}")
+    said = "regimes[1].replay.suite: there are no results of elsewhere here"
+    assert refusal(file).startswith(said)
+    assert [remark for remark in remarks(file, run=False) if remark.startswith(said)]

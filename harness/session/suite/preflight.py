@@ -16,6 +16,7 @@ from harness.learning import registry
 from harness.scoring.catalogue import scorer_of
 from harness.session.policy.model_folders import hub_folder, local_folder
 from harness.session.suite.prepare import Prepared
+from harness.store.manifest import suite_files
 from harness.suite.cells import Cell
 from harness.suite.schema import FileTask, Policy
 from harness.tasks.data import folder_in_use, load
@@ -54,7 +55,7 @@ def preflight(prepared: Prepared, run: bool) -> list[str]:
     lacking = engines_of(prepared.suite.engine).lacking(prepared.suite.engine_options)
     if run and cells and lacking:
         raise SuiteError(prepared.source, "engine_options", lacking)
-    remarks = list(_data(prepared, run)) if cells else []
+    remarks = [*_data(prepared, run), *_replays(prepared, run)] if cells else []
     unseen, full_size = [], None
     names = [prepared.suite.training.task, *prepared.suite.evaluation.tasks]
     for g, group in enumerate(prepared.suite.groups):
@@ -116,6 +117,18 @@ def _data(prepared: Prepared, run: bool) -> Iterator[str]:
         raise SuiteError(prepared.source, "training.prompts", problem)
     if any(isinstance(name, FileTask) for name in asked):
         yield from _repeated(prepared, pool, [name for name in suite.evaluation.tasks if name not in absent])
+
+
+def _replays(prepared: Prepared, run: bool) -> Iterator[str]:
+    """Other suites' recordings that a variant is to hear, of which there is no run here."""
+    for i, variant in enumerate(prepared.suite.regimes):
+        if variant.replay is None or variant.replay.suite == prepared.suite.name:
+            continue
+        if not suite_files(prepared.folder.parent / variant.replay.suite):
+            problem = f"there are no results of {variant.replay.suite} here; run it first, with `sharing.record`"
+            if run:
+                raise SuiteError(prepared.source, f"regimes[{i}].replay.suite", problem)
+            yield f"regimes[{i}].replay.suite: {problem}"
 
 
 def _judges(tasks: Sequence[str | FileTask]) -> Iterator[str]:
