@@ -46,7 +46,7 @@ def find(name: str) -> Path:
         There is no such suite; with the nearest name.
     """
     path = Path(name)
-    if path.suffix in {".yaml", ".yml"} or path.is_file() or (os.path.dirname(name) and path.exists()):
+    if path.suffix in {".yaml", ".yml"} or os.path.isfile(name) or (os.path.dirname(name) and os.path.exists(name)):
         return path
     known = shipped()
     if name == Path(LABORATORY).stem:
