@@ -6,11 +6,9 @@ its cell is taken. Checkpoints are not read.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,41 +18,16 @@ import pyarrow.compute as pc
 from harness import limits
 from harness.errors import StoreError, UsageError
 from harness.files import replace_atomic
-from harness.store.columns import SCHEMAS, without_nan
+from harness.store.bounds import LONGEST_KEY, checks, fault, is_name
+from harness.store.columns import without_nan
 from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import Manifest, read_manifest, read_suite, suite_files, write_manifest, write_suite
 from harness.store.reference_results import ORIGIN
 from harness.store.text import visible
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
-_BUDGET = re.compile(r"[1-9][0-9]?x")
 _MAX_JOURNAL = 2 << 30
 IMPORT_MEMORY = 4 << 30
 """What an import may take: a compressed file states its unpacked size itself."""
-_MAX_TEXT = 1 << 20
-_MAX_NAME = 256
-_MAX_COUNT = 1 << 53
-
-_TEXTS = {"prompt", "text", "extracted", "gold", "own_text", "peer_text"}
-_SHARES = {
-    "reward_mean", "effective_sample_size", "clipped_share", "refused_share", "peer_only_support_share", "accuracy",
-    "residual_boundary",
-}  # fmt: skip
-_WORDS = {
-    "verdict": ("right", "wrong", "invalid", ""),
-    "own_verdict": ("right", "wrong", "invalid", ""),
-    "peer_verdict": ("right", "wrong", "invalid", ""),
-    "metric": ("greedy", "sampled"),
-    "source": ("own", "peer"),
-}
-_UNIQUE = {
-    "steps": ["policy", "step"],
-    "curves": ["policy", "step", "metric"],
-    "samples": ["policy", "checkpoint_step", "task", "metric", "doc_id", "repeat"],
-}
-_NEGATIVE = {"made", "vote"}
-_LATER = {"clipped_tokens", "ratios", "vote", "empty", "unboxed"}
-"""Columns that older versions did not write."""
 
 
 @dataclass(slots=True)
@@ -82,7 +55,7 @@ def import_results(source: Path, results: Path, origin: str) -> ImportReport:
     Cells that were imported before are left alone. Raises UsageError (bad origin, no such folder, no cells at all),
     StoreError and DiskFullError (here, not there).
     """
-    if not _NAME.fullmatch(origin):
+    if not is_name(origin, LONGEST_KEY):
         raise UsageError(f"origin {origin!r}: letters, digits and _ . + - are allowed")
     if origin == ORIGIN:
         raise UsageError(f"origin {origin!r}: is the label of results that come with the checkout; choose another")
@@ -128,13 +101,13 @@ def bounded(memory: int = IMPORT_MEMORY) -> Iterator[None]:
 def _cells(source: Path, report: ImportReport) -> Iterator[tuple[str, Path]]:
     suites = [source] if any(source.glob("*/manifest.json")) else sorted(p for p in source.iterdir() if p.is_dir())
     for suite in suites:
-        if suite.is_symlink() or not _NAME.fullmatch(suite.name):
+        if suite.is_symlink() or not is_name(suite.name, LONGEST_KEY):
             if suite.is_symlink() or any(suite.glob("*/manifest.json")):
                 report.refused.append(f"{suite}: not a suite's folder (name or link)")
             continue
         for folder in sorted(suite.iterdir()):
             if folder.is_dir() and (folder / "manifest.json").exists():
-                if folder.is_symlink() or not _NAME.fullmatch(folder.name):
+                if folder.is_symlink() or not is_name(folder.name, LONGEST_KEY):
                     report.refused.append(f"{folder}: not a cell's folder (name or link)")
                 else:
                     yield suite.name, folder
@@ -149,20 +122,10 @@ def _checked_manifest(suite: str, folder: Path) -> Manifest:
     if sum(file.stat().st_size for file in files[1:] if file.is_file()) > _MAX_JOURNAL:
         raise StoreError(f"{journal}: larger than {_MAX_JOURNAL >> 30} GiB")
     manifest = read_manifest(folder)
-    names = [policy.name for policy in manifest.policies]
-    checks = {
-        "key: is not the folder's name": manifest.key == folder.name,
-        "suite: is not the folder's name": manifest.suite.partition("@")[0] == suite.partition("@")[0],
-        "state: only finished cells are taken": manifest.state == "done",
-        "policies: empty, doubled or too long": 0 < len(names) <= 64 and len(set(names)) == len(names),
-        "group: empty or too long": 0 < len(manifest.group) <= _MAX_NAME,
-        "regime: empty or too long": manifest.kind == "base" or 0 < len(manifest.regime) <= _MAX_NAME,
-        "seed: absent or negative": manifest.kind == "base" or (manifest.seed is not None and 0 <= manifest.seed < _MAX_COUNT),
-        "budget: not like 1x": bool(_BUDGET.fullmatch(manifest.budget)),
-    }  # fmt: skip
-    for problem, good in checks.items():
-        if not good:
-            raise StoreError(f"{folder / 'manifest.json'}: {problem}")
+    same_suite = manifest.suite.partition("@")[0] == suite.partition("@")[0]
+    problem = fault(manifest, folder.name) or ("" if same_suite else "suite: is not the folder's name")
+    if problem:
+        raise StoreError(f"{folder / 'manifest.json'}: {problem}")
     return manifest
 
 
@@ -181,7 +144,7 @@ def _checked_tables(manifest: Manifest, folder: Path, report: ImportReport) -> d
             report.refused.append(f"{folder.name}/{name}: {str(error).splitlines()[0]}")
             continue
         good = table
-        for problem, check in _checks(name, policies, table).items():
+        for problem, check in checks(name, policies, table).items():
             kept = good.filter(pc.fill_null(check(good), False))
             if lost := good.num_rows - kept.num_rows:
                 report.rows_refused += lost
@@ -192,70 +155,6 @@ def _checked_tables(manifest: Manifest, folder: Path, report: ImportReport) -> d
     if "samples" not in tables:
         raise StoreError(f"{folder}: no usable evaluation samples")
     return tables
-
-
-Check = Callable[[pa.Table], pa.ChunkedArray]
-
-
-def _checks(name: str, policies: pa.Array, table: pa.Table) -> dict[str, Check]:
-    """What each row of a table must satisfy, by the words that refuse it."""
-    checks: dict[str, Check] = {}
-    for column in SCHEMAS[name]:
-        label, kind = column.name, column.type
-        if label in _LATER and table[label].null_count == table.num_rows:
-            continue
-        if pa.types.is_string(kind):
-            limit = _MAX_TEXT if label in _TEXTS else _MAX_NAME
-            checks[f"{label}: absent or longer than {limit:,} bytes"] = partial(_short, label, limit)
-        elif pa.types.is_integer(kind):
-            inside = _absent_or_inside if label in _LATER else _inside
-            checks[f"{label}: absent or out of range"] = partial(
-                inside, label, -1 if label in _NEGATIVE else 0, _MAX_COUNT
-            )
-        elif pa.types.is_floating(kind):
-            low, high = (0.0, 1.0) if label in _SHARES else (-1e300, 1e300)
-            checks[f"{label}: not in [{low:g}, {high:g}]"] = partial(_unmeasured_or_inside, label, low, high)
-        elif pa.types.is_boolean(kind):
-            checks[f"{label}: absent"] = partial(_there, label)
-        if label in _WORDS:
-            checks[f"{label}: not one of {', '.join(_WORDS[label])}"] = partial(_one_of, label, pa.array(_WORDS[label]))
-    for label in ("policy", "author", "receiver"):
-        if label in SCHEMAS[name].names:
-            known = pa.concat_arrays([policies, pa.array([""])]) if name == "costs" else policies
-            checks[f"{label}: not a policy of the cell"] = partial(_one_of, label, known)
-    if name in _UNIQUE:
-        checks["stands twice"] = partial(_first_of, _UNIQUE[name])
-    return checks
-
-
-def _short(column: str, limit: int, table: pa.Table) -> pa.ChunkedArray:
-    return pc.less_equal(pc.binary_length(table[column]), limit)
-
-
-def _inside(column: str, low: float, high: float, table: pa.Table) -> pa.ChunkedArray:
-    return pc.and_(pc.greater_equal(table[column], low), pc.less_equal(table[column], high))
-
-
-def _absent_or_inside(column: str, low: float, high: float, table: pa.Table) -> pa.ChunkedArray:
-    return pc.or_kleene(pc.is_null(table[column]), _inside(column, low, high, table))
-
-
-def _unmeasured_or_inside(column: str, low: float, high: float, table: pa.Table) -> pa.ChunkedArray:
-    return pc.or_kleene(pc.is_null(table[column], nan_is_null=True), _inside(column, low - 1e-9, high + 1e-9, table))
-
-
-def _there(column: str, table: pa.Table) -> pa.ChunkedArray:
-    return pc.is_valid(table[column])
-
-
-def _one_of(column: str, words: pa.Array, table: pa.Table) -> pa.ChunkedArray:
-    return pc.is_in(table[column], words)
-
-
-def _first_of(columns: list[str], table: pa.Table) -> pa.ChunkedArray:
-    numbered = table.select(columns).append_column("row", pa.array(range(table.num_rows), pa.int64()))
-    first = numbered.group_by(columns).aggregate([("row", "min")])["row_min"]
-    return pc.is_in(numbered["row"], first.combine_chunks())
 
 
 def _write(target: Path, manifest: Manifest, tables: Mapping[str, pa.Table]) -> None:

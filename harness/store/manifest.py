@@ -10,10 +10,11 @@ results/<suite>/base-<hash>/              the same for an evaluated base checkpo
 from __future__ import annotations
 
 import hashlib
+import re
 import zlib
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -27,6 +28,8 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 MAX_BYTES = 4 << 20
 MANIFEST = "manifest.json"
 State = Literal["pending", "running", "cut off", "done", "failed"]
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""As much as a column of the store holds."""
 
 
 class PolicyEntry(msgspec.Struct, frozen=True):
@@ -44,11 +47,11 @@ class Pool(msgspec.Struct, frozen=True):
     (by set), with several boxed answers, below the level."""
 
     name: str
-    prompts: int
+    prompts: Count
     digest: str
-    overlaps: dict[str, int] = {}
-    ambiguous: int = 0
-    below_level: int = 0
+    overlaps: dict[str, Count] = {}
+    ambiguous: Count = 0
+    below_level: Count = 0
 
     def describe(self) -> str:
         """One line."""
@@ -92,7 +95,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["cell", "base"] = "cell"
     regime: str = ""
     regime_type: str = ""
-    seed: int | None = None
+    seed: Count | None = None
     budget: str = "1x"
     options: dict[str, Any] = {}
     engine: str = ""
@@ -102,7 +105,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     state: State = "pending"
     reason: str = ""
     fault: Fault | None = None
-    attempts: int = 0
+    attempts: Count = 0
     provenance: Provenance = Provenance()
     origin: str = ""
     identity: Identity = Identity()
@@ -114,7 +117,7 @@ class Standing(msgspec.Struct, frozen=True):
 
     state: State = "pending"
     reason: str = ""
-    attempts: int = 0
+    attempts: Count = 0
 
 
 class VariantEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +140,7 @@ class SuiteFile(msgspec.Struct, frozen=True, kw_only=True):
     engine: str = ""
     variants: tuple[VariantEntry, ...] = ()
     groups: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
+    seeds: tuple[Count, ...] = ()
     cells: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
     altered: tuple[str, ...] = ()
@@ -215,4 +218,5 @@ def _read(path: Path | str, kind: type[Struct], whole: type[msgspec.Struct] | No
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise StoreError(f"{path}: not a {(whole or kind).__name__.lower()}: {error}") from error
+        words = re.sub("(?<=[a-z])(?=[A-Z])", " ", (whole or kind).__name__).lower()
+        raise StoreError(f"{path}: not a {words}: {error}") from error

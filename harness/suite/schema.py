@@ -25,7 +25,11 @@ from pydantic import (
 from harness.suite.edges import Edge, Strengths, edges_of
 from harness.suite.space import Choice, Range
 
-Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
+NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.+-]*"
+"""What names are made of, so that they can be parts of paths. The lengths of those in a suite stand beside it."""
+LONGEST_NAME, LONGEST_TASK = 64, 128
+TASK_PATTERN = rf"(lm_eval:)?{NAME_PATTERN}"
+Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=f"^{NAME_PATTERN}$")]
 Positive = Annotated[int, Field(ge=1, le=1_000_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Style = Literal["raw", "zero-shot", "few-shot"]
@@ -273,7 +277,7 @@ class FileTask(_Model):
     @classmethod
     def _named(cls, raw: Any) -> Any:
         if isinstance(raw, dict) and isinstance(raw.get("file"), str) and not raw.get("name"):
-            stem = re.sub(r"[^A-Za-z0-9_.+-]+", "-", PurePath(raw["file"]).stem).strip("-.+_")[:64]
+            stem = re.sub(r"[^A-Za-z0-9_.+-]+", "-", PurePath(raw["file"]).stem).strip("-.+_")[:LONGEST_NAME]
             return {**raw, "name": stem or "file"}
         return raw
 
@@ -287,7 +291,7 @@ def _form(raw: Any) -> str:
 
 TASK_FORMS = _NAME, _FILE = "<name>", "<file>"
 """What pydantic has among the keys of a fault's place, and is none."""
-_Task = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^(lm_eval:)?[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
+_Task = Annotated[str, Field(min_length=1, max_length=LONGEST_TASK, pattern=f"^{TASK_PATTERN}$")]
 TaskName = Annotated[Annotated[_Task, Tag(_NAME)] | Annotated[FileTask, Tag(_FILE)], Discriminator(_form)]
 """A task: its name, or a file."""
 
