@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from harness.store.columns import SCHEMAS, to_arrow
 from harness.store.foreign import import_results
 from harness.store.ingest import ingest
 from harness.store.journal import Journal, read_journal, write_columns
-from harness.store.manifest import read_manifest, write_manifest
+from harness.store.manifest import Manifest, PolicyEntry, read_manifest, write_manifest
 from harness.store.read import Snapshot
 from harness.store.rows import CostRow, SampleRow, StepRow
 from harness.store.table import show_rows, suites
@@ -213,3 +214,52 @@ def test_costs_without_a_policy_and_parts_are_taken(theirs: Path, ours: Path) ->
     assert 77 in taken["steps"]["step"].to_pylist()
     assert "" in taken["costs"]["policy"].to_pylist()
     assert taken["steps"].schema.equals(SCHEMAS["steps"])
+
+
+ESCAPES = "x/../../../escaped"
+BAD_NAMES: dict[str, Callable[[Manifest], Manifest]] = {
+    "group": lambda m: msgspec.structs.replace(m, group=ESCAPES),
+    "regime": lambda m: msgspec.structs.replace(m, regime="bell\x07"),
+    "policies": lambda m: msgspec.structs.replace(m, policies=(*m.policies, PolicyEntry("..", "micro/llama"))),
+    "attempts": lambda m: msgspec.structs.replace(m, attempts=1 << 64),
+    "seed": lambda m: msgspec.structs.replace(m, seed=1 << 70),
+}
+
+
+@pytest.mark.parametrize("field", BAD_NAMES)
+def test_names_that_are_no_names_and_numbers_that_nothing_holds_are_refused(
+    theirs: Path, ours: Path, field: str
+) -> None:
+    bad = cells(theirs)[0]
+    write_manifest(bad, BAD_NAMES[field](read_manifest(bad)))
+    report = import_results(theirs, ours, "b")
+    (said,) = report.refused
+    assert str(bad / "manifest.json") in said
+    assert field in said
+    assert report.cells == 12 - 1
+    assert ingest(ours).problems == []
+
+
+@pytest.mark.parametrize("task", [ESCAPES, "..", "micro\n", "", "t" * 129])
+def test_a_task_that_is_no_task_is_refused(theirs: Path, ours: Path, task: str) -> None:
+    cell = cells(theirs)[0]
+    data = read_journal(cell).tables["samples"]
+    policy = data["policy"][0].as_py()
+    rows = [
+        SampleRow(policy=policy, checkpoint_step=4, task=name, metric="greedy", doc_id="1", verdict="right")
+        for name in (task, "lm_eval:gsm8k")
+    ]
+    replace_table(cell, "samples", pa.concat_tables([data, to_arrow("samples", rows)]))
+    report = import_results(theirs, ours, "b")
+    assert report.rows_refused == 1
+    assert "task: not a task's name" in report.refused[0]
+    taken = read_journal(ours / "synthetic-small@b" / cell.name).tables["samples"]
+    assert taken.num_rows == data.num_rows + 1
+
+
+def test_an_evaluated_checkpoint_is_of_the_group_that_its_path_is(theirs: Path, ours: Path) -> None:
+    base = next(theirs.glob("*/base-*"))
+    path = "/home/someone/my model (2)"
+    write_manifest(base, msgspec.structs.replace(read_manifest(base), group=path))
+    assert import_results(theirs, ours, "b").refused == []
+    assert read_manifest(ours / "synthetic-small@b" / base.name).group == path

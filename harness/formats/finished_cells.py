@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.errors import UsageError
+from harness.store.bounds import check_parts
 from harness.store.journal import Contents, read_journal
 from harness.store.manifest import Manifest, PolicyEntry, read_manifest
 from harness.store.read import Snapshot
@@ -111,4 +112,5 @@ def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[Fi
     for (cell, policy), scores in found.items():
         folder = suite_folder(results, suite) / cell
         manifest = read_reference(folder.parent).manifests[cell] if suite.endswith(MARK) else read_manifest(folder)
+        check_parts(folder, manifest, policy, *(score.task for score in scores))
         yield Finished(folder, manifest, policy, scores)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
@@ -18,6 +19,7 @@ import msgspec
 from harness.errors import StoreError, UsageError
 from harness.files import write_atomic
 from harness.reading import read_bytes
+from harness.store.bounds import check_parts
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, read_manifest
 
@@ -97,7 +99,8 @@ class Tracker(Protocol):
 def follow(results: Path, suite: str, tracker: Tracker) -> int:
     """Bring the tracker up to the journals; gives the number of points written.
 
-    Cells that cannot be read now are left for the next look. Raises UsageError where there are no cells, or of the tracker.
+    Cells that cannot be read now are left for the next look. Raises UsageError where there are no cells, or of the tracker, and
+    StoreError for names that are none for its files.
     """
     manifests = sorted((results / suite).glob("*/manifest.json"))
     if not manifests:
@@ -106,10 +109,14 @@ def follow(results: Path, suite: str, tracker: Tracker) -> int:
     for file in manifests:
         try:
             manifest = read_manifest(file.parent)
-            if manifest.kind == "cell" and manifest.provenance.started:
-                count += _bring(manifest, list(_points(file.parent, manifest)), tracker)
+            if manifest.kind != "cell" or not manifest.provenance.started:
+                continue
+            points = list(_points(file.parent, manifest))
         except StoreError:
             continue
+        check_parts(file.parent, manifest, *{point.policy for point in points})
+        with suppress(StoreError):
+            count += _bring(manifest, points, tracker)
     return count
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness.errors import StoreError
 from harness.store.columns import SCHEMAS
 from harness.store.manifest import Manifest
 from harness.store.text import visible
-from harness.suite.schema import LONGEST_NAME, NAME_PATTERN, TASK_PATTERN
+from harness.suite.schema import LONGEST_NAME, LONGEST_TASK, NAME_PATTERN, TASK_PATTERN
 
 _BUDGET = re.compile(r"[1-9][0-9]?x")
 LONGEST_KEY = 128
@@ -69,6 +71,14 @@ def is_name(text: str, longest: int = LONGEST_NAME) -> bool:
     return len(text) <= longest and re.fullmatch(NAME_PATTERN, text) is not None
 
 
+def check_parts(place: Path, manifest: Manifest, *more: str) -> None:
+    """Names that become folders and files: suite, key, group, regime and policies, and `more`. Raises StoreError where one is not one
+    part of a path: manifests that were never imported were never checked either."""
+    for name in (manifest.suite, manifest.key, manifest.group, manifest.regime, *(p.name for p in manifest.policies), *more):
+        if not _printable(name) or name in {".", ".."} or {"/", "\\"} & set(name):
+            raise StoreError(f"{place}: {name[:200]!a} is no name for a file")
+
+
 def _printable(text: str) -> bool:
     return 0 < len(text) <= _MAX_NAME and text == visible(text) and not {"\n", "\t"} & set(text)
 
@@ -116,7 +126,8 @@ def _short(column: str, limit: int, table: pa.Table) -> pa.ChunkedArray:
 
 
 def _named(column: str, table: pa.Table) -> pa.ChunkedArray:
-    return pc.match_substring_regex(table[column], f"^(?:{TASK_PATTERN})$")
+    matching = pc.match_substring_regex(table[column], f"^(?:{TASK_PATTERN})$")
+    return pc.and_(matching, _short(column, LONGEST_TASK, table))
 
 
 def _inside(column: str, low: float, high: float, table: pa.Table) -> pa.ChunkedArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,8 +23,9 @@ from lm_eval.utils import (
 )
 from synthetic_results import REGIMES, write_results
 
-from harness.errors import UsageError
+from harness.errors import StoreError, UsageError
 from harness.formats.cards import write_cards
+from harness.formats.every_eval_ever import write_every_eval_ever
 from harness.formats.lm_eval import write_lm_eval
 from harness.formats.parquet import write_parquet
 from harness.store.ingest import ingest
@@ -135,6 +137,29 @@ def test_what_is_no_benchmark_or_only_a_part_of_one_is_none(tasks: tuple[str, ..
     with Snapshot(folder) as snapshot:
         assert write_cards(snapshot, folder, "s", tmp_path / "cards") == 24
     assert not list(tmp_path.glob("cards/*/*/.eval_results"))
+
+
+NAMES = {
+    "group": "x/../../../../escaped",
+    "regime": "..\\escaped",
+    "key": "../escaped",
+    "suite": "../escaped",
+}
+
+
+@pytest.mark.parametrize("field", NAMES)
+@pytest.mark.parametrize("write_", [write_lm_eval, write_every_eval_ever, write_cards], ids=lambda f: f.__name__)
+def test_nothing_is_written_outside_whatever_our_own_manifests_are_called(
+    write_: Callable[..., int], field: str, tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "results", "s")
+    for file in folder.glob("*/[!b]*/manifest.json"):
+        write_manifest(file.parent, msgspec.structs.replace(read_manifest(file.parent), **{field: NAMES[field]}))
+    before = contents(tmp_path)
+    ingest(folder)
+    with Snapshot(folder) as snapshot, pytest.raises(StoreError, match="is no name for a file"):
+        write_(snapshot, folder, "s", tmp_path / "a" / "b" / "out")
+    assert contents(tmp_path).keys() - before.keys() <= {"results/.harness.lock"}
 
 
 def test_the_pages_commands_run_as_printed(tmp_path: Path) -> None:

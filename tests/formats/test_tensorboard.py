@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from synthetic_results import REGIMES, write_results
 
+from harness.errors import StoreError
 from harness.formats import tracking
 from harness.formats.tensorboard import TensorBoard
 from harness.store.journal import Journal, read_journal
-from harness.store.manifest import read_manifest
+from harness.store.manifest import read_manifest, write_manifest
 from harness.store.rows import StepRow
 
 pytest.importorskip("tensorboard")
@@ -66,3 +68,11 @@ def test_runs_hold_the_journals_once_and_follow_them(results: Path, tmp_path: Pa
     assert follow(results, "s", out) > 0
     assert [step for step, _ in scalars(folder)["steps/reward_mean"]] == [1, 2]
     assert follow(results, "s", out) == 0
+
+
+def test_no_run_lies_outside(results: Path, tmp_path: Path) -> None:
+    cell = next(f.parent for f in (results / "s").glob("*/manifest.json") if read_manifest(f.parent).kind == "cell")
+    write_manifest(cell, msgspec.structs.replace(read_manifest(cell), group="../../../escaped"))
+    with pytest.raises(StoreError, match="is no name for a file"):
+        follow(results, "s", tmp_path / "a" / "runs")
+    assert not list(tmp_path.glob("**/escaped"))
