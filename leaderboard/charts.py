@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from harness.statistics.judgement import ALONE, BASELINE, GAINS, LOSES, UNTOLD, WITHIN
+from harness.store.text import visible
 
 Figure = dict[str, Any]
 """A Vega-Lite specification with its data."""
@@ -415,6 +416,19 @@ def inked(figure: Figure, ink: str, grid: str) -> Figure:
         "view": {"stroke": grid},
     }
     return {**figure, "config": {**figure.get("config", {}), **config}}
+
+
+def legible(figure: Figure) -> Figure:
+    """The figure with control characters in names and titles shown as escapes: they end the process that draws it as a file."""
+    return {name: _legible(part) for name, part in figure.items()}
+
+
+def _legible(part: Any) -> Any:
+    if isinstance(part, str):
+        return visible(part)
+    if isinstance(part, dict):
+        return legible(part)
+    return [_legible(value) for value in part] if isinstance(part, list | tuple) else part
 
 
 def printable(figures: Sequence[Figure]) -> Figure:

@@ -6,7 +6,7 @@ import json
 
 import vl_convert
 
-from leaderboard.charts import Figure, inked
+from leaderboard.charts import Figure, inked, legible
 
 _INK, _GRID = "#010203", "#020304"
 """Stand for what a page decides."""
@@ -30,7 +30,7 @@ def to_png(chart: Figure, width: int = 520) -> bytes:
 
 
 def _printed(chart: Figure, width: int, background: str) -> str:
-    spec = dict(chart)
+    spec = legible(chart)
     if "vconcat" in spec:
         spec["vconcat"] = [{**part, "width": width} for part in spec["vconcat"]]
     else:

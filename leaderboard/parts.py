@@ -13,7 +13,7 @@ import streamlit as st
 from harness.statistics import MARGIN
 from harness.store.statistic import POINTS
 from harness.store.text import visible
-from leaderboard.charts import Figure, inked, printable
+from leaderboard.charts import Figure, inked, legible, printable
 from leaderboard.data import Store
 from leaderboard.figures import to_png, to_svg
 from leaderboard.view import Page, View
@@ -54,7 +54,7 @@ def ink() -> str:
 
 def draw_figure(figure: Figure, key: str, place: Any = st) -> None:
     """A figure in the page's theme."""
-    place.vega_lite_chart(spec=inked(figure, ink(), GRID[theme()]), key=key)
+    place.vega_lite_chart(spec=inked(legible(figure), ink(), GRID[theme()]), key=key)
 
 
 def draw_figures(figures: Sequence[Figure], key: str) -> None:

@@ -424,6 +424,20 @@ def test_the_report_is_one_file_without_scripts_and_escapes(stores: dict[str, Pa
         )
 
 
+@pytest.mark.parametrize("character", ["\x07", "\u202e", "\u2028", "\uffff"], ids=ascii)
+def test_no_character_of_a_name_ends_the_export(tmp_path: Path, character: str) -> None:
+    regime = replace(REGIMES[0], name=f"own{character}")
+    groups = {f"pair{character}": ("llama", "qwen")}
+    write_results(tmp_path, "s", groups, [regime], (1,), steps=1, questions=2, tasks=(f"task{character}",))
+    ingest(tmp_path)
+    command = [Path(sys.executable).with_name("harness"), "export", "--results", tmp_path, "--out", tmp_path / "r.html"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr[-1000:]
+    text = (tmp_path / "r.html").read_text()
+    assert character not in text
+    assert f"pair\\x{ord(character):02x}" in text
+
+
 def test_nothing_heavy_is_imported() -> None:
     code = (
         "import sys; import leaderboard.views, leaderboard.report, harness.store.table, harness.store.foreign; "

@@ -6,7 +6,8 @@ import unicodedata
 
 
 def visible(text: str, limit: int = 0) -> str:
-    """The text with control and direction characters shown as escapes, so that a terminal does not obey them.
+    """The text with control and direction characters, and what is no character, shown as escapes, so that a terminal does not obey
+    them.
 
     Line feeds and tabs stay. With `limit`, a longer text is cut and says so.
     """
@@ -17,4 +18,6 @@ def visible(text: str, limit: int = 0) -> str:
 
 
 def _controls(character: str) -> bool:
+    if ord(character) & 0xFFFE == 0xFFFE:
+        return True
     return unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"} and character != "\u200d"
