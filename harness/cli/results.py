@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from harness.cli.arguments import RESULTS, Json, MaybeSuite, Results, Set, is_file, print_json, print_table, suite_name
-from harness.errors import UsageError
+from harness.errors import StoreError, UsageError
+from harness.store.text import visible
 
 if TYPE_CHECKING:
     from harness.store.manifest import SuiteFile
+    from harness.store.read import Snapshot
 
 FORMATS = ("table", "json", "csv", "markdown", "latex")
 SAID: dict[str, Literal["everything", "opening"]] = {"table": "opening", "json": "everything"}
@@ -73,7 +75,7 @@ def show_suite(
     from harness.store.manifest import read_suite, suite_files
     from harness.store.ranking import heading
     from harness.store.read import Snapshot
-    from harness.store.reference_results import meant, own, suite_folder
+    from harness.store.reference_results import MARK, meant, own, suite_folder
     from harness.store.render import overview, render
     from harness.store.submission import read_submission
     from harness.store.table import show_rows, suites
@@ -84,6 +86,8 @@ def show_suite(
         known = suites(snapshot)
         name = meant(suite_name(suite), known) if suite else None
         names = [name] if name else own(known)
+        if name not in known:
+            _refuse_damaged(snapshot, name)
         if name and name not in known:
             raise UsageError(f"{results}: no results of a suite {name!r} (there are: {', '.join(known) or 'none'})")
         if not names:
@@ -91,9 +95,16 @@ def show_suite(
         _say_reference(suite, names, known)
         if format_ == "json" and len(names) > 1:
             raise UsageError(f"--format json shows one suite; name one of {', '.join(names)}")
-        for one in names if against is None and file is None else ():
+        for one in list(names) if against is None and file is None else ():
             folder = suite_folder(results, one)
-            runs = [read_suite(folder, f).altered for f in suite_files(folder)]
+            try:
+                runs = [read_suite(folder, f).altered for f in suite_files(folder)]
+            except StoreError as error:
+                names.remove(one)
+                if suite or not names:
+                    raise
+                print(f"harness: {one}: {visible(str(error))}", file=sys.stderr)
+                continue
             for i, altered in enumerate(runs):
                 settings = " ".join(f"--set {words!r}" for words in altered)
                 if altered and i == 0:
@@ -114,7 +125,9 @@ def show_suite(
             print("harness show SUITE: its table", file=sys.stderr)
             return
         for one in names:
-            rows = show_rows(snapshot, one, margin)
+            rows, problems = show_rows(snapshot, one, margin), _problems(snapshot, one)
+            if one.endswith(MARK) and problems and not rows:  # nothing of it can be read
+                raise StoreError(problems[0])
             head = heading(snapshot, one, margin, SAID.get(format_, "nothing"))
             if (taken := read_submission(suite_folder(results, one))) is not None:
                 head = msgspec.structs.replace(head, submission=taken.describe())
@@ -124,9 +137,26 @@ def show_suite(
                 tuned, moved = tuning_rows(snapshot, tuning), transfer_rows(snapshot, tuning)
                 text = with_tuning(text, tuning, tuned, moved, format_)
             sys.stdout.write(text)
-            damaged = snapshot.query("SELECT DISTINCT problem FROM problems WHERE suite = ? ORDER BY ALL", [one])
-            for problem in damaged["problem"].to_pylist():
-                print(f"harness: {problem}", file=sys.stderr)
+            for problem in problems:
+                print(f"harness: {visible(problem)}", file=sys.stderr)
+
+
+def _refuse_damaged(snapshot: Snapshot, suite: str | None) -> None:
+    """Raises StoreError where it is damage that leaves a suite (or, with None, all of them) without a cell that can be shown."""
+    from harness.store.reference_results import MARK
+    from harness.store.table import suites
+
+    named = [suite, f"{suite}{MARK}"] if suite else [] if suites(snapshot) else [None]
+    for one in named:
+        if problems := _problems(snapshot, one):
+            raise StoreError(problems[0])
+
+
+def _problems(snapshot: Snapshot, suite: str | None) -> list[str]:
+    """What could not be read of a suite, or of all."""
+    query = "SELECT DISTINCT problem FROM problems WHERE ? IS NULL OR suite = ? ORDER BY ALL"
+    found: list[str] = snapshot.query(query, [suite, suite])["problem"].to_pylist()
+    return found
 
 
 def _say_reference(suite: str | None, names: list[str], known: list[str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -72,9 +73,18 @@ def is_name(text: str, longest: int = LONGEST_NAME) -> bool:
 
 
 def check_parts(place: Path, manifest: Manifest, *more: str) -> None:
-    """Names that become folders and files: suite, key, group, regime and policies, and `more`. Raises StoreError where one is not one
-    part of a path: manifests that were never imported were never checked either."""
-    for name in (manifest.suite, manifest.key, manifest.group, manifest.regime, *(p.name for p in manifest.policies), *more):
+    """Names that become folders and files: suite, key, group, regime and policies, and `more`.
+
+    Raises StoreError where one is not one part of a path: manifests that were never imported were never checked either.
+    """
+    for name in (
+        manifest.suite,
+        manifest.key,
+        manifest.group,
+        manifest.regime,
+        *(p.name for p in manifest.policies),
+        *more,
+    ):
         if not _printable(name) or name in {".", ".."} or {"/", "\\"} & set(name):
             raise StoreError(f"{place}: {name[:200]!a} is no name for a file")
 
@@ -151,6 +161,6 @@ def _one_of(column: str, words: pa.Array, table: pa.Table) -> pa.ChunkedArray:
 
 
 def _first_of(columns: list[str], table: pa.Table) -> pa.ChunkedArray:
-    numbered = table.select(columns).append_column("row", pa.array(range(table.num_rows), pa.int64()))
+    numbered = table.select(columns).append_column("row", pa.array(np.arange(table.num_rows)))
     first = numbered.group_by(columns).aggregate([("row", "min")])["row_min"]
     return pc.is_in(numbered["row"], first.combine_chunks())

@@ -31,6 +31,8 @@ QUALIFY row_number() OVER (
     ORDER BY state = 'done' DESC, finished DESC, cell
 ) = 1;
 """
+LABEL = "CASE group_name || regime WHEN '' THEN cell ELSE group_name || '/' || regime || coalesce('/' || seed, '') END"
+"""What people read for a line of `cells`: its key where its manifest cannot be read."""
 # state: another one after each change.
 ABOUT = "CREATE TABLE about (version VARCHAR, state VARCHAR);"
 MORE = """

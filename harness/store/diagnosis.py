@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from harness.errors import Fault
+from harness.store.ddl import LABEL
 from harness.store.kept import kept
 from harness.store.read import Snapshot
 from harness.store.symptoms import ADVICE, LAST_SHARE, Sums, Trouble, figures, judge
@@ -49,7 +50,7 @@ def diagnose(snapshot: Snapshot, suite: str, key: str | None = None) -> list[Fin
 def _findings(snapshot: Snapshot, suite: str, key: str | None, late: Mapping[str, Sequence[Sums]]) -> list[Finding]:
     """late: by cell, its policies over the last quarter of their steps."""
     cells = snapshot.query(
-        "SELECT cell, group_name || '/' || regime || coalesce('/' || seed, '') AS label, state, fault, reason, "
+        f"SELECT cell, {LABEL} AS label, state, fault, reason, "
         f"len(policies) AS policies FROM {_CELLS[key is None]} ORDER BY label",
         _where(suite, key),
     )

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from harness.statistics import MARGIN, improvement, iqm, iqm_intervals, probabilities_of_improvement, verdict
 from harness.statistics.bootstrap import BootstrapInterval
 from harness.store.comparisons import BySeed, Score, finished, judged, mean_score
+from harness.store.ddl import LABEL
 from harness.store.kept import kept
 from harness.store.read import Snapshot
 from harness.store.sentences import doubt, sentence
@@ -271,7 +272,7 @@ def _compared(rows: Sequence[SeedRow]) -> Iterator[_Compared]:
 def missing(snapshot: Snapshot, suite: str) -> list[Missing]:
     """The suite's cells that have been started and are not done."""
     rows = snapshot.query(
-        "SELECT group_name || '/' || regime || coalesce('/' || seed, '') AS cell, cell AS key, state, fault, reason "
+        f"SELECT {LABEL} AS cell, cell AS key, state, fault, reason "
         "FROM current_cells WHERE suite = ? AND kind = 'cell' AND state <> 'done' ORDER BY ALL",
         [suite],
     )

@@ -20,11 +20,13 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from harness.errors import StoreError
 from harness.files import TEMPORARY, remove, replace_atomic, write_atomic
 from harness.reading import read_bytes
-from harness.store.columns import conform
+from harness.store.bounds import LATER, checks, fault, is_name
+from harness.store.columns import SCHEMAS, conform
 from harness.store.journal import MAX_BYTES, Contents
 from harness.store.manifest import Manifest, SuiteFile, write_suite
 
@@ -102,7 +104,10 @@ def read_about(folder: Path) -> About:
 
 def read_reference(folder: Path) -> Reference:
     """Every row of a suite's reference results. Raises StoreError, also for a file that is not the one written."""
-    return _read(folder, msgspec.json.encode(read_about(folder)))
+    found = _read(folder, msgspec.json.encode(read_about(folder)))
+    if isinstance(found, StoreError):
+        raise StoreError(str(found))
+    return found
 
 
 def forget() -> None:
@@ -111,10 +116,19 @@ def forget() -> None:
 
 
 @lru_cache(maxsize=1)
-def _read(folder: Path, state: bytes) -> Reference:
+def _read(folder: Path, state: bytes) -> Reference | StoreError:
+    """An error is kept too: each cell asks."""
+    try:
+        return _read_checked(folder, msgspec.json.decode(state, type=About))
+    except StoreError as error:
+        return error
+
+
+def _read_checked(folder: Path, about: About) -> Reference:
     import pyarrow.parquet as pq
 
-    about = msgspec.json.decode(state, type=About)
+    if outside := [name for name in about.files if not is_name(name)]:
+        raise StoreError(f"{folder / ABOUT}: files: {outside[0][:200]!a} is no name for a file")
     try:
         contents = {name: read_bytes(folder / name, MAX_BYTES) for name in about.files}
         for name, digest in about.files.items():
@@ -125,14 +139,66 @@ def _read(folder: Path, state: bytes) -> Reference:
             for name, content in contents.items()
             if name.endswith(".parquet")
         }
-        rows = tables.pop(MANIFESTS).to_pylist()
-        manifests = {row["cell"]: msgspec.json.decode(row["manifest"], type=Manifest) for row in rows}
-        if tuple(manifests) != about.cells:
-            raise StoreError(f"{folder / MANIFESTS}.parquet: other cells than those of {ABOUT}")
-    except (OSError, KeyError, pa.ArrowException, msgspec.MsgspecError) as error:
-        raise StoreError(f"{folder}: not reference results: {error}") from error
-    shown = {"suite": f"{about.suite}{MARK}", "origin": ORIGIN}
+        manifests = _manifests(folder / f"{MANIFESTS}.parquet", tables.pop(MANIFESTS), about.cells)
+        for name, table in tables.items():
+            _check_table(folder / f"{name}.parquet", name, table, manifests)
+    except (OSError, KeyError, ValueError, pa.ArrowException, msgspec.MsgspecError) as error:
+        raise StoreError(
+            f"{folder}: not reference results: {(str(error).splitlines() or [type(error).__name__])[0]}"
+        ) from error
+    shown = {"suite": f"{folder.name}{MARK}", "origin": ORIGIN}
     return Reference({key: msgspec.structs.replace(m, **shown) for key, m in manifests.items()}, tables)
+
+
+def _manifests(file: Path, table: pa.Table, cells: tuple[str, ...]) -> dict[str, Manifest]:
+    text = pa.string()
+    _check_schema(file, pa.schema([("cell", text), ("manifest", text)]), table)
+    if tuple(table["cell"].to_pylist()) != cells or len(set(cells)) < len(cells):
+        raise StoreError(f"{file}: other cells than those of {ABOUT}")
+    found = {}
+    for cell, content in zip(cells, table["manifest"].to_pylist(), strict=True):
+        try:
+            found[cell] = msgspec.json.decode(content or "", type=Manifest)
+        except msgspec.MsgspecError as error:
+            raise StoreError(f"{file}: {cell}: not a manifest: {error}") from error
+        if problem := fault(found[cell], cell):
+            raise StoreError(f"{file}: {cell}: {problem}")
+    return found
+
+
+def _check_table(file: Path, name: str, table: pa.Table, manifests: Mapping[str, Manifest]) -> None:
+    """By the rules of an import. Raises StoreError where a column or a row is not as it must be, or a cell's rows lie apart."""
+    if name not in SCHEMAS:
+        raise StoreError(f"{file}: not a table of a journal")
+    _check_schema(file, SCHEMAS[name].insert(0, pa.field("cell", pa.string())), table)
+    table.validate(full=True)
+    if strange := set(table["cell"].unique().to_pylist()) - manifests.keys():
+        raise StoreError(
+            f"{file}: column cell: {str(min(map(str, strange)))[:200]!a} is no cell of {MANIFESTS}.parquet"
+        )
+    cell = table["cell"].combine_chunks()
+    if pc.sum(pc.not_equal(cell[1:], cell[:-1])).as_py() not in {None, len(cell.unique()) - 1}:
+        raise StoreError(f"{file}: column cell: rows of one cell lie apart")
+    for pair in table.select(["cell", "policy"]).group_by(["cell", "policy"]).aggregate([]).to_pylist():
+        known = [policy.name for policy in manifests[pair["cell"]].policies]
+        if pair["policy"] not in known and (name, pair["policy"]) != ("costs", ""):
+            raise StoreError(f"{file}: column policy: {str(pair['policy'])[:200]!a} is no policy of {pair['cell']}")
+    whole = conform(name, table).append_column("cell", table["cell"])
+    policies = pa.array(sorted({policy.name for m in manifests.values() for policy in m.policies}))
+    for problem, check in checks(name, policies, whole).items():
+        if bad := table.num_rows - (pc.sum(pc.fill_null(check(whole), False)).as_py() or 0):
+            raise StoreError(f"{file}: column {problem} ({bad:,} row{'s' * (bad > 1)})")
+
+
+def _check_schema(file: Path, schema: pa.Schema, table: pa.Table) -> None:
+    names = table.schema.names
+    for column in schema:
+        if column.name not in names and column.name in LATER:
+            continue
+        if names.count(column.name) != 1:
+            raise StoreError(f"{file}: column {column.name}: {'stands twice' if column.name in names else 'absent'}")
+        if not (kind := table.schema.field(column.name).type).equals(column.type):
+            raise StoreError(f"{file}: column {column.name}: {kind}, not {column.type}")
 
 
 def write_reference(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -15,6 +16,7 @@ from types import ModuleType
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from command import harness
 
@@ -294,3 +296,59 @@ def test_every_page_of_the_leaderboard_opens_on_them(clone: Path, monkeypatch: p
     for page in PAGES:
         app = AppTest.from_function(draw, args=(str(clone), page.slug), default_timeout=60).run()
         assert not app.exception, (page.slug, app.exception[0].stack_trace)
+
+
+def forged(folder: Path, name: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    """A table of reference results with other rows, its digest written again."""
+    file = folder / f"{name}.parquet"
+    pq.write_table(change(pq.read_table(file)), file)
+    about = json.loads((folder / "reference.json").read_bytes())
+    about["files"][file.name] = hashlib.sha256(file.read_bytes()).hexdigest()
+    (folder / "reference.json").write_text(json.dumps(about))
+
+
+def with_first(table: pa.Table, column: str, value: object) -> pa.Table:
+    place = table.schema.get_field_index(column)
+    values = pa.array([value, *table[column].to_pylist()[1:]], table.schema.field(place).type)
+    return table.set_column(place, table.schema.field(place), values)
+
+
+FORGERIES: dict[str, tuple[str, Callable[[pa.Table], pa.Table]]] = {
+    "column policy: .* is no policy of": ("steps", lambda t: with_first(t, "policy", "stranger")),
+    "is no cell of": ("steps", lambda t: with_first(t, "cell", "x" * 16)),
+    "rows of one cell lie apart": ("steps", lambda t: pa.concat_tables([t.slice(1), t.slice(0, 1)])),
+    "column accuracy": ("curves", lambda t: with_first(t, "accuracy", 2.0)),
+    "column verdict: string, not|column verdict: .*, not": (
+        "samples",
+        lambda t: t.set_column(t.schema.get_field_index("verdict"), "verdict", pa.array([0] * t.num_rows)),
+    ),
+    "column policy: absent": ("steps", lambda t: t.drop_columns(["policy"])),
+    "not a manifest": ("manifests", lambda t: with_first(t, "manifest", "{}")),
+    "other cells than those": ("manifests", lambda t: t.slice(1)),
+}
+
+
+@pytest.mark.parametrize("message", FORGERIES)
+def test_rows_that_no_run_writes_are_refused_with_their_place(copy: Path, message: str) -> None:
+    folder = copy / "reference" / "labs"
+    name, change = FORGERIES[message]
+    forged(folder, name, change)
+    with pytest.raises(StoreError, match=message) as error:
+        read_reference(folder)
+    assert f"{name}.parquet" in str(error.value)
+    code, out, err = harness("show", "labs", "--results", copy)
+    assert (code, out) == (1, "")
+    assert f"{name}.parquet" in err
+    assert "Traceback" not in err
+
+
+def test_a_torn_suite_file_does_not_hide_the_other_suites(results: Path, copy: Path) -> None:
+    shutil.copytree(results / "labs", copy / "labs")
+    shutil.copytree(results / "labs", copy / "torn")
+    for file in (copy / "torn").glob("suite*.json"):
+        file.write_bytes(file.read_bytes()[:40])
+    code, out, err = harness("show", "--results", copy)
+    assert code == 0
+    assert "labs" in out
+    assert "torn" in err
+    assert harness("show", "torn", "--results", copy)[0] == 1
