@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import signal
 import sys
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from harness.errors import HarnessError
 from harness.threads import settle
 
 _LONGEST = 2000
+_OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def _end(*_: object) -> NoReturn:
@@ -20,9 +25,20 @@ def _end(*_: object) -> NoReturn:
 
 
 def main() -> None:
-    """Entry point of `harness`. An expected error is one line on stderr and, with `--json`, a document on stdout."""
+    """Entry point of `harness`. An expected error is one line on stderr and, with `--json` or `--format json`, a document on stdout."""
     settle()
     signal.signal(signal.SIGTERM, _end)
+    _settle_output()
+    try:
+        try:
+            _call()
+        finally:  # at the interpreter's end it would fail with a traceback
+            (sys.__stdout__ or sys.stdout).flush()
+    except OSError as error:
+        _told(error)
+
+
+def _call() -> NoReturn:
     import typer
 
     from harness.cli.app import app
@@ -42,14 +58,38 @@ def main() -> None:
         refuse("aborted", 1)
 
 
+def _settle_output() -> None:
+    """A character that the terminal's encoding lacks is shown as its escape; what is written to a closed stdout goes nowhere."""
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, until the end
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _told(error: OSError) -> NoReturn:
+    """One of writing to stdout leaves nothing that the interpreter would write to it again; whoever closed a pipe, as `head`
+    does, is told nothing."""
+    if error.filename is None and sys.__stdout__ is not None:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.__stdout__.fileno())
+    if error.errno == errno.EPIPE:
+        sys.exit(1)
+    where = error.filename or ("standard output" if error.errno in _OF_WRITING else "")
+    refuse(": ".join(str(part) for part in (where, error.strerror or error) if part), 1)
+
+
 def refuse(message: str, code: int) -> NoReturn:
     """Say in one line why the command ends, what came from files made safe for a terminal, and leave."""
     from harness.store.text import visible
 
     line = visible(" ".join(message.splitlines()), _LONGEST)
     print(f"harness: {line}", file=sys.stderr)
-    if "--json" in sys.argv[1:]:
+    if _json_wanted(sys.argv[1:]):
         from harness.cli.arguments import print_json
 
         print_json({"error": line, "exit_code": code})
     sys.exit(code)
+
+
+def _json_wanted(words: list[str]) -> bool:
+    return not {"--json", "--format=json"}.isdisjoint(words) or ("--format", "json") in pairwise(words)

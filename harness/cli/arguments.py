@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from harness.errors import UsageError
 from harness.store.text import visible
 
 SuiteName = Annotated[str, typer.Argument(metavar="SUITE", help="A YAML file, or the name of a shipped suite.")]
@@ -70,13 +71,26 @@ Models = Annotated[
 ]  # fmt: skip
 
 
+LONGEST_NAME = 255
+"""Bytes of a file's name: what no file system of ours exceeds."""
+
+
+def too_long(path: str | Path) -> bool:
+    """Whether a part of the path is longer than a file's name can be."""
+    return any(len(os.fsencode(part)) > LONGEST_NAME for part in str(path).split(os.sep))
+
+
 def is_file(given: str) -> bool:
-    """Whether a SUITE argument means a file rather than a name."""
+    """Whether a SUITE argument means a file rather than a name. Raises UsageError for what can be neither."""
+    if given in {"", ".", ".."}:
+        raise UsageError(f"{given!r}: not the name of a suite")
+    if too_long(given):
+        raise UsageError(f"{given[:40]}...: longer than a suite's name can be")
     return given.endswith((".yaml", ".yml")) or "/" in given
 
 
 def suite_name(given: str) -> str:
-    """The name under which a SUITE's results lie: a file's own, else the word itself."""
+    """The name under which a SUITE's results lie: a file's own, else the word itself. Raises UsageError as `is_file`."""
     if not is_file(given):
         return given
     from harness.errors import SuiteError

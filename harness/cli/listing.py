@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -244,7 +245,7 @@ def _doctor_run(run: str, results: Path, json: bool) -> None:
     from harness.store.reference_results import suite_folder
 
     folder, key = Path(run), None
-    if (folder / "manifest.json").is_file():
+    if os.path.isfile(folder / "manifest.json"):
         key, suite, results = folder.resolve().name, folder.resolve().parent.name, folder.resolve().parents[1]
     else:
         suite = suite_name(run)

@@ -65,7 +65,7 @@ def status(
     json: Json = False,
 ) -> None:
     """Done, running, cut off, failed or pending, per cell, with the reason and the log."""
-    names = [suite] if suite else _known(results)
+    names = _known(results) if suite is None else [suite]
     if not names:
         raise UsageError(f"{results}: no suite has been run here yet (harness run quickstart)")
     found: list[Standing] = []
@@ -75,7 +75,7 @@ def status(
             cells, notes[suite_name(name)] = _standing(name, results, set_ or [])
             found += cells
         except HarnessError as error:
-            if suite:
+            if suite is not None:
                 raise
             print(f"harness: {name}: {error}", file=sys.stderr)
     if json:
@@ -171,7 +171,7 @@ def logs(
     """The end of a cell's log: its phases, warnings, tracebacks and whatever libraries said."""
     from harness.session.cell.log import log_of, tail
 
-    folder = _folder(cell, suite_name(suite) if suite else "*", results)
+    folder = _folder(cell, None if suite is None else suite_name(suite), results)
     log = log_of(folder, earlier)
     if not log.exists():
         raise UsageError(f"{log}: there is no such log")
@@ -179,21 +179,26 @@ def logs(
     print("\n".join(visible(_COLOUR.sub("", line)) for line in tail(log, lines)))
 
 
-def _folder(cell: str, suite: str, results: Path) -> Path:
-    """The one folder that `cell` means; of several with the same label the one that was at work last. Raises UsageError."""
+def _folder(cell: str, suite: str | None, results: Path) -> Path:
+    """The one folder that `cell` means, of one suite or of all; of several with the same label the one that was at work last.
+    Raises UsageError."""
     from harness.session.cell.log import log_of
     from harness.store.manifest import read_manifest
 
-    named = {file.parent for file in results.glob(f"{suite}/{cell}*/manifest.json")} if "/" not in cell else set()
+    if not cell:
+        raise UsageError("CELL is empty: a key or the beginning of one, or group/regime/seed (`harness status` names them)")
+    manifests = results.glob("*/*/manifest.json") if suite is None else (results / suite).glob("*/manifest.json")
+    folders = [file.parent for file in manifests]
+    named = {folder for folder in folders if folder.name.startswith(cell)}
     if len(named) > 1 and not any(folder.name == cell for folder in named):
         raise UsageError(f"{cell}: the beginning of several keys: {', '.join(sorted(f.name for f in named))}")
-    labelled = [f.parent for f in results.glob(f"{suite}/*/manifest.json") if _label(read_manifest(f.parent)) == cell]
+    labelled = [folder for folder in folders if _label(read_manifest(folder)) == cell]
     suites = sorted({folder.parent.name for folder in (*named, *labelled)})
     if len(suites) > 1:
         raise UsageError(f"{cell}: in several suites, name one of {', '.join(suites)}: harness logs {cell} SUITE")
     if not suites:
         raise UsageError(
-            f"{results}: no cell {cell!r}{f' in {suite}' if suite != '*' else ''} (`harness status` names them)"
+            f"{results}: no cell {cell!r}{f' in {suite}' if suite is not None else ''} (`harness status` names them)"
         )
     return max(named or labelled, key=lambda folder: (folder.name == cell, _changed(log_of(folder))))
 
