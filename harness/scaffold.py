@@ -49,11 +49,12 @@ def write_package(door: Door[Any], files: Mapping[str, str], name: str, into: Pa
     module = name.replace("-", "_")
     if not NAME.fullmatch(name) or len(name) > LONGEST or keyword.iskeyword(module):
         raise UsageError(
-            f"{name!r} cannot name a {door.noun}: lower-case letters, digits and single hyphens, a letter first, at most {LONGEST}"
+            f"{name!r} cannot name {_a(door.noun)}: lower-case letters, digits and single hyphens, a letter first, "
+            f"at most {LONGEST}"
         )
     taken = door.installed().get(name)
     if taken is not None:
-        raise UsageError(f"a {door.noun} {name!r} is installed already ({taken.value})")
+        raise UsageError(f"{_a(door.noun)} {name!r} is installed already ({taken.value})")
     if module in sys.stdlib_module_names or importlib.util.find_spec(module) is not None:
         raise UsageError(f"{name!r}: a Python module {module!r} exists already; its name would be ambiguous")
     folder = into / name
@@ -71,3 +72,7 @@ def write_package(door: Door[Any], files: Mapping[str, str], name: str, into: Pa
     except OSError as error:
         raise UsageError(f"{folder}: {error.strerror or error}") from None
     return folder
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

@@ -23,7 +23,7 @@ from harness.errors import PluginError, SuiteError
 from harness.files import write_atomic
 from harness.learning import registry
 from harness.suite import yaml
-from harness.suite.load import find, first_error
+from harness.suite.load import LABORATORY, find, first_error
 from harness.suite.schema import Name, Variant
 
 
@@ -119,8 +119,13 @@ class BanditReport:
 
 def run_bandit(name: str, results: Path) -> BanditReport:
     """Enumerate every case and store the report as results/<suite>/bandit.json. Raises SuiteError."""
-    source = find(name)
+    try:
+        source = find(name)
+    except SuiteError:
+        raise SuiteError(name, "", f"no such file of bandits (shipped: {Path(LABORATORY).stem})") from None
     raw = yaml.read(source)
+    if isinstance(raw, dict) and "groups" in raw and "bandits" not in raw:
+        raise SuiteError(str(source), "", "a suite, for `harness run`; a bandit suite has `bandits` and `regimes`")
     if not isinstance(raw, dict):
         raise SuiteError(str(source), "", "a bandit suite is a mapping with `bandits` and `regimes`")
     raw.setdefault("name", source.stem)

@@ -25,7 +25,7 @@ def _end(*_: object) -> NoReturn:
 
 
 def main() -> None:
-    """Entry point of `harness`. An expected error is one line on stderr and, with `--json` or `--format json`, a document on stdout."""
+    """Entry point of `harness`. An expected error is one line on stderr and, where JSON is wanted, a document on stdout."""
     settle()
     signal.signal(signal.SIGTERM, _end)
     _settle_output()

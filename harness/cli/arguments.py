@@ -19,7 +19,6 @@ from harness.store.text import visible
 SuiteName = Annotated[str, typer.Argument(metavar="SUITE", help="A YAML file, or the name of a shipped suite.")]
 Finished = Annotated[str, typer.Argument(metavar="SUITE", help="A YAML file, or the name of a suite with results.")]
 MaybeSuite = Annotated[str | None, typer.Argument(metavar="[SUITE]", help="A YAML file, or the name of a suite.")]
-Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="Where results are kept.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Engine = Annotated[str | None, typer.Option("--engine", help="embedded or openrlhf, instead of the suite's.")]
 Only = Annotated[str | None, typer.Option("--only", metavar="GLOB", help="Cells whose group/regime/seed matches.")]
@@ -37,6 +36,20 @@ RESULTS = Path("results")
 def _is_there(folder: Path) -> None:
     if not folder.expanduser().is_dir():
         raise typer.BadParameter(f"{folder}: no such folder")
+
+
+def _use_results(folder: Path) -> Path:
+    """Refuse what can be no folder. Raises UsageError."""
+    if too_long(folder):
+        raise UsageError(f"--results {str(folder)[:40]}...: longer than a folder's name can be")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--results {folder}: not a folder")
+    return folder
+
+
+Results = Annotated[
+    Path, typer.Option("--results", metavar="DIR", callback=_use_results, help="Where results are kept.")
+]
 
 
 def _use_data(folder: Path | None) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -43,10 +44,11 @@ def new_suite(
         raise UsageError(f"{file}: cannot be written: {error.strerror}") from error
     suite = rules.validate(load(str(file)), str(file))
     cells = len(suite.groups) * len(suite.regimes) * len(suite.seeds)
-    where = "".join(f" --models {folder}" for folder in undeclared(models, file))
+    where = "".join(f" --models {shlex.quote(str(folder))}" for folder in undeclared(models, file))
+    named = shlex.quote(str(file))
     trial = "--set training.steps=2 --set 'seeds=[1]' --set evaluation.limit=6"
     print(f"{file}: written, {cells} cells. Next:")
-    print(f"  harness plan {file}{where}")
-    print(f"  harness run {file}{where} {trial}    # a first try")
-    print(f"  harness run {file}{where}")
+    print(f"  harness plan {named}{where}")
+    print(f"  harness run {named}{where} {trial}    # a first try")
+    print(f"  harness run {named}{where}")
     print("Look at the file: it explains every setting.", file=sys.stderr)

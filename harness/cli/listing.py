@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,6 +71,7 @@ def _regime(info: RegimeInfo) -> None:
 
 
 def tasks(
+    context: typer.Context,
     policies: Annotated[
         list[str] | None,
         typer.Argument(
@@ -96,6 +98,10 @@ def tasks(
     if calibrate or policies:
         _calibrate(policies or [], calibrate, task, levels, prompts, answers, few_shot, plain, json)
         return
+    for name in ("task", "levels", "prompts", "answers", "few_shot", "plain"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"--{name.replace('_', '-')}: belongs to --calibrate, which measures policies")
     from harness.scoring.catalogue import listing as scorers
     from harness.tasks.listing import listing
 
@@ -297,4 +303,5 @@ def new_engine(
 
 
 def _written(folder: Path, listing: str) -> None:
-    print(f"{folder}: written. Next:\n  pip install -e {folder}\n  pytest {folder}\n  {listing}")
+    named = shlex.quote(str(folder))
+    print(f"{folder}: written. Next:\n  pip install -e {named}\n  pytest {named}\n  {listing}")

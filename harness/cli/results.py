@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -10,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from harness.cli.arguments import RESULTS, Json, MaybeSuite, Results, Set, is_file, print_json, print_table, suite_name
+from harness.cli.arguments import (
+    RESULTS,
+    Json,
+    MaybeSuite,
+    Results,
+    Set,
+    is_file,
+    print_json,
+    print_table,
+    suite_name,
+    too_long,
+)
 from harness.errors import StoreError, UsageError
 from harness.store.text import visible
 
@@ -23,11 +35,13 @@ SAID: dict[str, Literal["everything", "opening"]] = {"table": "opening", "json":
 """Formats with sentences above the rows, and which."""
 EXPORTS = {"html": "report.html", "lm-eval": "lm-eval", "eee": "eee", "parquet": "parquet", "cards": "cards"}
 """Formats of `export`, and what each writes by default."""
+NAMED = 3
+"""So many of the cells that an export lacks are named."""
 
 
 def show(
     suite: MaybeSuite = None,
-    format_: Annotated[str, typer.Option("--format", help=", ".join(FORMATS))] = "table",
+    format_: Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; default table.")] = None,
     against: Annotated[
         str | None, typer.Option("--against", help="Published numbers beside ours, e.g. hacpo2026.")
     ] = None,
@@ -36,15 +50,16 @@ def show(
     ] = 2.0,
     set_: Set = None,
     results: Results = RESULTS,
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Regime x group: accuracy, gain over the budget-matched baseline, verdict, intervals, tie groups, cost; of several suites a
     sentence each."""
+    if json and format_ not in (None, "json"):
+        raise UsageError(f"--json and --format {format_}: --json is --format json, give one of the two")
+    format_ = "json" if json else format_ or "table"
     if format_ not in FORMATS:
         raise UsageError(f"--format {format_}: one of {', '.join(FORMATS)}")
-    from harness.store.ingest import ingest
-
-    if results.is_dir():
-        ingest(results)
+    _ingest(results)
     file = None
     if set_:
         from harness.session.suite.prepare import prepare, prepare_stored
@@ -55,6 +70,37 @@ def show(
         stored = bool(suite_files(results / suite)) and not is_file(suite)
         file = (prepare_stored if stored else prepare)(suite, results, overrides=set_).file()
     show_suite(suite, results, format_, against, margin / 100, file)
+
+
+def _ingest(results: Path) -> None:
+    """Bring the store up to the journals. Raises UsageError where there are no results to read."""
+    from harness.store.ingest import ingest
+    from harness.store.place import store_path
+
+    if results.is_dir():
+        ingest(results)
+    elif not store_path(results).is_file():
+        raise UsageError(f"{results}: no results yet (run a suite first: harness run quickstart)")
+
+
+def _known(suite: str | None, snapshot: Snapshot, results: Path) -> tuple[list[str], str | None]:
+    """All suites with results, and the one of them that SUITE means.
+
+    Raises UsageError where there is none, StoreError where there would be but for damage.
+    """
+    from harness.store.reference_results import MARK, meant
+    from harness.store.table import suites
+
+    known = suites(snapshot)
+    name = None if suite is None else meant(suite_name(suite), known)
+    for one in () if name in known or (name is None and known) else (name, name and f"{name}{MARK}"):
+        if problems := _problems(snapshot, one):
+            raise StoreError(problems[0])
+    if name is not None and name not in known:
+        raise UsageError(f"{results}: no results of a suite {name!r} (there are: {', '.join(known) or 'none'})")
+    if not known:
+        raise UsageError(f"{results}: no results yet (run a suite first: harness run quickstart)")
+    return known, name
 
 
 def show_suite(
@@ -75,23 +121,16 @@ def show_suite(
     from harness.store.manifest import read_suite, suite_files
     from harness.store.ranking import heading
     from harness.store.read import Snapshot
-    from harness.store.reference_results import MARK, meant, own, suite_folder
+    from harness.store.reference_results import MARK, own, suite_folder
     from harness.store.render import overview, render
     from harness.store.submission import read_submission
-    from harness.store.table import show_rows, suites
+    from harness.store.table import show_rows
     from harness.store.tuning import read_tuning, transfer_rows, tuning_rows, with_tuning, without_trials
 
     margin = MARGIN if margin is None else margin
     with Snapshot(results, file) as snapshot:
-        known = suites(snapshot)
-        name = meant(suite_name(suite), known) if suite else None
+        known, name = _known(suite, snapshot, results)
         names = [name] if name else own(known)
-        if name not in known:
-            _refuse_damaged(snapshot, name)
-        if name and name not in known:
-            raise UsageError(f"{results}: no results of a suite {name!r} (there are: {', '.join(known) or 'none'})")
-        if not names:
-            raise UsageError(f"{results}: no results yet (run a suite first: harness run quickstart)")
         _say_reference(suite, names, known)
         if format_ == "json" and len(names) > 1:
             raise UsageError(f"--format json shows one suite; name one of {', '.join(names)}")
@@ -106,7 +145,7 @@ def show_suite(
                 print(f"harness: {one}: {visible(str(error))}", file=sys.stderr)
                 continue
             for i, altered in enumerate(runs):
-                settings = " ".join(f"--set {words!r}" for words in altered)
+                settings = " ".join(f"--set {_quoted(words)}" for words in altered)
                 if altered and i == 0:
                     print(f"{one}: not run as written yet; shown is the run with {settings}", file=sys.stderr)
                 elif altered:
@@ -125,8 +164,8 @@ def show_suite(
             print("harness show SUITE: its table", file=sys.stderr)
             return
         for one in names:
-            rows, problems = show_rows(snapshot, one, margin), _problems(snapshot, one)
-            if one.endswith(MARK) and problems and not rows:  # nothing of it can be read
+            rows = show_rows(snapshot, one, margin)
+            if one.endswith(MARK) and not rows and (problems := _problems(snapshot, one)):  # nothing of it can be read
                 raise StoreError(problems[0])
             head = heading(snapshot, one, margin, SAID.get(format_, "nothing"))
             if (taken := read_submission(suite_folder(results, one))) is not None:
@@ -137,19 +176,19 @@ def show_suite(
                 tuned, moved = tuning_rows(snapshot, tuning), transfer_rows(snapshot, tuning)
                 text = with_tuning(text, tuning, tuned, moved, format_)
             sys.stdout.write(text)
-            for problem in problems:
-                print(f"harness: {visible(problem)}", file=sys.stderr)
+            _say_damage(snapshot, one)
 
 
-def _refuse_damaged(snapshot: Snapshot, suite: str | None) -> None:
-    """Raises StoreError where it is damage that leaves a suite (or, with None, all of them) without a cell that can be shown."""
-    from harness.store.reference_results import MARK
-    from harness.store.table import suites
+def _quoted(word: str) -> str:
+    """In quotes for a shell, needed or not."""
+    quoted = shlex.quote(word)
+    return quoted if quoted != word else f"'{word}'"
 
-    named = [suite, f"{suite}{MARK}"] if suite else [] if suites(snapshot) else [None]
-    for one in named:
-        if problems := _problems(snapshot, one):
-            raise StoreError(problems[0])
+
+def _say_damage(snapshot: Snapshot, suite: str) -> None:
+    """On stderr: what of the suite's files could not be read."""
+    for problem in _problems(snapshot, suite):
+        print(f"harness: {visible(problem)}", file=sys.stderr)
 
 
 def _problems(snapshot: Snapshot, suite: str | None) -> list[str]:
@@ -188,17 +227,15 @@ def sql(
     json: Json = False,
 ) -> None:
     """A read-only query on the store (docs/store.md has the schema)."""
-    from harness.store.ingest import ingest
     from harness.store.read import Limits
     from harness.store.sql import ask
 
-    if results.is_dir():
-        ingest(results)
+    _ingest(results)
     found = ask(results, query, Limits(rows=rows, bytes=megabytes << 20, seconds=seconds, memory=memory << 20))
     if json:
         print_json(found)
     else:
-        print_table("", found.columns, [[str(v) for v in row] for row in found.rows])
+        print_table("", found.columns, [["NULL" if v is None else str(v) for v in row] for row in found.rows])
     if found.cut:
         limit = f"--rows {rows}" if found.cut == "rows" else f"--megabytes {megabytes}"
         print(f"note: the answer goes on; shown are its first {len(found.rows):,} rows ({limit})", file=sys.stderr)
@@ -218,12 +255,16 @@ def export(
         raise UsageError(f"--format {format_}: one of {', '.join(EXPORTS)}")
     if suite is None and format_ != "html":
         raise UsageError(f"--format {format_}: name the suite")
-    from harness.store.ingest import ingest
+    target = Path(EXPORTS[format_]) if out is None else out
+    _check_target(target, format_)
+    _ingest(results)
+    from harness.store.read import Snapshot
 
-    if results.is_dir():
-        ingest(results)
-    target = out or Path(EXPORTS[format_])
-    suite = _meant(suite_name(suite), results) if suite else None
+    with Snapshot(results) as snapshot:
+        known, suite = _known(suite, snapshot, results)
+        for one in known if suite is None else [suite]:
+            _say_gaps(snapshot, one)
+            _say_damage(snapshot, one)
     if format_ == "html":
         from leaderboard.report import export_report
 
@@ -234,13 +275,32 @@ def export(
         print(f"wrote {target}: {count} {'tables' if format_ == 'parquet' else 'policies of cells'}", file=sys.stderr)
 
 
-def _meant(suite: str, results: Path) -> str:
-    from harness.store.read import Snapshot
-    from harness.store.reference_results import meant
-    from harness.store.table import suites
+def _check_target(target: Path, format_: str) -> None:
+    """Whether `--out` can be written, before anything is computed. Raises UsageError."""
+    if too_long(target):
+        raise UsageError(f"--out {str(target)[:40]}...: longer than a file's name can be")
+    one, whole = format_ == "html", target.absolute()
+    if one and whole.is_dir():
+        raise UsageError(f"--out {target}: a folder; {format_} is one file")
+    if not one and whole.exists() and not whole.is_dir():
+        raise UsageError(f"--out {target}: a file; {format_} is a folder of files")
+    place = next(folder for folder in (*([] if one else [whole]), *whole.parents) if os.path.exists(folder))
+    if not place.is_dir():
+        raise UsageError(f"--out {target}: {place} is no folder")
+    if not os.access(place, os.W_OK):
+        raise UsageError(f"--out {target}: nothing can be written to {place}")
 
-    with Snapshot(results) as snapshot:
-        return meant(suite, suites(snapshot))
+
+def _say_gaps(snapshot: Snapshot, suite: str) -> None:
+    """On stderr, in a line: the suite's cells that have been started and are not among what is exported."""
+    from harness.store.ranking import missing
+
+    lacking = missing(snapshot, suite)
+    if lacking:
+        words = [visible(" ".join(str(one).split()), 200) for one in lacking[:NAMED]]
+        words += [f"{len(lacking) - NAMED} more"] if len(lacking) > NAMED else []
+        count = f"{len(lacking)} cell{'s' * (len(lacking) > 1)}"
+        print(f"{suite}: missing from what is written: {count}: {'; '.join(words)}", file=sys.stderr)
 
 
 def _export_suite(suite: str, format_: str, out: Path, results: Path) -> int:
@@ -267,6 +327,7 @@ def leaderboard(
     """The Streamlit leaderboard."""
     import importlib.util
 
+    check_address(address)
     if importlib.util.find_spec("streamlit") is None:
         raise UsageError("the leaderboard needs streamlit: pip install 'experience-sharing-harness[leaderboard]'")
     from leaderboard import command
@@ -275,6 +336,25 @@ def leaderboard(
     os.execv(
         sys.executable, command(results, port, address)
     )  # in this process's place: a signal that ends it ends the server
+
+
+def check_address(address: str) -> None:
+    """Whether a server can listen there; asked for by its name or number. Raises UsageError."""
+    import socket
+
+    fault = "empty"
+    try:
+        found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE) if address else []
+    except (OSError, UnicodeError) as error:
+        found, fault = [], getattr(error, "strerror", None) or str(error)
+    for family, kind, protocol, _, place in found:
+        try:
+            with socket.socket(family, kind, protocol) as tried:
+                tried.bind(place)
+            return
+        except OSError as error:
+            fault = error.strerror or str(error)
+    raise UsageError(f"--address {address!r}: not an IP address or a host name of this machine: {fault}")
 
 
 def rescore(
@@ -288,6 +368,8 @@ def rescore(
     """Verify stored samples again and show which verdicts would change; the texts are never touched."""
     from harness.session.single.rescoring import rescore_results
 
+    if suite is not None and not os.path.isdir(results / (name := suite_name(suite))):
+        raise UsageError(f"{results}: no results of a suite {name!r}")
     report = rescore_results(results, suite, scorer)
     if json:
         print_json(report)

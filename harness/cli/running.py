@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -171,7 +172,7 @@ def _say_scope(prepared: Prepared, only: str | None, shard: Shard | None) -> Non
     """What this run is, where it is not the whole suite as written."""
     words = []
     if prepared.altered:
-        settings = " ".join(f"--set {a}" for a in prepared.altered)
+        settings = " ".join(f"--set {shlex.quote(a)}" for a in prepared.altered)
         words.append(
             f"altered by {settings}: its cells are stored under their own keys; the suite as written is unchanged"
         )

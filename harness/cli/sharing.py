@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -44,7 +45,7 @@ def bundle(
         print_json({"bundle": str(path), "bytes": path.stat().st_size})
     else:
         print(path)
-        print(f"{path.stat().st_size:,} bytes; next: harness submit-check {path}", file=sys.stderr)
+        print(f"{path.stat().st_size:,} bytes; next: harness submit-check {shlex.quote(str(path))}", file=sys.stderr)
 
 
 def submit_check(
@@ -78,13 +79,15 @@ def import_(
 
         report, folder = take_bundle(source, results, origin, _again(re_execute, seed, minutes))
         if folder is not None:
-            print(f"imported into {folder}; next: harness show {folder.name}", file=sys.stderr)
+            print(f"imported into {folder}; next: harness show {shlex.quote(folder.name)}", file=sys.stderr)
         if report.refused and not json:
             raise UsageError(visible(report.refused, 2000))
         _end(report, json)
         return
     if re_execute:
         raise UsageError(f"{source}: --re-execute is for bundles")
+    if source.resolve() == results.resolve():
+        raise UsageError(f"{source}: these are the results of --results themselves, not another lab's")
     from harness.store.foreign import bounded, import_results
     from harness.submission.check import mark_reported
 

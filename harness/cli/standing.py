@@ -65,6 +65,8 @@ def status(
     json: Json = False,
 ) -> None:
     """Done, running, cut off, failed or pending, per cell, with the reason and the log."""
+    if set_ and suite is None:
+        raise UsageError("--set: name the suite too")
     names = _known(results) if suite is None else [suite]
     if not names:
         raise UsageError(f"{results}: no suite has been run here yet (harness run quickstart)")
@@ -107,12 +109,16 @@ def _standing(name: str, results: Path, overrides: list[str]) -> tuple[list[Stan
         from harness.store.reference_results import read_reference, references
 
         if name in (known := references(results)):
+            if overrides:
+                raise UsageError(f"--set: {name}: reference results are as they were stored")
             return _standings(name, list(read_reference(known[name]).manifests.values())), []
     folder = results / name
     if is_file(name) or not (suite_files(folder) or any(folder.glob("*/manifest.json"))):
         return _cells(prepare(name, results, overrides=overrides))
     if suite_files(folder) and "@" not in name:
         return _cells(prepare_stored(name, results, overrides=overrides))
+    if overrides:
+        raise UsageError(f"--set: {name}: these results have no suite whose settings could be altered")
     return _manifests(folder), []  # evaluations of checkpoints, and what another lab's code has run
 
 
@@ -186,7 +192,9 @@ def _folder(cell: str, suite: str | None, results: Path) -> Path:
     from harness.store.manifest import read_manifest
 
     if not cell:
-        raise UsageError("CELL is empty: a key or the beginning of one, or group/regime/seed (`harness status` names them)")
+        raise UsageError(
+            "CELL is empty: a key or the beginning of one, or group/regime/seed (`harness status` names them)"
+        )
     manifests = results.glob("*/*/manifest.json") if suite is None else (results / suite).glob("*/manifest.json")
     folders = [file.parent for file in manifests]
     named = {folder for folder in folders if folder.name.startswith(cell)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -67,4 +68,5 @@ def submit(
         return
     job.write()
     print(job.submit())
-    print(f"{job.file}: logs beside it; `harness status {prepared.suite.name} --results {results}`", file=sys.stderr)
+    follow = shlex.join(["harness", "status", prepared.suite.name, "--results", str(results)])
+    print(f"{job.file}: logs beside it; `{follow}`", file=sys.stderr)

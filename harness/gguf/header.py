@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import PluginError, UsageError
+from harness.reading import in_words, open_regular
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 """Token types of the format."""
@@ -50,8 +51,10 @@ def read_header(file: Path) -> Header:
     PluginError
         The package `gguf` (extra `gguf`) is not installed.
     """
-    if not file.is_file():
-        raise UsageError(f"{file}: no such file")
+    try:
+        open_regular(file).close()
+    except OSError as error:
+        raise UsageError(f"{file}: {in_words(error)}") from None
     try:
         from gguf import GGUFReader
     except ImportError as error:

@@ -45,7 +45,7 @@ def ask(results: Path, statement: str, limits: Limits) -> Answer:
         finally:
             process.kill()
     try:
-        reply = msgspec.json.decode(said, type=_Reply)
+        reply = msgspec.msgpack.decode(said, type=_Reply)  # JSON would lack NaN and infinities
     except msgspec.MsgspecError:
         if process.returncode > 0 and b"MemoryError" not in complaint and b"bad_alloc" not in complaint:
             raise StoreError(f"the statement's process failed: {complaint.decode(errors='replace')[-400:]}") from None
@@ -71,7 +71,7 @@ def _serve() -> None:
         reply = _Reply(refused=str(error), usage=isinstance(error, UsageError))
     except MemoryError:
         reply = _Reply(refused=_too_large(question.limits))
-    sys.stdout.buffer.write(msgspec.json.encode(reply, enc_hook=str))
+    sys.stdout.buffer.write(msgspec.msgpack.encode(msgspec.to_builtins(reply, enc_hook=str)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a user gets wrong, and a terminal that cannot take what is printed: one clear line, and the exit code that says whose fault."""
+"""What a user gets wrong, and an output that takes nothing: one clear line, and the exit code that says whose fault it is."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from synthetic_results import Regime, write_results
 
 from harness.cli import main
+from harness.cli.results import check_address
+from harness.store.manifest import read_manifest, write_manifest
 
 PROGRAM = Path(sys.executable).with_name("harness")
 LONG = "x" * 300
@@ -61,7 +64,9 @@ def test_nor_is_its_suite(harness: Harness, suite: str) -> None:
     refused(harness("logs", "ab/sgt/1", "pair"), "there is no such log")  # results made here have none
 
 
-@pytest.mark.parametrize("command", ["status", "show", "logs ab", "export", "bundle", "track", "doctor", "rescore", "run", "plan"])
+@pytest.mark.parametrize(
+    "command", ["status", "show", "logs ab", "export", "bundle", "track", "doctor", "rescore", "run", "plan"]
+)
 @pytest.mark.parametrize("suite", [LONG, f"{LONG}.yaml", f"a/{LONG}"])
 def test_a_name_longer_than_names_are(harness: Harness, command: str, suite: str) -> None:
     refused(harness(*command.split(), suite), "x" * 30)
@@ -72,14 +77,18 @@ def test_an_empty_name_is_not_every_suite(harness: Harness) -> None:
         refused(harness(command, ""), "not the name of a suite")
 
 
-def started(folder: Path, *words: str, out: int = subprocess.PIPE, **environment: str) -> subprocess.CompletedProcess[str]:
+def started(
+    folder: Path, *words: str, out: int = subprocess.PIPE, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [PROGRAM, *words], cwd=folder, stdout=out, stderr=subprocess.PIPE, text=True, timeout=100,
         env=os.environ | environment,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("words", [["--version"], ["show", "pair"], ["sql", "SELECT * FROM samples"], ["regimes", "--json"]])
+@pytest.mark.parametrize(
+    "words", [["--version"], ["show", "pair"], ["sql", "SELECT * FROM samples"], ["regimes", "--json"]]
+)
 def test_a_full_disk_behind_stdout(folder: Path, words: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         done = started(folder, *words, out=full.fileno())
@@ -101,3 +110,120 @@ def test_a_terminal_without_the_characters(folder: Path) -> None:
     done = started(folder, "show", "pair", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
     assert r"\xb12" in done.stdout
+
+
+OUTS = [
+    ("html", "."),
+    ("html", ""),
+    ("html", "/"),
+    ("html", "pair.txt/x.html"),
+    ("lm-eval", "pair.txt"),
+    ("html", LONG),
+]
+
+
+@pytest.mark.parametrize(("form", "out"), OUTS)
+def test_a_place_that_cannot_be_written(harness: Harness, folder: Path, form: str, out: str) -> None:
+    (folder / "pair.txt").write_text("mine")
+    before = sorted(folder.iterdir())
+    refused(harness("export", "pair", "--format", form, "--out", out), f"--out {out[:40] or '.'}")
+    assert (sorted(folder.iterdir()), (folder / "pair.txt").read_text()) == (before, "mine")
+
+
+COMMANDS = [["show"], ["show", "pair"], ["sql", "SELECT 1"], ["export"], ["export", "pair"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_results_that_are_not_there(harness: Harness, folder: Path, command: list[str]) -> None:
+    refused(harness(*command, "--results", "nothing"), "nothing: no results yet (run a suite first")
+    (folder / "note").touch()
+    refused(harness(*command, "--results", "note"), "--results note: not a folder")
+    assert not (folder / "nothing").exists()
+
+
+def test_a_suite_that_is_not_there(harness: Harness) -> None:
+    for words in (["show"], ["export"], ["export", "--format", "lm-eval"], ["export", "--format", "parquet"]):
+        refused(harness(words[0], "nope", *words[1:]), "results: no results of a suite 'nope' (there are: pair)")
+
+
+@pytest.mark.parametrize("address", ["a b", "", "300.1.1.1", "x" * 70, "host/path"])
+def test_an_address_that_is_none(harness: Harness, address: str) -> None:
+    refused(harness("leaderboard", "--address", address), f"--address {address!r}: not an IP address")
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "0.0.0.0"])
+def test_addresses_of_this_machine(address: str) -> None:
+    check_address(address)
+
+
+def test_show_as_json(harness: Harness) -> None:
+    shown = harness("show", "pair", "--json")
+    assert shown == harness("show", "pair", "--format", "json") == harness("show", "pair", "--json", "--format", "json")
+    assert json.loads(shown[1])["rows"]
+    for words in (["--json"], ["--format", "json"], ["--format=json"]):
+        said = harness("show", "nope", *words)
+        assert json.loads(said[1]) == {"error": refused(said, "nope")[len("harness: ") : -1], "exit_code": 2}
+    refused(harness("show", "pair", "--json", "--format", "csv"), "--json and --format csv")
+
+
+def test_numbers_that_are_none(harness: Harness) -> None:
+    words = (
+        "SELECT 'nan'::DOUBLE AS a, '-inf'::DOUBLE AS b, NULL AS c, INTERVAL '3 days' AS d, TIMESTAMP '2026-01-02' AS e"
+    )
+    code, out, _ = harness("sql", words)
+    assert (code, out.split("\n")[1].split()) == (0, ["nan", "-inf", "NULL", "3", "days", "2026-01-02T00:00:00"])
+    (row,) = json.loads(harness("sql", words, "--json")[1])["rows"]
+    assert row == [None, None, None, "3 days", "2026-01-02T00:00:00"]
+
+
+def test_an_export_says_what_it_lacks(harness: Harness, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    kinds = (Regime("independent", "independent", 0.0, shares=""), Regime("sgt", "sgt", 0.1, shares="success"))
+    write_results(results, "pair", {"ab": ("a", "b")}, kinds, exchanges=0)
+    words = ("export", "pair", "--results", results, "--format", "parquet", "--out", tmp_path / "out")
+    assert "missing" not in harness(*words)[2]
+    failed, damaged = (m.parent for m in sorted(results.glob("pair/[0-9a-f]*/manifest.json"))[:2])
+    write_manifest(failed, msgspec.structs.replace(read_manifest(failed), state="failed", reason="lost\nits power"))
+    (damaged / "manifest.json").write_bytes(b"{")
+    code, _, err = harness(*words)
+    assert code == 0
+    manifest = read_manifest(failed)
+    label = f"{manifest.group}/{manifest.regime}/{manifest.seed}"
+    line, problem = err.splitlines()[:2]
+    assert line.startswith("pair: missing from what is written: 2 cells: ")
+    assert f"{label} failed (lost its power)" in line
+    assert f"{damaged.name}/manifest.json: not a manifest" in problem
+
+
+def test_ones_own_results_are_not_another_labs(harness: Harness, folder: Path) -> None:
+    for source in ("results", folder / "results", "results/../results"):
+        refused(harness("import", source, "--results", "results"), "are the results of --results themselves")
+
+
+def test_options_that_would_be_ignored(harness: Harness, folder: Path, tmp_path: Path) -> None:
+    reference = Path(__file__).parents[2] / "results"
+    words = ["--results", reference, "--set", "training.steps=1"]
+    refused(
+        harness("status", "quickstart@reference", *words), "quickstart@reference: reference results are as they were"
+    )
+    refused(harness("status", *words), "--set: name the suite too")
+    for option in ("--levels=foo", "--task=micro", "--prompts=200", "--answers=3", "--few-shot=1", "--plain"):
+        refused(harness("tasks", option), f"{option.partition('=')[0]}: belongs to --calibrate")
+
+
+def test_a_laboratory_names_its_own_file(harness: Harness) -> None:
+    assert refused(harness("bandit", "nope"), "no such file of bandits (shipped: bandit)").count("quickstart") == 0
+    refused(harness("bandit", "quickstart"), "a suite, for `harness run`")
+
+
+@pytest.mark.parametrize(
+    ("file", "words"), [("results", "is a directory"), ("/dev/zero", "not a regular file"), ("no", "no such file")]
+)
+def test_what_is_no_file_of_a_model(harness: Harness, file: str, words: str) -> None:
+    refused(harness("convert", file, "folder"), f"{file}: {words}")
+
+
+def test_printed_commands_are_quoted(harness: Harness, tmp_path: Path) -> None:
+    code, out, _ = harness("new-task", "near-sums", "--into", tmp_path / "my tasks")
+    assert (code, f"pip install -e '{tmp_path}/my tasks/near-sums'" in out) == (0, True)
+    refused(harness("new-engine", "A"), "'A' cannot name an engine")
