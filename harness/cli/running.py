@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, get_args
 
 import typer
 
@@ -26,7 +26,7 @@ from harness.cli.arguments import (
     print_json,
     print_table,
 )
-from harness.errors import HarnessError, UsageError
+from harness.errors import EngineError, HarnessError, UsageError
 
 if TYPE_CHECKING:
     from harness.session.driver.matrix import RunSummary
@@ -287,6 +287,7 @@ def evaluate(
     if not checkpoint.is_dir():
         raise UsageError(f"{checkpoint}: no such folder")
     read_config(checkpoint / "config.json")  # before libraries are imported, which takes seconds
+    _check_evaluation(checkpoint, tasks.split(","), backend, data_dir)
     from harness.session.driver.progress import watched
 
     with watched("importing torch and lm-eval"):
@@ -304,6 +305,24 @@ def evaluate(
     print_table(f"{checkpoint}", columns, rows, frozenset(columns[2:]))
     print(f"\nall answers: {found.answers}")
     print(f"stored in {found.folder}", file=sys.stderr)
+
+
+def _check_evaluation(checkpoint: Path, tasks: list[str], backend: str, data_dir: Path | None) -> None:
+    """Names, questions and files of weights, without the libraries that use them. Raises UsageError, DataError, PluginError."""
+    from harness.engines.weight_files import weight_files
+    from harness.evaluation import Backend
+    from harness.tasks.registry import get_task, named
+
+    if backend not in get_args(Backend):
+        raise UsageError(f"--backend {backend}: one of {', '.join(get_args(Backend))}")
+    for name in tasks:
+        if not name.startswith("lm_eval:"):  # whose names lm-eval itself knows
+            get_task(named(name)).documents(data_dir)
+    if backend == "embedded":
+        try:
+            weight_files(checkpoint)
+        except EngineError as error:
+            raise UsageError(str(error)) from error
 
 
 def bandit(suite: SuiteName, results: Results = RESULTS, json: Json = False) -> None:

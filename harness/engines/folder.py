@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,14 +11,14 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from harness.allocation.config import read_config
 from harness.engines.vocabulary import in_one_line, open_vocabulary
+from harness.engines.weight_files import weight_files
 from harness.errors import EngineError, UsageError
 from harness.reading import read_bytes
 
 __all__ = ["check_small_files", "has_template", "read_folder"]
 
 SMALL = {".json", ".jinja", ".txt", ".model"}
-MAX_SMALL_BYTES, MAX_INDEX_BYTES = 256 << 20, 64 << 20
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+MAX_SMALL_BYTES = 256 << 20
 
 
 def read_folder(folder: Path) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
@@ -76,29 +74,9 @@ def has_template(checkpoint: Path) -> bool:
 
 def check_weights(folder: Path) -> None:
     """All files of weights are there and of their stated length. Raises EngineError in one line."""
-    for file in _weights(folder):
+    for file in weight_files(folder):
         try:
             with safe_open(file, framework="np"):
                 pass
         except (OSError, SafetensorError) as error:
             raise EngineError(f"{file}: {in_one_line(error)}") from error
-
-
-def _weights(folder: Path) -> list[Path]:
-    """The files that hold the weights. Raises EngineError if one is missing."""
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
-    if not (folder / INDEX).is_file():
-        raise EngineError(f"{folder}: there are no weights ({WEIGHTS})")
-    try:
-        files = sorted(
-            {folder / name for name in json.loads(read_bytes(folder / INDEX, MAX_INDEX_BYTES))["weight_map"].values()}
-        )
-        if any(file.parent != folder for file in files):
-            raise ValueError("a file of another folder")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise EngineError(f"{folder / INDEX}: no index of weights: {error!r}") from error
-    absent = [file.name for file in files if not os.path.isfile(file)]
-    if absent:
-        raise EngineError(f"{folder}: {len(absent)} of {len(files)} files of weights are missing ({absent[0]})")
-    return files

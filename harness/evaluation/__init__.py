@@ -1,1 +1,6 @@
 """lm-eval on checkpoints: every sample stored, one scoring rule."""
+
+from typing import Literal
+
+Backend = Literal["embedded", "hf", "vllm"]
+"""Ways to run a checkpoint (`harness.evaluation.backends`)."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
 from lm_eval.api.model import LM
 
 from harness.engines.folder import has_template
 from harness.errors import InfeasibleError, UsageError
+from harness.evaluation import Backend
 from harness.evaluation.engine_lm import EngineLM
-
-Backend = Literal["embedded", "hf", "vllm"]
 
 
 def open_lm(

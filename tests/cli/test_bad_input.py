@@ -227,3 +227,32 @@ def test_printed_commands_are_quoted(harness: Harness, tmp_path: Path) -> None:
     code, out, _ = harness("new-task", "near-sums", "--into", tmp_path / "my tasks")
     assert (code, f"pip install -e '{tmp_path}/my tasks/near-sums'" in out) == (0, True)
     refused(harness("new-engine", "A"), "'A' cannot name an engine")
+
+
+@pytest.fixture
+def checkpoint(folder: Path) -> Path:
+    """ck, which has a configuration and no weights."""
+    (folder / "ck").mkdir(exist_ok=True)
+    (folder / "ck" / "config.json").write_text('{"model_type": "llama"}')
+    return folder / "ck"
+
+
+REFUSED = [
+    (["--tasks", "nope"], "'nope'"),
+    (["--tasks", "no.jsonl"], "no.jsonl"),
+    (["--backend", "foo"], "--backend foo: one of embedded, hf, vllm"),
+    ([], "harness: ck: there are no weights (model.safetensors)\n"),
+]
+
+
+@pytest.mark.parametrize(("words", "line"), REFUSED)
+def test_an_evaluation_is_refused_before_libraries_are_imported(checkpoint: Path, words: list[str], line: str) -> None:
+    call = ["harness", "eval", "ck", *words]
+    code = f"import sys; sys.argv = {call}; import atexit; from harness.cli import main\n"
+    code += (
+        "atexit.register(lambda: print([m for m in ('torch', 'transformers', 'lm_eval') if m in sys.modules]))\nmain()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=checkpoint.parent, capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n"), line in done.stderr) == (2, "[]\n", 1, True), done

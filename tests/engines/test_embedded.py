@@ -178,7 +178,7 @@ def test_small_cache_budget_gives_the_same_answers(folder, prompts, monkeypatch)
 
 
 @one_family
-def test_refusals_are_one_clear_line(folder, prompts, tmp_path):
+def test_refusals_are_one_clear_line(folder, prompts, tmp_path, monkeypatch):
     engine = EmbeddedEngine("a", folder, device="cpu")
     pad = np.array([5, engine.tokenizer.pad_token_id], np.int32)
     with pytest.raises(EngineError, match="no content of its vocabulary"):
@@ -189,6 +189,9 @@ def test_refusals_are_one_clear_line(folder, prompts, tmp_path):
         engine.sample([Prompt("empty", "", "0")], np.zeros((1, 1), np.uint64), Sampling())
     with pytest.raises(EngineError, match="does not open"):
         EmbeddedEngine("a", tmp_path / "nothing")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EngineError, match=r"^nothing: does not open: there is no config\.json$"):  # named once
+        EmbeddedEngine("nothing", Path("nothing"))
     AutoModelForCausalLM.from_pretrained(folder).save_pretrained(tmp_path / "holed")
     engine.tokenizer.save_pretrained(tmp_path / "holed")
     weights = load_file(tmp_path / "holed/model.safetensors")

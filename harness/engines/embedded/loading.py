@@ -77,7 +77,7 @@ def open_policy(
         check_small_files(folder)
         check_weights(folder)
     except EngineError as error:
-        raise EngineError(f"{name}: does not open: {error}") from error
+        raise EngineError(f"{name}: does not open: {str(error).removeprefix(f'{name}: ')}") from error
     vocabulary = open_vocabulary(folder, chat, name)
     where = f"{name}: {folder}"
     config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
