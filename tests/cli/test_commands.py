@@ -180,6 +180,8 @@ def new_suite(harness: Place) -> None:
     said = harness("new-suite", "--models", "llama", "qwen", "--task", "micro", "-o", "pair.yaml")
     assert "pair.yaml: written, 12 cells" in said
     assert "harness run pair.yaml" in said
+    spaced = harness("new-suite", "--models", "llama", "qwen", "--task", "micro", "-o", "a pair.yaml")
+    assert "  harness plan 'a pair.yaml'\n" in spaced
     text = (harness.root / "pair.yaml").read_text()
     harness("new-suite", "--models", "llama", "qwen", "-o", "pair.yaml", code=2)
     assert (harness.root / "pair.yaml").read_text() == text, "what is there stays"
