@@ -187,6 +187,7 @@ def test_every_mark_and_figure_names_a_shipped_suite_and_its_regimes() -> None:
             suite = load(arguments[0])
             known = {v.name for v in suite.regimes} | {g.name for g in suite.groups}
             known |= {p.name for g in suite.groups for p in g.policies} | {"greedy", f"avg@{suite.evaluation.k}"}
+            known |= {g.name for g in suite.tune.groups} | {"published", "tuned", "change"} if suite.tune else set()
             assert set(arguments[1:]) <= known, words
 
 

@@ -37,7 +37,7 @@ from harness.store.render import render
 from harness.store.sentences import verdict_mark
 from harness.store.statistic import PERCENT, POINTS, SHARE, Unit
 from harness.store.table import MEAN, ShowRow, seed_rows, show_rows
-from harness.store.tuning import Tuning, difference, read_tuning, transfer_rows, tuning_rows, whole
+from harness.store.tuning import Tuning, TuningRow, difference, read_tuning, transfer_rows, tuning_rows, whole
 
 ROOT = Path(__file__).parents[1]
 TEMPLATE = Path(__file__).with_suffix(".md")
@@ -304,12 +304,43 @@ def tuned(store: Store, suite: str) -> str:
     lines = [
         [
             r.group, f"{r.variant}, tuned on {r.on}" if r.on else r.variant,
-            _points(r.published_gain, r.published_interval), _points(r.tuned_gain, r.tuned_interval),
+            _published(r), _points(r.tuned_gain, r.tuned_interval),
             _points(r.change, r.change_interval), POINTS.text(r.promised), POINTS.text(r.kept),
         ]
         for r in tuning_rows(store.snapshot, _tuning(store, suite))
     ]  # fmt: skip
     return _table(heads, lines)
+
+
+def alike(store: Store, suite: str) -> str:
+    """The same in short, groups across: each tuned on the tuning group that a group's name begins with, where there are several."""
+    rows = [r for r in tuning_rows(store.snapshot, _tuning(store, suite)) if r.group.startswith(r.on)]
+    where, names = list(dict.fromkeys(r.group for r in rows)), list(dict.fromkeys(r.variant for r in rows))
+    texts = {
+        (r.variant, r.group): f"{_published(r)} → {_points(r.tuned_gain, r.tuned_interval)}"
+        for r in rows
+        if r.published_gain is not None
+    }
+    lines = [[name, *(texts[name, group] for group in where)] for name in names if (name, where[0]) in texts]
+    return _table(["gain as published → tuned", *where], lines)
+
+
+def setting(store: Store, suite: str, regime: str, group: str, on: str, column: str) -> str:
+    """`+18.0 [14.3, 21.6]`: `published` or `tuned` gain, or the `change`, with the setting that the tuning group `on` chose."""
+    rows = tuning_rows(store.snapshot, _tuning(store, suite))
+    (row,) = (r for r in rows if (r.variant, r.group, r.on) == (regime, group, on))
+    return {
+        "published": _published(row),
+        "tuned": _points(row.tuned_gain, row.tuned_interval),
+        "change": _points(row.change, row.change_interval),
+    }[column]
+
+
+def moved(store: Store, suite: str, regime: str, group: str) -> str:
+    """`+9.6 [5.0, 14.2]`: with the setting of the first tuning group less with that of the second."""
+    rows = transfer_rows(store.snapshot, _tuning(store, suite))
+    (row,) = (r for r in rows if (r.variant, r.group) == (regime, group))
+    return _points(row.difference, row.interval)
 
 
 def transfer(store: Store, suite: str) -> str:
@@ -353,7 +384,7 @@ def provenance(store: Store) -> str:
 
 _KINDS = (
     gain, accuracy, rise, used, show, chosen, regimes, groups, peers, accuracies, over, shares, sentence, together, verdicts,
-    untold, support, cost, tuned, transfer, optimism, provenance,
+    untold, support, cost, tuned, alike, setting, moved, transfer, optimism, provenance,
 )  # fmt: skip
 FIGURES: dict[str, Callable[..., str]] = {kind.__name__: kind for kind in _KINDS}
 OVER_ALL = ("verdicts", "untold", "provenance")
@@ -400,6 +431,10 @@ def _points(value: float | None, interval: tuple[float, float] | None) -> str:
     return f"{POINTS.text(value)} {POINTS.interval(interval)}".rstrip()
 
 
+def _published(row: TuningRow) -> str:
+    return _points(row.published_gain, row.published_interval)
+
+
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     numbers = [all(_NUMBER.match(line[i]) for line in lines) for i in range(len(heads))]
     rows = [heads, ["---:" if number else "---" for number in numbers], *lines]
@@ -415,7 +450,7 @@ def figure(store: Store, words: str) -> str | None:
         return None
     try:
         return FIGURES[kind](store, *arguments)
-    except (TypeError, KeyError, StopIteration) as error:
+    except (TypeError, ValueError, KeyError, StopIteration) as error:
         raise UsageError(f"{words}: {error!r}") from error
 
 
