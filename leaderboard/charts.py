@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -39,7 +40,8 @@ PALETTE = ["#0f8a83", "#c2502d", "#3b6fd4", "#b08900", "#8e4fb8", "#4f8f2f", "#d
 KNOWN = ("sgt", "naive", "hacpo", "prp", "xgrpo", "graft", "sapo", "independent", "ftis")
 """Regimes of the published methods, each with a colour of its own."""
 
-_BAR = 26
+_BAR, _PANEL, _LEGEND = 26, 320, 23
+"""Pixels of a line of bars, of a panel with its axes, of a line of a legend, which has to fit into the panel's height."""
 
 _LEAST = {"points": 1.0, "%": 1.0, "share": 0.01, "nats per token": 1e-6}
 """The least that an axis spans, by the last words of its title: less is rounding, or of no interest to anyone."""
@@ -144,7 +146,7 @@ def lines(
     x_title: str,
     y_title: str,
     order: Sequence[str],
-    height: int = 400,
+    panel: int = _PANEL,
     shown: Sequence[str] | None = None,
     named: bool = True,
 ) -> Figure:
@@ -203,7 +205,7 @@ def lines(
         dots,
         title=_title(title),
         width="container",
-        height=height,
+        height=panel + _LEGEND * math.ceil(len(present) / 2),
         description=f"{title}. {y_title} over {x_title}: {said}",
     )
     return _spec(figure)
@@ -302,7 +304,7 @@ def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Seq
     )
     cells = base.transform_filter("datum.kind == 'cell'").mark_point(size=35, opacity=1)
     means = base.transform_filter("datum.kind == 'mean'").mark_point(size=170, filled=True, opacity=1)
-    labels = _merged(rows[rows["kind"] == "mean"], rows)
+    labels = _merged(rows[rows["kind"] == "mean"], rows, log_y)
     names = alt.Chart(labels).mark_text(dy=-15, fontSize=12, fontWeight="bold").encode(x=x, y=y, text="label:N")
     said = "; ".join(f"{r.regime} at {r.x:.3g}, {r.y:.3g}" for r in rows[rows["kind"] == "mean"].itertuples())
     figure = alt.layer(
@@ -317,17 +319,23 @@ def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Seq
     return _spec(figure)
 
 
-def _merged(means: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """One label for means that lie on each other."""
-    reach_x, reach_y = 0.06 * (rows["x"].max() - rows["x"].min()), 0.06 * (rows["y"].max() - rows["y"].min())
-    labels: list[dict[str, Any]] = []
+def _merged(means: pd.DataFrame, rows: pd.DataFrame, log_y: bool) -> pd.DataFrame:
+    """One label for means that lie on each other; of many the first few names."""
+    height = np.log10 if log_y else np.asarray
+    reach_x, reach_y = 0.25 * np.ptp(rows["x"]), 0.06 * np.ptp(height(rows["y"]))
+    found: list[tuple[float, float, list[str]]] = []
     for row in means.itertuples():
-        near = next((k for k in labels if abs(k["x"] - row.x) <= reach_x and abs(k["y"] - row.y) <= reach_y), None)
-        if near is None:
-            labels.append({"x": row.x, "y": row.y, "label": row.regime})
+        near = (k for k in found if abs(k[0] - row.x) <= reach_x and abs(height(k[1]) - height(row.y)) <= reach_y)
+        if (one := next(near, None)) is None:
+            found.append((row.x, row.y, [row.regime]))
         else:
-            near["label"] += f", {row.regime}"
-    return pd.DataFrame(labels)
+            one[2].append(row.regime)
+    said = [", ".join(n if len(n) <= _NAMES else [*n[:_NAMES], f"{len(n) - _NAMES} more"]) for _, _, n in found]
+    return pd.DataFrame({"x": [k[0] for k in found], "y": [k[1] for k in found], "label": said})
+
+
+_NAMES = 3
+"""Of means that lie on each other, in their label."""
 
 
 def bars(

@@ -21,7 +21,7 @@ from harness.store.read import Snapshot
 from harness.store.statistic import POINTS
 from harness.store.supervised_start import Stage, stages
 from harness.store.table import MEAN, SeedRow, seed_rows, show_rows
-from harness.store.tuning import Tuning, read_tuning, transfer_rows, tuning_rows
+from harness.store.tuning import Tuning, apart, read_tuning, transfer_rows, tuning_rows
 from leaderboard.frames import show_frame
 from leaderboard.overview import Outcome, answer, first_metric
 
@@ -134,14 +134,17 @@ class Store:
         return frame
 
     def transfer_rows(self, tuning: Tuning) -> pd.DataFrame:
-        """Settings of one tuning group beside those of another on the same group, in percent and points; empty where none moved."""
+        """Settings of one tuning group beside those of another on the same group, in percent and points; empty where none moved.
+
+        apart: the difference and its interval, in words."""
         rows = transfer_rows(_snapshot(self.results, self.stamp), tuning)
         frame = pd.DataFrame([msgspec.structs.asdict(r) for r in rows])
         if not frame.empty:
             shares = ["first", "second", "difference", "low", "high"]
             frame[["low", "high"]] = [r.interval or (None, None) for r in rows]
+            frame["apart"] = [apart(r) for r in rows]
             frame[shares] = frame[shares].astype(float) * 100
-            frame = frame[["group", "variant", "first_on", "first", "second_on", "second", *shares[2:]]]
+            frame = frame[["group", "variant", "first_on", "first", "second_on", "second", "apart", *shares[2:]]]
         return frame
 
     def in_pairs(self, suite: str) -> bool:

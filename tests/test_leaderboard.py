@@ -625,3 +625,18 @@ def test_commands_on_the_about_page_run_as_printed(stores: dict[str, Path], tmp_
         ran += 1
     assert ran == 5
     assert (tmp_path / "report.html").is_file()
+
+
+def test_figures_of_many_regimes_keep_their_panel_and_their_labels_apart() -> None:
+    names = [f"r{i}" for i in range(23)]
+    table = pd.DataFrame(
+        {"regime": names, "x": [0.0] * 22 + [1.0], "y": [1.0] * 22 + [1000.0], "low": 1.0, "high": 1.0}
+    )
+    few = charts.lines(table.head(2), "t", "step", "value", names[:2])
+    many = charts.lines(table, "t", "step", "value", names)
+    assert many["height"] - few["height"] >= 20 * 11, "a legend of 23 stands under the panel, not in its place"
+    points = table.assign(kind="mean", group="g")
+    labels = json.dumps(charts.plane(points, "t", "x", "y", names, True))
+    assert "r0, r1, r2, 20 more" not in labels
+    assert "r0, r1, r2, 19 more" in labels
+    assert '"label": "r22"' in labels

@@ -304,7 +304,7 @@ def with_tuning(
     for group, first_on, second_on in dict.fromkeys((r.group, r.first_on, r.second_on) for r in transfer):
         own = [r for r in transfer if (r.group, r.first_on, r.second_on) == (group, first_on, second_on)]
         heads = ["regime", f"tuned on {first_on}", f"tuned on {second_on}", "first less second"]
-        body = [[r.variant, _points(r.first), _points(r.second), _apart(r)] for r in own]
+        body = [[r.variant, _points(r.first), _points(r.second), apart(r)] for r in own]
         lines += _block(group, [heads, *body], form)
     return text.rstrip("\n") + "\n\n" + "\n".join(lines).rstrip("\n") + "\n"
 
@@ -333,7 +333,8 @@ def _optimism(rows: Sequence[TuningRow]) -> list[str]:
     ]
 
 
-def _apart(row: TransferRow) -> str:
+def apart(row: TransferRow) -> str:
+    """The difference with its interval in points, or that there is none to speak of."""
     return "the same setting" if row.same else _with(row.difference, row.interval)
 
 

@@ -102,7 +102,7 @@ def _training(store: Store, suite: str, key: str, about: pd.Series[Any]) -> None
         rows = pd.DataFrame({"regime": steps["policy"], "x": steps["step"], "y": values}).dropna()
         if len(rows):
             rows = rows.assign(low=rows["y"], high=rows["y"])
-            figures.append(charts.lines(rows, title, "step", unit, policies, height=290, named=False))
+            figures.append(charts.lines(rows, title, "step", unit, policies, panel=265, named=False))
     costs = store.frame(
         "SELECT CASE policy WHEN '' THEN 'shared' ELSE policy END AS policy, phase, sum(cpu_seconds) AS value FROM spent "
         "WHERE suite = ? AND cell = ? GROUP BY ALL HAVING sum(cpu_seconds) > 0 ORDER BY 1, 3 DESC",

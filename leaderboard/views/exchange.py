@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
+from harness.store.reference_results import MARK
 from leaderboard import charts
 from leaderboard.data import Store
 from leaderboard.parts import choose, downloads, draw_figure, empty
@@ -33,8 +34,16 @@ RESIDUALS = ("text", "boundary", "mass", "length", "canonical")
 def draw(store: Store, suite: str, view: View) -> None:
     """Flows, refusals, residuals, rescues."""
     flows = store.frame(_FLOWS, suite)
-    if flows.empty:
+    rescues = store.frame(_RESCUES, suite)
+    if flows.empty and not rescues["received"].sum():
         empty("Nothing was exchanged in this suite: none of its finished regimes shares anything.")
+        return
+    if flows.empty:
+        empty(
+            "Who sent which answer to whom was not kept with these results; a run of your own keeps it. What came of it:",
+            f"harness run {suite.removesuffix(MARK)}",
+        )
+        _rescues(rescues)
         return
     with st.container(horizontal=True, gap="small"):
         group = choose("Group", [g for g in store.groups(suite) if g in set(flows["group"])], "group", width=220)
@@ -43,7 +52,6 @@ def draw(store: Store, suite: str, view: View) -> None:
     part = flows[flows["group"] == group]
     chosen = part if regime == "all" else part[part["regime"] == regime]
     total, accepted = chosen["records"].sum(), chosen.loc[chosen["accepted"], "records"].sum()
-    rescues = store.frame(_RESCUES, suite)
     rescues = rescues[(rescues["group"] == group) & ((regime == "all") | (rescues["regime"] == regime))]
     received = rescues["received"].sum()
     with st.container(horizontal=True):
@@ -79,22 +87,27 @@ def draw(store: Store, suite: str, view: View) -> None:
         draw_figure(figure, key, column)
     st.header("Residuals of carrying text between tokenizers")
     _residuals(chosen)
+    _rescues(rescues.drop(columns=["group"]))
+    downloads(f"exchange-{suite}-{group}", part, figures)
+
+
+def _rescues(rescues: pd.DataFrame) -> None:
     st.header("Rescues")
     st.caption("Hopeless: prompts on which all own answers failed. Rescuable: those of them on which a peer succeeded.")
     rescues = rescues.assign(share=rescues["rescuable"] / rescues["hopeless"].where(rescues["hopeless"] > 0))
     st.dataframe(
-        rescues.drop(columns=["group"]),
+        rescues,
         hide_index=True,
         key="rescues",
         placeholder="–",
         alt="Hopeless and rescuable prompts by regime and policy",
         column_config={
+            "group": "Group",
             "share": st.column_config.NumberColumn("Rescuable, share", format="percent"),
             "received": "Peer answers received",
             "used": "Peer answers used",
         },
     )
-    downloads(f"exchange-{suite}-{group}", part, figures)
 
 
 def _residuals(chosen: pd.DataFrame) -> None:

@@ -93,6 +93,7 @@ def _summary(store: Store, tuning: Tuning) -> None:
             **{k: st.column_config.NumberColumn(v, format="%.1f") for k, v in percent.items()},
             **{k: st.column_config.NumberColumn(f"{v}, points", format="%+.1f") for k, v in points.items()},
             **gains,
+            "group": "Group",
             "variant": "Regime",
             "cpu_seconds": st.column_config.NumberColumn("CPU-seconds of tuning", format="%.0f"),
             "on": "Tuned on",
@@ -105,23 +106,21 @@ def _summary(store: Store, tuning: Tuning) -> None:
     st.caption(
         "Settings that different tuning groups chose, used on the same group: accuracies, and the first less the second."
     )
-    headed = {
-        "first": "First, %",
-        "second": "Second, %",
-        "difference": "Difference, points",
-        "low": "from",
-        "high": "to",
-    }
     st.dataframe(
         moved,
         hide_index=True,
         key="transfer-table",
         alt="Settings tuned on one group, used on another",
         placeholder="–",
+        column_order=["group", "variant", "first_on", "first", "second_on", "second", "apart"],
         column_config={
+            "group": "Group",
+            "variant": "Regime",
             "first_on": "First: tuned on",
+            "first": st.column_config.NumberColumn("First, %", format="%.1f"),
             "second_on": "Second: tuned on",
-            **{k: st.column_config.NumberColumn(v, format="%.1f") for k, v in headed.items()},
+            "second": st.column_config.NumberColumn("Second, %", format="%.1f"),
+            "apart": "First less second, points",
         },
     )
     st.caption("Gain tuned: over the baseline that was tuned under the same budget. Kept: on seeds that chose nothing.")
