@@ -78,6 +78,8 @@ def _ingest(results: Path) -> None:
     from harness.store.place import store_path
 
     if results.is_dir():
+        if sys.stderr.isatty() and not store_path(results).is_file():
+            print("reading the results for the first time ...", file=sys.stderr)
         ingest(results)
     elif not store_path(results).is_file():
         raise UsageError(f"{results}: no results yet (run a suite first: harness run quickstart)")
