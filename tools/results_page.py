@@ -243,6 +243,18 @@ def verdicts(store: Store, kind: str) -> str:
     return _table(["suite", "group", "regime", "gain", "whom"], lines) if lines else "\nNone.\n"
 
 
+def harmed(store: Store) -> str:
+    """Every single policy that a regime that shares makes worse, which the mean over its group may hide."""
+    lines = []
+    for suite in store.suites:
+        alone = {row["regime"] for row in store.query(_ALONE, suite)}
+        for r in _sampled(store.rows(suite)):
+            if r.policy != MEAN and r.verdict == LOSES and r.regime not in alone:
+                both = (gain(store, suite, r.regime, r.metric, r.group, policy) for policy in (r.policy, MEAN))
+                lines.append([suite, r.group, r.regime, r.policy, *both])
+    return _table(["suite", "group", "regime", "policy", "gain", "its group's"], lines) if lines else "\nNone.\n"
+
+
 def untold(store: Store) -> str:
     """How many comparisons nothing can be said of, suite by suite, and what they would have shown."""
     lines = []
@@ -384,10 +396,10 @@ def provenance(store: Store) -> str:
 
 _KINDS = (
     gain, accuracy, rise, used, show, chosen, regimes, groups, peers, accuracies, over, shares, sentence, together, verdicts,
-    untold, support, cost, tuned, alike, setting, moved, transfer, optimism, provenance,
+    harmed, untold, support, cost, tuned, alike, setting, moved, transfer, optimism, provenance,
 )  # fmt: skip
 FIGURES: dict[str, Callable[..., str]] = {kind.__name__: kind for kind in _KINDS}
-OVER_ALL = ("verdicts", "untold", "provenance")
+OVER_ALL = ("verdicts", "harmed", "untold", "provenance")
 """Figures of all suites together."""
 
 
