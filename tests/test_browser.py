@@ -168,6 +168,7 @@ def test_a_filter_changes_the_page_and_the_address_restores_it(site: Site) -> No
 
 def test_downloads_download(site: Site) -> None:
     page = site.open()
+    settle(page)  # on a busy machine figures are still coming, and the menu opens where its button has been
     page.get_by_test_id("stPopoverButton").click()
     for label, start in (("Table (CSV)", b"group,"), ("Figure (SVG)", b"<svg"), ("Figure (PNG)", b"\x89PNG")):
         with page.expect_download() as waiting:

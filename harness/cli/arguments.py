@@ -43,7 +43,7 @@ def _use_results(folder: Path) -> Path:
     if too_long(folder):
         raise UsageError(f"--results {str(folder)[:40]}...: longer than a folder's name can be")
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--results {folder}: not a folder")
+        raise UsageError(f"--results {folder}: is a file, not a folder")
     return folder
 
 

@@ -137,7 +137,7 @@ COMMANDS = [["show"], ["show", "pair"], ["sql", "SELECT 1"], ["export"], ["expor
 def test_results_that_are_not_there(harness: Harness, folder: Path, command: list[str]) -> None:
     refused(harness(*command, "--results", "nothing"), "nothing: no results yet (run a suite first")
     (folder / "note").touch()
-    refused(harness(*command, "--results", "note"), "--results note: not a folder")
+    refused(harness(*command, "--results", "note"), "--results note: is a file, not a folder")
     assert not (folder / "nothing").exists()
 
 
