@@ -65,12 +65,25 @@ def test_the_phases_of_a_cell_have_names(suite_file: Path, tmp_path: Path, caplo
 def test_the_words_of_a_slow_run_are_no_zeros() -> None:
     meter = Meter(0, ["a", "b"], 10)
     assert meter.words() == "0/2 cells"
-    meter._started = time.monotonic() - 60.0
+    meter.begin("a")
+    meter._began = time.monotonic() - 60.0
     meter.set("a", 0.2)
     assert meter.words() == "0/2 cells, 30 s a step, about 9 min left"
     meter.set("a", 1.0)
     meter.set("b", 1.0)
     assert meter.words() == "0/2 cells, 3 s a step", "evaluations follow, of which no time is known"
+
+
+def test_what_a_base_takes_is_no_step_of_a_cell() -> None:
+    """A pretrained base needs minutes of other work; taken for steps, a quarter of an hour was announced as two minutes."""
+    meter = Meter(1, ["a"], 10)
+    meter.begin("base a")
+    meter.set("base a", 1.0)
+    meter.begin("a")
+    assert meter.words() == "0/1 cells"
+    meter._began = time.monotonic() - 60.0
+    meter.set("a", 0.2)
+    assert meter.words() == "0/1 cells, 30 s a step, about 4 min left"
 
 
 def test_plain_lines_name_the_phase(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,8 @@ class Reporter(Protocol):
 
 
 class Meter:
-    """Finished work in steps; a base checkpoint counts as much as `BASE_CELLS` cells."""
+    """Finished work in steps. For the bar a base checkpoint counts as much as `BASE_CELLS` cells; rate and time left are those of
+    cells alone, and come with their first step, as a base says nothing of how long a cell takes."""
 
     BASE_CELLS = 2.5
 
@@ -43,13 +44,16 @@ class Meter:
         self.total = len(cells) * self.steps + bases * self.BASE_CELLS * self.steps
         self.cells, self.cells_done = len(cells), 0
         self._part: dict[str, float] = {}
-        self._started = time.monotonic()
+        self._began: float | None = None
 
-    def weight(self, label: str) -> float:
-        return self.steps * (self.BASE_CELLS if label.startswith("base ") else 1.0)
+    def begin(self, label: str) -> None:
+        if self._began is None and not _is_base(label):
+            self._began = time.monotonic()
 
     def set(self, label: str, share: float) -> None:
-        self._part[label] = max(self._part.get(label, 0.0), min(1.0, share) * self.weight(label))
+        self.begin(label)
+        weight = self.steps * (self.BASE_CELLS if _is_base(label) else 1.0)
+        self._part[label] = max(self._part.get(label, 0.0), min(1.0, share) * weight)
 
     @property
     def done(self) -> float:
@@ -57,12 +61,17 @@ class Meter:
 
     def words(self) -> str:
         """`4/15 cells, 5.2 steps/s, about 3 min left`"""
-        elapsed = time.monotonic() - self._started
-        rate = self.done / elapsed if elapsed > 0 else 0.0
+        elapsed = 0.0 if self._began is None else time.monotonic() - self._began
+        stepped = sum(part for label, part in self._part.items() if not _is_base(label))
+        rate = stepped / elapsed if elapsed > 0 else 0.0
         seconds = (self.total - self.done) / rate if rate else 0.0
         left = f", about {_duration(seconds)} left" if seconds >= 1 and elapsed > 5 else ""
         speed = "" if not rate else f", {rate:.1f} steps/s" if rate >= 1 else f", {1 / rate:.0f} s a step"
         return f"{self.cells_done}/{self.cells} cells{speed}{left}"
+
+
+def _is_base(label: str) -> bool:
+    return label.startswith("base ")
 
 
 class Plain:
@@ -79,6 +88,7 @@ class Plain:
         self.message(f"{len(cells)} cell{'s' * (len(cells) != 1)}{base} to do")
 
     def begin(self, label: str) -> None:
+        self._meter.begin(label)
         self._running[label] = "starting"
 
     def progress(self, label: str, done: float, total: float, words: str) -> None:
@@ -93,7 +103,7 @@ class Plain:
     def end(self, label: str, outcome: str, reason: str, cpu_seconds: float) -> None:
         self._meter.set(label, 1.0)
         self._running.pop(label, None)
-        self._meter.cells_done += outcome == "done" and not label.startswith("base ")
+        self._meter.cells_done += outcome == "done" and not _is_base(label)
         words = {"done": f"{cpu_seconds:.0f} CPU-s"}.get(outcome, reason)
         self.message(f"{label}: {outcome}{f', {words}' if words else ''}  [{self._meter.words()}]")
 
@@ -129,6 +139,7 @@ class Bars:
         self._all = self._bars.add_task("[bold]all", total=self._meter.total, words=self._meter.words())
 
     def begin(self, label: str) -> None:
+        self._meter.begin(label)
         self._tasks[label] = self._bars.add_task(escape(label), total=1.0, words="")
 
     def progress(self, label: str, done: float, total: float, words: str) -> None:
@@ -145,7 +156,7 @@ class Bars:
 
     def end(self, label: str, outcome: str, reason: str, cpu_seconds: float) -> None:
         self._meter.set(label, 1.0)
-        self._meter.cells_done += outcome == "done" and not label.startswith("base ")
+        self._meter.cells_done += outcome == "done" and not _is_base(label)
         if label in self._tasks:
             self._bars.remove_task(self._tasks.pop(label))
         mark = {"done": "[green]done[/]", "failed": "[red]failed[/]"}.get(outcome, outcome)
