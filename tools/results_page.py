@@ -36,6 +36,7 @@ from harness.store.reference_results import MARK, ORIGIN, references
 from harness.store.render import render
 from harness.store.sentences import verdict_mark
 from harness.store.statistic import PERCENT, POINTS, SHARE, Unit
+from harness.store.supervised_start import stages
 from harness.store.table import MEAN, ShowRow, seed_rows, show_rows
 from harness.store.tuning import Tuning, TuningRow, difference, read_tuning, transfer_rows, tuning_rows, whole
 
@@ -374,6 +375,16 @@ def optimism(store: Store, suite: str) -> str:
     return f"{POINTS.text(promised)} points promised, {POINTS.text(kept)} kept"
 
 
+def starts(store: Store, suite: str, metric: str) -> str:
+    """Each policy as published, after its supervised start and after RL by each regime, strict and lenient."""
+    lines = [
+        [s.policy, s.moment, PERCENT.text(s.strict), PERCENT.text(s.lenient), f"{s.answers:,}"]
+        for s in stages(store.snapshot, f"{suite}{MARK}")
+        if s.metric == metric
+    ]
+    return _table(["policy", "when", "strict", "lenient", "answers"], lines)
+
+
 def provenance(store: Store) -> str:
     """Which code made these on which machine."""
     lines = []
@@ -396,7 +407,7 @@ def provenance(store: Store) -> str:
 
 _KINDS = (
     gain, accuracy, rise, used, show, chosen, regimes, groups, peers, accuracies, over, shares, sentence, together, verdicts,
-    harmed, untold, support, cost, tuned, alike, setting, moved, transfer, optimism, provenance,
+    harmed, untold, support, cost, tuned, alike, setting, moved, transfer, optimism, starts, provenance,
 )  # fmt: skip
 FIGURES: dict[str, Callable[..., str]] = {kind.__name__: kind for kind in _KINDS}
 OVER_ALL = ("verdicts", "harmed", "untold", "provenance")
