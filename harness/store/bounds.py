@@ -41,7 +41,8 @@ _UNIQUE = {
     "curves": ["policy", "step", "metric"],
     "samples": ["policy", "checkpoint_step", "task", "metric", "doc_id", "repeat"],
 }
-_NEGATIVE = {"made", "vote"}
+_NEGATIVE = {"made", "vote", "checkpoint_step"}
+"""Columns where -1 stands for none; of a checkpoint, for the model as published (`PUBLISHED`)."""
 LATER = {"clipped_tokens", "ratios", "vote", "empty", "unboxed"}
 """Columns that older versions did not write."""
 

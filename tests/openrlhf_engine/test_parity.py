@@ -35,7 +35,7 @@ LOSS, NORM, WEIGHT = 1e-5, 1e-4, 1e-5
 """Relative, relative, absolute per step."""
 STEP = 1e-4
 """The learning rate, and so about how far AdamW can move a weight in one update."""
-ROUNDING = 1e-6
+ROUNDING = 2 * float(np.finfo(np.float32).eps)
 """Of its tensor's largest gradient: AdamW divides a gradient by its own size, so one of about rounding moves its weight by any
 part of a step."""
 SCALE = 0.1
@@ -192,6 +192,7 @@ def test_updates_equal_the_embedded_engine(stage, trainers, world, folders, tmp_
                 learning_rate=STEP, updates=updates, max_tokens=LONGEST, measure=updates == 1, old_logprobs="sampler"
             )
             embedded = EmbeddedEngine("a", folder, device="cpu")
+            shares = Shares(embedded._trained().optimiser)
             trainers.call("init_model_from_pretrained", strategy, str(folder), 1 << 30)
             trainers.call("join", [], open_vocabulary(folder, chat=False, policy="a").forbidden)
             for step in range(2):
@@ -204,7 +205,7 @@ def test_updates_equal_the_embedded_engine(stage, trainers, world, folders, tmp_
                 if updates == 1:
                     measured = (mine.own_gradient_norm, mine.peer_gradient_norm, mine.own_peer_cosine)
                     np.testing.assert_allclose(apart, measured, rtol=1e-3, atol=1e-4, err_msg=case)
-                difference = weight_difference(trainers, embedded, tmp_path / f"{case}-{updates}-{step}")
+                difference = weight_difference(trainers, embedded, shares, tmp_path / f"{case}-{updates}-{step}")
                 worst["weight"] = max(worst["weight"], difference / (step + 1))
                 assert worst["loss"] < LOSS, f"{case}: {loss} {mine.loss}"
                 assert worst["norm"] < NORM, case
@@ -320,9 +321,27 @@ def learn(trainers, terms, prompts, folder, optimisation):
     )
 
 
-def weight_difference(trainers, embedded, folder):
-    """The worst difference of a weight, as a share of what its gradient's size allows it: `WEIGHT`, or a step where the
-    gradient is no more than rounding."""
+class Shares:
+    """The smallest share of its tensor's largest gradient that each weight's had, both by AdamW's second moment, after any
+    update since this began to look: a weight moved by rounding once stays moved, however large its later gradients."""
+
+    def __init__(self, optimiser):
+        self.smallest = {}
+        optimiser.register_step_post_hook(self._look)
+
+    def _look(self, optimiser, *_):
+        for weight, state in optimiser.state.items():
+            size = state["exp_avg_sq"].sqrt()
+            share = size / size.max()
+            self.smallest[weight] = torch.minimum(self.smallest.get(weight, share), share)
+
+    def allowed(self, weight):
+        """`WEIGHT`, or up to a step where the gradient was no more than rounding."""
+        return np.clip(STEP * ROUNDING / np.maximum(self.smallest[weight].numpy(), 1e-30), WEIGHT, STEP)
+
+
+def weight_difference(trainers, embedded, shares, folder):
+    """The worst difference of a weight, as a share of what its gradients' sizes allow it."""
     folder.mkdir()
     trainers.call("save", str(folder), "moments.safetensors")
     ours = load_file(folder / "model.safetensors")
@@ -330,9 +349,8 @@ def weight_difference(trainers, embedded, folder):
     for name, weight in embedded.model.named_parameters():
         if name not in ours:  # tied to another, which is compared
             continue
-        size = embedded._masters.optimiser.state[weight]["exp_avg_sq"].sqrt().numpy()
-        allowed = np.clip(STEP * ROUNDING * size.max() / np.maximum(size, 1e-30), WEIGHT, STEP)
-        worst = max(worst, float((np.abs(ours[name] - weight.detach().numpy()) / allowed).max()))
+        apart = np.abs(ours[name] - weight.detach().numpy())
+        worst = max(worst, float((apart / shares.allowed(weight)).max()))
     return worst
 
 

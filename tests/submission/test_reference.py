@@ -27,6 +27,7 @@ from harness.store.ingest import ingest
 from harness.store.manifest import Manifest, read_manifest, read_suite
 from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference, references, write_reference
+from harness.store.rows import PUBLISHED
 from harness.store.table import seed_rows, show_rows, suites
 from harness.versions import recorded
 from leaderboard.report import export_report
@@ -111,6 +112,43 @@ def test_what_gives_another_table_is_not_kept(results: Path, tmp_path: Path, mon
 
     monkeypatch.setattr(reference, "compact", spoilt)
     with pytest.raises(UsageError, match="gives another table than what would be kept"):
+        reference.make(results, ["labs"], tmp_path)
+    assert not references(tmp_path)
+
+
+@pytest.mark.parametrize(("step", "fault"), [(PUBLISHED, ""), (PUBLISHED - 1, "column checkpoint_step: absent or out")])
+def test_answers_of_a_model_as_published_are_kept(step: int, fault: str, copy: Path) -> None:
+    def earlier(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
+        if manifest.kind == "base":
+            samples = tables["samples"]
+            place = samples.schema.get_field_index("checkpoint_step")
+            field = samples.schema.field(place)
+            column = pa.repeat(pa.scalar(step, field.type), samples.num_rows)
+            tables["samples"] = samples.set_column(place, field, column)
+        return manifest
+
+    folder = copy / "reference" / "labs"
+    altered(folder, earlier)
+    if fault:
+        with pytest.raises(StoreError, match=fault):
+            read_reference(folder)
+    else:
+        assert pc.min(read_reference(folder).tables["samples"]["checkpoint_step"]).as_py() == PUBLISHED
+
+
+def test_what_would_be_refused_is_not_kept(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoilt(tables: dict[str, pa.Table], wordless: tuple[str, ...]) -> dict[str, pa.Table]:
+        steps = tables.get("steps")
+        if steps is None:
+            return tables
+        place = steps.schema.get_field_index("policy")
+        return {
+            **tables,
+            "steps": steps.set_column(place, steps.schema.field(place), pa.repeat("nobody", steps.num_rows)),
+        }
+
+    monkeypatch.setattr(reference, "compact", spoilt)
+    with pytest.raises(StoreError, match="'nobody' is no policy of"):
         reference.make(results, ["labs"], tmp_path)
     assert not references(tmp_path)
 
