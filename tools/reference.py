@@ -3,9 +3,10 @@
     python tools/reference.py make RESULTS SUITE...          into results/reference/<suite>
     python tools/reference.py check [--cells 3] [--seed N]   so many random cells again, compared row by row
 
-`make` refuses a suite with a cell that is not finished, and what does not give the table that the run itself gives. `check` needs
-the same rows on the kind of CPU that a cell's manifest names; elsewhere the accuracies of a policy may lie four standard errors or
-ten points apart, whichever is more. Exit codes: 0 done, 1 a cell came out as another one, 2 usage.
+`make` refuses a suite with a cell that is not finished, and what does not give the table that the run itself gives. `check` draws
+from the cells that were made on this kind of CPU, where it needs the same rows, and where there are none from all: their accuracies
+of a policy may lie four standard errors or ten points apart, whichever is more. Exit codes: 0 done, 1 a cell came out as another
+one, 2 usage.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import harness
 from harness.errors import HarnessError, UsageError
 from harness.files import remove
 from harness.learning import registry
+from harness.session.cell.processor import processor
 from harness.store.ingest import ingest
 from harness.store.manifest import Manifest, SuiteFile, read_suite
 from harness.store.read import Snapshot
@@ -108,8 +110,15 @@ def check(results: Path, cells: int, seed: int | None, minutes: float) -> int:
     if not drawable:
         raise UsageError(f"{results / ORIGIN}: no cells that can be trained again here ({len(found)} in all)")
     if len(drawable) < len(found):
-        print(f"drawn from {len(drawable)} of {len(found)} cells; the others need models or engines", file=sys.stderr)
-    chosen = Random(seed).sample(drawable, min(cells, len(drawable)))
+        print(f"{len(found) - len(drawable)} of {len(found)} cells need models or engines", file=sys.stderr)
+    exact = [(folder, m) for folder, m in drawable if m.provenance.machine.get("processor") == processor()]
+    words = (
+        "made on this kind of CPU: the same rows"
+        if exact
+        else "made on other kinds of CPU: accuracies within the tolerance"
+    )
+    print(f"drawn from {len(exact or drawable)} of {len(found)} cells, {words}", file=sys.stderr)
+    chosen = Random(seed).sample(exact or drawable, min(cells, len(exact or drawable)))
     wrong = 0
     for folder, manifest in chosen:
         place = f"{folder.name}/{manifest.key} ({label(manifest)}, --seed {seed})"

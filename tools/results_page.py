@@ -46,6 +46,7 @@ PAGE = "docs/results.md"
 MARKED = ("README.md", "docs/micro.md", "docs/peers.md", "docs/tuning.md", "docs/disagreement.md", "docs/pretrained.md")
 ORDER = (
     "quickstart",
+    "another_cpu",
     "elicit",
     "controls",
     "matched",

@@ -29,6 +29,7 @@ from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference, references, write_reference
 from harness.store.rows import PUBLISHED
 from harness.store.table import seed_rows, show_rows, suites
+from harness.submission.rerun import ReRun
 from harness.versions import recorded
 from leaderboard.report import export_report
 
@@ -266,6 +267,35 @@ def test_a_random_cell_comes_out_again(clone: Path, copy: Path, capfd: pytest.Ca
     altered(copy / "reference" / "labs", elsewhere)
     assert reference.check(copy, 1, 0, 10.0) == 0
     assert "within the tolerance for other kind of CPU: accuracies 0.0 points apart" in capfd.readouterr().out
+
+
+def test_cells_of_this_kind_of_cpu_are_drawn_where_there_are_any(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    drawn: list[str] = []
+
+    def instead(manifest: Manifest, *rest: object, **more: object) -> ReRun:
+        drawn.append(manifest.regime)
+        return ReRun(manifest.regime, "not trained")
+
+    def elsewhere(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
+        if manifest.regime == "sgt":
+            return manifest
+        machine = manifest.provenance.machine | {"processor": "another"}
+        return msgspec.structs.replace(
+            manifest, provenance=msgspec.structs.replace(manifest.provenance, machine=machine)
+        )
+
+    monkeypatch.setattr(reference, "re_run", instead)
+    altered(copy / "reference" / "labs", elsewhere)
+    for seed in range(4):
+        assert reference.check(copy, 2, seed, 10.0) == 0
+    assert set(drawn) == {"sgt"}
+    assert "made on this kind of CPU: the same rows" in capfd.readouterr().err
+    monkeypatch.setattr(reference, "processor", lambda: "a third")
+    assert reference.check(copy, 9, 0, 10.0) == 0
+    assert len(set(drawn)) == 3
+    assert "made on other kinds of CPU: accuracies within the tolerance" in capfd.readouterr().err
 
 
 def test_results_of_other_results_versions_are_refused(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
