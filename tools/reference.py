@@ -111,14 +111,11 @@ def check(results: Path, cells: int, seed: int | None, minutes: float) -> int:
         raise UsageError(f"{results / ORIGIN}: no cells that can be trained again here ({len(found)} in all)")
     if len(drawable) < len(found):
         print(f"{len(found) - len(drawable)} of {len(found)} cells need models or engines", file=sys.stderr)
-    exact = [(folder, m) for folder, m in drawable if m.provenance.machine.get("processor") == processor()]
-    words = (
-        "made on this kind of CPU: the same rows"
-        if exact
-        else "made on other kinds of CPU: accuracies within the tolerance"
-    )
-    print(f"drawn from {len(exact or drawable)} of {len(found)} cells, {words}", file=sys.stderr)
-    chosen = Random(seed).sample(exact or drawable, min(cells, len(exact or drawable)))
+    words = "made on other kinds of CPU: accuracies within the tolerance"
+    if exact := [(folder, m) for folder, m in drawable if m.provenance.machine.get("processor") == processor()]:
+        drawable, words = exact, "made on this kind of CPU: the same rows"
+    print(f"drawn from {len(drawable)} of {len(found)} cells, {words}", file=sys.stderr)
+    chosen = Random(seed).sample(drawable, min(cells, len(drawable)))
     wrong = 0
     for folder, manifest in chosen:
         place = f"{folder.name}/{manifest.key} ({label(manifest)}, --seed {seed})"

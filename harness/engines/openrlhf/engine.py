@@ -254,7 +254,7 @@ class OpenRLHFEngine:
             if not worst <= self._settings.tolerance:
                 raise EngineError(
                     f"{member.name}: after the weight sync its log-probabilities are {worst:.3g} nats per token from the "
-                    f"trainer's, at most {self._settings.tolerance:g} is allowed"
+                    f"trainer's, at most {self._settings.tolerance:g} is allowed (engine_options.sync_tolerance)"
                 )
         return max(float(np.abs(a - b).mean()) for scores in theirs for a, b in zip(mine, scores, strict=True))
 
