@@ -21,11 +21,10 @@ from leaderboard.view import Page, View
 from leaderboard.views import PAGES
 
 # Streamlit's captions and what is chosen of a control are too faint for the contrast that the accessibility guidelines ask for, and
-# its second heading is nearly as large as the first. On a phone the words of "whom" stood one below the other.
+# its second heading is nearly as large as the first
 _STYLE = """<style>[data-testid=stCaptionContainer], [data-testid=stCaptionContainer] * {
     color: inherit !important; opacity: .95 !important}
 [data-testid=stHeading] h2 {font-size: 1.6rem}
-@media (max-width: 640px) {[data-testid=stTable] td:nth-child(4) {min-width: 14rem}}
 [data-testid=stButtonGroup] button[aria-checked=true] p, [data-testid=stTab] p {color: INK !important}</style>"""
 
 HOME = "home"
