@@ -71,7 +71,7 @@ $(VENV)/.tested: $(VENV)/.installed
 $(VENV)-bench/.installed: pyproject.toml constraints.txt
 	test -x $(VENV)-bench/bin/python || $(PYTHON) -m venv $(VENV)-bench
 	$(VENV)-bench/bin/python -m pip install --quiet --constraint constraints.txt torch
-	$(VENV)-bench/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(VENV)-bench/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[bench,leaderboard,browser]'
 	touch $@
 
 $(VENV)-rliable/.installed: benchmarks/rliable.txt

@@ -16,6 +16,8 @@ import shutil
 import socket
 import statistics
 import subprocess
+import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -23,10 +25,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.async_api import Browser as AsyncBrowser
-from playwright.async_api import Error as PlaywrightError
-from playwright.async_api import async_playwright
-from playwright.sync_api import Browser, Page, sync_playwright
+from bench import NotHere, Row, Size, takes
+
+try:
+    from playwright.async_api import Browser as AsyncBrowser
+    from playwright.async_api import Error as PlaywrightError
+    from playwright.async_api import async_playwright
+    from playwright.sync_api import Browser, Page, sync_playwright
+except ModuleNotFoundError:
+    raise NotHere("playwright: pip install playwright") from None
 
 from leaderboard import command
 from leaderboard.views import PAGES
@@ -123,6 +130,51 @@ async def readers(url: str, number: int, seconds: float) -> dict[str, object]:
     }
 
 
+def alone(url: str, rounds: int) -> tuple[list[float], list[float]]:
+    """First paints and filter changes, seconds."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        browser.new_context()
+        paints, changes = [], []
+        for i in range(rounds + 1):
+            seconds, page = first_paint(browser, url)
+            page.wait_for_timeout(1500)
+            taken = [filter_change(page, index) for index in (1, 0)]
+            if i:  # the first round fills the caches
+                paints.append(seconds)
+                changes += taken
+            page.close()
+        browser.close()
+    return paints, changes
+
+
+def bench(size: Size) -> list[Row]:
+    """On the reference results, by the clock; then twenty readers of them while the quickstart runs into the same folder."""
+    if shutil.which("chromium") is None:
+        raise NotHere("chromium: not installed")
+    with tempfile.TemporaryDirectory() as name:
+        results = Path(name) / "results"
+        results.mkdir()
+        (results / "reference").symlink_to(Path(__file__).parents[1] / "results" / "reference")
+        with served(results) as url:
+            paints, changes = alone(url, size.rounds)
+            command = [sys.executable, "-m", "harness", "run", "quickstart", "--results", str(results)]
+            run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            try:
+                found = asyncio.run(readers(url, *((2, 5.0) if size.smoke else (20, 60.0))))
+                assert run.poll() is None, "the run ended before the readers"
+            finally:
+                run.terminate()
+                run.wait(60)
+    print(json.dumps(found), file=sys.stderr)
+    failed, beside = float(str(found["failed"])), f"{found['loads']} pages, beside a run"
+    return [
+        takes("leaderboard, first paint", paints, 1.0, "s"),
+        takes("leaderboard, filter", changes, 0.25, "s"),
+        takes(f"leaderboard, errors of {found['readers']} readers", [failed], 0.0, "errors", beside),
+    ]
+
+
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -136,19 +188,7 @@ def main() -> None:
         if arguments.readers:
             figures |= asyncio.run(readers(url, arguments.readers, arguments.seconds))
         else:
-            with sync_playwright() as playwright:
-                browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-                browser.new_context()
-                paints, changes = [], []
-                for i in range(arguments.rounds + 1):
-                    seconds, page = first_paint(browser, url)
-                    page.wait_for_timeout(1500)
-                    taken = [filter_change(page, index) for index in (1, 0)]
-                    if i:  # the first round fills the caches
-                        paints.append(seconds)
-                        changes += taken
-                    page.close()
-                browser.close()
+            paints, changes = alone(url, arguments.rounds)
             figures |= {"first_paint_seconds": statistics.median(paints), "filter_seconds": statistics.median(changes)}
             figures |= {"first_paint_all": paints, "filter_all": changes}
     print(json.dumps(figures))

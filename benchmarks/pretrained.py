@@ -19,12 +19,16 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Any
+
+from bench import NotHere, Row, Size, faster
 
 os.environ |= {
     "OMP_NUM_THREADS": (sys.argv[sys.argv.index("--threads") + 1] if "--threads" in sys.argv else "2"),
@@ -36,6 +40,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
+from harness.cache import model_folder
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.protocol import Optimisation, Sampling
 from harness.experience.answers import Prompt
@@ -106,25 +111,35 @@ class Turns(TrainerCallback):  # type: ignore[misc]
         self._others(len(self.spent) - 1)
 
 
-def run_trl(name: str, folder: Path, length: int, steps: int, others: Callable[[int], None]) -> Turns:
+def alternate(texts: list[str], golds: list[str]) -> list[float]:
+    """Rewards without a group that is all right or all wrong."""
+    return [float(index % 2) for index in range(len(texts))]
+
+
+def run_trl(
+    name: str, folder: Path, length: int, steps: int, others: Callable[[int], None], asked: Sequence[Prompt] = (),
+    judge: Callable[[list[str], list[str]], list[float]] = alternate, **changed: Any,
+) -> Turns:  # fmt: skip
+    """asked: the steps' prompts, in their order; by default the same ones in each. judge: rewards of texts, by their golds.
+    changed: other settings of the trainer."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
     tokens: list[int] = []
 
-    def reward(completions: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
+    def reward(completions: list[str], completion_ids: list[list[int]], gold: list[str], **_: Any) -> list[float]:
         tokens.append(sum(map(len, completion_ids)))
-        return [float(index % 2) for index in range(len(completions))]
+        return judge(completions, gold)
 
     turns = Turns(tokens, others)
     with tempfile.TemporaryDirectory() as temporary:
         settings = GRPOConfig(
             output_dir=temporary, use_cpu=True, per_device_train_batch_size=PROMPTS * GROUP, num_generations=GROUP,
-            max_completion_length=length, max_steps=steps, learning_rate=1e-6, beta=0.0, temperature=1.0, top_k=0,
+            max_completion_length=length, max_steps=steps, beta=0.0, temperature=1.0, top_k=0,
             gradient_checkpointing=False, report_to="none", save_strategy="no", logging_steps=1000, disable_tqdm=True,
-            **TRL[name],
+            **{"learning_rate": 1e-6} | TRL[name] | changed,
         )  # fmt: skip
-        data = Dataset.from_list([{"prompt": p.text} for p in prompts()])
+        data = Dataset.from_list([{"prompt": p.text, "gold": p.gold} for p in asked or prompts()])
         GRPOTrainer(str(folder), reward_funcs=reward, args=settings, train_dataset=data, callbacks=[turns]).train()
     return turns
 
@@ -140,6 +155,22 @@ def timed(work: Work, seed: int, name: str = "own step") -> tuple[float, float, 
 
 def per_token(spent: list[tuple[float, float, int]], clock: int) -> float:
     return median(s[clock] / s[2] for s in spent)
+
+
+def bench(size: Size) -> list[Row]:
+    """A whole step of SmolLM2-135M on two threads against TRL's in its fastest precision; of `bench.py`."""
+    folder = model_folder("pretrained/smollm2-135m-instruct")
+    if not folder.exists():
+        raise NotHere(f"{folder}: make pretrained fetches it")
+    if find_spec("trl") is None:
+        raise NotHere("TRL: make bench installs it")
+    if size.smoke:
+        raise NotHere("not in short")
+    torch.set_num_threads(2)
+    with redirect_stdout(sys.stderr):  # the last line of the output is the rows
+        _, best, ours, theirs = steps_beside_trl(folder, 40, size.rounds, list(TRL))
+    spent = [[cpu / tokens for cpu, _, tokens in side] for side in (ours, theirs)]
+    return [faster("GRPO step, SmolLM2-135M, per token", best, *spent, 2.5)]
 
 
 def ratio(theirs: list[tuple[float, float, int]], ours: list[tuple[float, float, int]]) -> dict[str, float]:
@@ -210,7 +241,10 @@ def compare_sampling(
     }
 
 
-def compare_steps(folder: Path, length: int, rounds: int, names: list[str]) -> dict[str, Any]:
+def steps_beside_trl(
+    folder: Path, length: int, rounds: int, names: list[str]
+) -> tuple[dict[str, tuple[float, float, int]], str, list[tuple[float, float, int]], list[tuple[float, float, int]]]:
+    """A step of each of TRL's precisions, the best of them, and the steps of both sides in turn: CPU-seconds, seconds, tokens."""
     engine = EmbeddedEngine("own", folder, device="cpu")
     first = {name: run_trl(name, folder, length, 2, lambda _: None).spent[-1] for name in names if len(names) > 1}
     best = min(first, key=lambda name: first[name][0] / first[name][2], default=names[0])
@@ -218,7 +252,11 @@ def compare_steps(folder: Path, length: int, rounds: int, names: list[str]) -> d
     turns = run_trl(
         best, folder, length, rounds + 1, lambda seed: ours.append(timed(partial(own_step, engine, length), seed))
     )
-    theirs, ours = turns.spent[1:], ours[1:]
+    return first, best, ours[1:], turns.spent[1:]
+
+
+def compare_steps(folder: Path, length: int, rounds: int, names: list[str]) -> dict[str, Any]:
+    first, best, ours, theirs = steps_beside_trl(folder, length, rounds, names)
     return {
         "best": best,
         "first_cpu_seconds": {name: round(s[0], 1) for name, s in first.items()},

@@ -43,7 +43,8 @@ def measure(
     policies: int, regimes: str, steps: int, folder: Path, bases: Sequence[Path] | None = None,
     judge: type[Verifier] = Verifier, **training: int,
 ) -> list[dict[str, object]]:  # fmt: skip
-    """A row a regime: CPU-seconds a step, and the shares of its phases and of sharing. The first step pays for caches."""
+    """A row a regime: CPU-seconds a step and a trained token, and the shares of its phases and of sharing. The first step pays for
+    caches."""
     file = folder / f"cost-{policies}.yaml"
     file.write_text(suite(policies, regimes, steps, bases, **training))
     prepared = prepare(str(file), folder / "results")
@@ -60,7 +61,9 @@ def measure(
             }
             total = sum(spent.values())
             share = (spent["verify"] + spent["exchange"]) / total
+            trained = sum(row["trained_tokens"] for row in kept) or 1  # random weights may learn nothing
             found.append({"policies": policies, "regime": cell.variant.name, "step_seconds": total / (steps - 1), "share": share,
+                          "token_seconds": total / trained, "token_train_seconds": spent["train"] / trained,
                           **{p: spent[p] / total for p in PHASES}})  # fmt: skip
     return found
 

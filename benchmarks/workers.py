@@ -1,0 +1,84 @@
+"""40 unequal micro cells on 2 workers, and on 4 where there are as many cores: the clock's time of all of them. Run by `bench.py`.
+
+Beside it the lower bound that their own times leave: the larger of their sum over the workers and of the longest. A job is a cell
+or the evaluation of a base checkpoint, its own time what its ledger says it spent of the clock. Needs idle cores.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import duckdb
+from bench import NotHere, Row, Size
+from generation import PAIR
+
+from harness.engines.embedded.stage0 import base_checkpoint
+from harness.store.ingest import ingest
+from harness.store.place import store_path
+
+LLAMA, QWEN = (
+    "{name: a, model: micro/llama, stage0: {strong: add}}",
+    "{name: b, model: micro/qwen, stage0: {strong: mul}}",
+)
+GROUPS = {"one": [LLAMA], "two": [LLAMA, QWEN], "three": [LLAMA, QWEN, LLAMA.replace("a,", "c,", 1)],
+          "four": [LLAMA, QWEN, LLAMA.replace("a,", "c,", 1), QWEN.replace("b,", "d,", 1)]}  # fmt: skip
+SEEDS, STEPS = 5, 6
+
+
+def suite(seeds: int) -> str:
+    """Cells of one to four policies that learn alone or from each other: 8 a seed."""
+    groups = "\n".join(f"  - name: {name}\n    policies: [{', '.join(found)}]" for name, found in GROUPS.items())
+    return (
+        f"name: unequal\ngroups:\n{groups}\nregimes: [independent, sgt]\nseeds: {list(range(1, 1 + seeds))}\n"
+        f"training: {{steps: {STEPS}, measure_every: 0, checkpoint_every: {STEPS}}}\n"
+        "evaluation: {k: 1, limit: 30, curve_every: 0}\n"
+    )
+
+
+def run(file: Path, results: Path, workers: int) -> float:
+    """Seconds by the clock."""
+    command = [sys.executable, "-m", "harness", "run", str(file), "--results", str(results), "--jobs", str(workers)]
+    begin = time.perf_counter()
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
+    return time.perf_counter() - begin
+
+
+def bench(size: Size) -> list[Row]:
+    if (os.cpu_count() or 1) < 2:
+        raise NotHere("two cores")
+    if size.smoke:
+        raise NotHere("not in short: tests/session has it")
+    for spec in PAIR:
+        base_checkpoint(spec)  # trained once, into the cache: others would wait for it
+    rows = []
+    for workers in (2, 4)[: 1 + ((os.cpu_count() or 1) >= 4)]:
+        with tempfile.TemporaryDirectory() as name:
+            file, results = Path(name) / "unequal.yaml", Path(name) / "results"
+            file.write_text(suite(SEEDS))
+            taken = run(file, results, workers)
+            ingest(results)
+            with duckdb.connect(str(store_path(results)), read_only=True) as store:
+                query = "SELECT cell, sum(wall_seconds) FROM costs GROUP BY cell"
+                own = [seconds for _, seconds in store.execute(query).fetchall()]
+        bound = max(sum(own) / workers, max(own))
+        name = f"{len(own)} unequal jobs on {workers} workers"
+        rows.append(
+            Row(
+                name,
+                "lower bound of their times",
+                taken / bound,
+                taken / bound,
+                taken / bound,
+                1.15,
+                False,
+                taken,
+                bound,
+            )
+        )
+    return rows
