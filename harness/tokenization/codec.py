@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, compress, pairwise
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Bool, Int32
 
 from harness.errors import TokenizationError
 from harness.tokenization.isolation import MARKER
@@ -35,8 +36,9 @@ PROBES = [f"a {chr(code)} a" for code in range(128)]
 """Where it does not, characters of whose texts the spans need no offsets."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Encoded:
+class Encoded(
+    msgspec.Struct, frozen=True, eq=False, gc=False
+):  # made for each text: a dataclass takes four times as long
     """One text in a tokenizer's own tokens.
 
     ids: (T,) without special tokens. ends: (T,) byte position in the text where each token ends; not decreasing, the last
@@ -147,8 +149,14 @@ class TokenCodec:
         """
         plain = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in texts]
         refusals = [_refusal(text) for text in plain]
-        kept = [self._marks.translate(text) for text, refusal in zip(plain, refusals, strict=True) if refusal is None]
-        tried = iter(map(_restored, kept, self._attempt([translated.text for translated in kept])))
+        kept = [text for text, refusal in zip(plain, refusals, strict=True) if refusal is None]
+        foreign = {row: self._marks.translate(kept[row]) for row, text in enumerate(kept) if self._marks.foreign(text)}
+        for row, translated in foreign.items():
+            kept[row] = translated.text
+        results = self._attempt(kept)
+        for row, translated in foreign.items():
+            results[row] = _restored(translated, results[row])
+        tried = iter(results)
         return [next(tried) if refusal is None else refusal for refusal in refusals]
 
     def _attempt(self, texts: list[str]) -> list[Encoded | TokenizationError]:
@@ -158,34 +166,40 @@ class TokenCodec:
         except TokenizationError as panic:
             return [panic] if len(texts) == 1 else [result for text in texts for result in self._attempt([text])]
 
-    def _probed(self) -> tuple[bool, bytes]:
-        """Whether the tokenizer gives most texts back; and the bytes of which texts are encoded without offsets at first."""
+    def _probed(self) -> tuple[bool, Bool[np.ndarray, "256"]]:
+        """Whether the tokenizer gives most texts back; if not, the bytes of which texts are encoded without offsets at first."""
+        easy = np.zeros(256, dtype=bool)
         try:
             first = self._batch(self._core([PROBE], offsets=False))
             if by_bytes(self._surfaces, first, Texts.join([PROBE]))[1].all():
-                return True, bytes(range(256))
+                return True, easy
             encodings = self._core(PROBES, offsets=True)
         except TokenizationError:
-            return False, b""
+            return False, easy
         batch, joined = self._batch(encodings), Texts.join(PROBES)
         ends, right = by_solid_bytes(self._surfaces, batch, joined)
         same = ends == by_offsets(self._surfaces, batch, joined, [encoding.offsets for encoding in encodings])
         same[batch.rows[1:] - 1] = True
-        return False, bytes(np.flatnonzero(right & np.logical_and.reduceat(same, batch.rows[:-1])).tolist())
+        easy[: len(PROBES)] = right & np.logical_and.reduceat(same, batch.rows[:-1])
+        return False, easy
 
     def _spans(self, texts: list[str]) -> list[Encoded | TokenizationError]:
-        easy = [not text.encode().translate(None, self._easy_bytes) for text in texts]
+        joined = Texts.join(texts)
+        if self._inverts:
+            return self._group(texts, joined, offsets=False)
+        easy = joined.of_bytes(self._easy_bytes)
+        if easy.all() or not easy.any():
+            return self._group(texts, joined, offsets=not easy[0])
         groups = {
-            wanted: iter(self._group(chosen, offsets=not wanted))
+            wanted: iter(self._group(list(compress(texts, easy == wanted)), joined.only(easy == wanted), not wanted))
             for wanted in (True, False)
-            if (chosen := [text for text, is_easy in zip(texts, easy, strict=True) if is_easy == wanted])
         }
-        return [next(groups[is_easy]) for is_easy in easy]
+        return [next(groups[is_easy]) for is_easy in easy.tolist()]
 
-    def _group(self, texts: list[str], offsets: bool) -> list[Encoded | TokenizationError]:
+    def _group(self, texts: list[str], joined: Texts, offsets: bool) -> list[Encoded | TokenizationError]:
         """Encodings with offsets from the start, or only of those texts that turn out to need them."""
         encodings = self._core(texts, offsets)
-        batch, joined = self._batch(encodings), Texts.join(texts)
+        batch = self._batch(encodings)
         ends, right, inverse = by_bytes(self._surfaces, batch, joined)
         if not (offsets or self._inverts or right.all()):
             rest, chosen = ~right, np.repeat(~right, np.diff(batch.rows))
@@ -196,12 +210,16 @@ class TokenCodec:
             chosen = np.repeat(~right, np.diff(batch.rows))
             spans = [encoding.offsets for encoding in again]
             ends[chosen] = by_offsets(self._surfaces, batch.only(~right), joined.only(~right), spans)
-        controlled = np.logical_or.reduceat(self._control[batch.ids], batch.rows[:-1])
-        ends, rows = ends.astype(np.int32), batch.rows.tolist()
-        return [
-            _encoded(batch.ids[a : b - 1], ends[a : b - 1], exact, control)
-            for (a, b), exact, control in zip(pairwise(rows), inverse.tolist(), controlled.tolist(), strict=True)
+        ids, ends, bounds = batch.ids, ends.astype(np.int32), pairwise(batch.rows.tolist())
+        found: list[Encoded | TokenizationError] = [
+            Encoded(ids[a : b - 1], ends[a : b - 1], exact)
+            for (a, b), exact in zip(bounds, inverse.tolist(), strict=True)
         ]
+        for row in np.flatnonzero(np.diff(batch.rows) == 1).tolist():
+            found[row] = TokenizationError("untokenized", "no token came out")
+        for row in np.flatnonzero(np.logical_or.reduceat(self._control[ids], batch.rows[:-1])).tolist():
+            found[row] = TokenizationError("control", "the text became a control token")
+        return found
 
     def _core(self, texts: list[str], offsets: bool) -> list[Encoding]:
         encode = self._reader.encode_batch if offsets else self._reader.encode_batch_fast
@@ -212,14 +230,6 @@ class TokenCodec:
         counts = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
         flat = np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=int(counts.sum()))
         return self._surfaces.batch(flat, counts)
-
-
-def _encoded(
-    ids: Int32[np.ndarray, "T"], ends: Int32[np.ndarray, "T"], inverse: bool, controlled: bool
-) -> Encoded | TokenizationError:
-    if controlled:
-        return TokenizationError("control", "the text became a control token")
-    return Encoded(ids, ends, inverse) if ids.size else TokenizationError("untokenized", "no token came out")
 
 
 def _restored(translated: Translated, result: Encoded | TokenizationError) -> Encoded | TokenizationError:

@@ -54,11 +54,11 @@ class Marks:
         self.own = frozenset(spelling for row in MEANINGS for spelling in row if spelling in has)
         self._table: Mapping[str, str | None] = table
         self._foreign = re.compile("|".join(map(re.escape, sorted(table, key=len, reverse=True))) or r"(?!)")
+        self.foreign = self._foreign.search
+        """What is true of a text with a mark that `translate` changes or counts."""
 
     def translate(self, text: str) -> Translated:
         """The text with foreign marks in the tokenizer's own spelling, as far as it has one."""
-        if self._foreign.search(text) is None:
-            return Translated(text)
         parts: list[str] = []
         cuts: list[tuple[int, int, int]] = []
         letters = old = new = at = 0

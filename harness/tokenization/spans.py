@@ -24,10 +24,16 @@ class Texts:
     @classmethod
     def join(cls, texts: Sequence[str]) -> Texts:
         data = [text.encode() for text in texts]
-        joined = np.frombuffer(b"".join(part for d in data for part in (d, SEPARATOR)), dtype=np.uint8)
+        joined = np.frombuffer(SEPARATOR.join([*data, b""]), dtype=np.uint8)
         sizes = np.fromiter(map(len, data), dtype=np.int64, count=len(data)) + 1
         characters = np.fromiter(map(len, texts), dtype=np.int64, count=len(data))
         return cls(joined, np.concatenate([[0], np.cumsum(sizes)]), characters)
+
+    def of_bytes(self, allowed: Bool[np.ndarray, "256"]) -> Bool[np.ndarray, "R"]:
+        """Which texts have no other bytes."""
+        inside = allowed[self.joined]
+        inside[self.begins[1:] - 1] = True  # the separators
+        return _all_in_rows(inside, np.diff(self.begins))
 
     def only(self, chosen: Bool[np.ndarray, "R"]) -> Texts:
         """Some of the texts."""
