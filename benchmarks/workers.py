@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import cycle, islice
 from pathlib import Path
 
 import duckdb
@@ -21,20 +22,20 @@ from harness.engines.embedded.stage0 import base_checkpoint
 from harness.store.ingest import ingest
 from harness.store.place import store_path
 
-LLAMA, QWEN = (
-    "{name: a, model: micro/llama, stage0: {strong: add}}",
-    "{name: b, model: micro/qwen, stage0: {strong: mul}}",
-)
-GROUPS = {"one": [LLAMA], "two": [LLAMA, QWEN], "three": [LLAMA, QWEN, LLAMA.replace("a,", "c,", 1)],
-          "four": [LLAMA, QWEN, LLAMA.replace("a,", "c,", 1), QWEN.replace("b,", "d,", 1)]}  # fmt: skip
-SEEDS, STEPS = 5, 6
+FAMILIES = {"llama": "add", "qwen": "mul"}
+GROUPS, SEEDS, STEPS = (2, 3, 4, 5), 5, 3
 
 
-def suite(seeds: int) -> str:
-    """Cells of one to four policies that learn alone or from each other: 8 a seed."""
-    groups = "\n".join(f"  - name: {name}\n    policies: [{', '.join(found)}]" for name, found in GROUPS.items())
+def suite() -> str:
+    """Cells of two to five policies that learn alone or from each other: eight a seed."""
+    kinds = list(FAMILIES.items())
+    groups = ""
+    for policies in GROUPS:
+        groups += f"  - name: of-{policies}\n    policies:\n"
+        for number, (family, strong) in enumerate(islice(cycle(kinds), policies)):
+            groups += f"      - {{name: p{number}, model: micro/{family}, stage0: {{strong: {strong}}}}}\n"
     return (
-        f"name: unequal\ngroups:\n{groups}\nregimes: [independent, sgt]\nseeds: {list(range(1, 1 + seeds))}\n"
+        f"name: unequal\ngroups:\n{groups}regimes: [independent, sgt]\nseeds: {list(range(1, 1 + SEEDS))}\n"
         f"training: {{steps: {STEPS}, measure_every: 0, checkpoint_every: {STEPS}}}\n"
         "evaluation: {k: 1, limit: 30, curve_every: 0}\n"
     )
@@ -60,7 +61,7 @@ def bench(size: Size) -> list[Row]:
     for workers in (2, 4)[: 1 + ((os.cpu_count() or 1) >= 4)]:
         with tempfile.TemporaryDirectory() as name:
             file, results = Path(name) / "unequal.yaml", Path(name) / "results"
-            file.write_text(suite(SEEDS))
+            file.write_text(suite())
             taken = run(file, results, workers)
             ingest(results)
             with duckdb.connect(str(store_path(results)), read_only=True) as store:
