@@ -34,7 +34,7 @@ def bench(size: Size) -> list[Row]:
     with tempfile.TemporaryDirectory() as name:
         results = Path(name) / "results"
         groups = {f"pair-{g}": ("llama", "qwen") for g in range(2 if size.smoke else 10)}
-        seeds = range(1 if size.smoke else 15)
+        seeds = range(1 if size.smoke else 10)
         write_results(results, "many", groups, seeds=seeds, steps=500, questions=1000, repeats=2, exchanges=50)
         report = ingest(results)
         assert size.smoke or report.rows >= ROWS, report

@@ -72,13 +72,14 @@ def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
     place = store_path(results).parent
 
     def once(name: str) -> float:
-        kept = {file: file.read_bytes() for file in place.glob(KEPT)}
-        for file in kept if name == FIRST else ():
-            file.unlink()
         words = [word.format(suite=folder / "many.yaml") for word in COMMANDS[name][0]]
+        kept = {file: file.read_bytes() for file in place.glob(KEPT)} if name == FIRST else {}
+        for file in kept:
+            file.unlink()
         used = spent([*words, "--results", str(results)], "many")
-        for file, content in kept.items():
-            file.write_bytes(content)
+        for file, content in kept.items():  # what other commands keep, and this one did not make anew
+            if not file.exists():
+                file.write_bytes(content)
         return used
 
     found = [{name: once(name) for name in COMMANDS} for _ in range(rounds + 1)]
