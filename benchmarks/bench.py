@@ -1,6 +1,6 @@
 """Every benchmark that has a rival or a bar, in one run: ratios with their spread, kept, and compared with the committed ones.
 
-    make bench                                            everything, with the rivals; about an hour of two idle cores
+    make bench                                            everything, with the rivals; about half an hour of two idle cores
     make bench-smoke                                      tiny sizes and one round: do the benchmarks work?
     python benchmarks/bench.py --only sampling exchange   some of them
 

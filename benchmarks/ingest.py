@@ -1,7 +1,7 @@
 """The store built from the journals of 5 million rows, beside DuckDB reading the same rows from one Parquet file a table. Run by
 `bench.py`.
 
-CPU-seconds of all threads. Ours reads and checks a thousand cells' journals and builds what the store derives from them besides.
+CPU-seconds of all threads. Ours reads and checks hundreds of cells' journals and builds what the store derives from them besides.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def scores(results: Path, made: str) -> list[tuple[object, ...]]:
 
 def bench(size: Size) -> list[Row]:
     if size.smoke:
-        raise NotHere("not in short: the documented commands are a test")
+        raise NotHere("not in short")
     with tempfile.TemporaryDirectory() as name:
         results, stored = Path(name) / "results", Path(name) / "stored"
         begin = time.perf_counter()

