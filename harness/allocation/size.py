@@ -73,8 +73,7 @@ def trainer_states(model: ModelShape, precision: Precision, zero: int, ranks: in
 
     Mixed precision: 2 Psi weights, 2 Psi gradients, 12 Psi optimiser (fp32 master, momentum, variance); fp32: 4, 4 and 8 Psi.
     Stage 1 divides the optimiser's part by the ranks, stage 2 the gradients' too, stage 3 the weights' too. Source: Rajbhandari
-    et al., ZeRO (arXiv 1910.02054), section 3.1 and figure 1; DeepSpeed 0.19.6 allocates just these bytes
-    (benchmarks/zero_memory.py).
+    et al., ZeRO (arXiv 1910.02054), section 3.1 and figure 1; DeepSpeed 0.19.6 allocates just these bytes.
     """
     half = precision == "bf16"
     psi = model.parameters

@@ -1,7 +1,4 @@
-"""Random mixtures through the scheduler under an independent judge; broken schedulers must be caught.
-
-benchmarks/allocation.py plays ten thousand.
-"""
+"""Random mixtures through the scheduler under an independent judge; broken schedulers must be caught."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The account of bytes against what torch really allocates, on small models; benchmarks/allocation.py has large ones."""
+"""The account of bytes against what torch really allocates, on small models."""
 
 from __future__ import annotations
 
