@@ -2,7 +2,8 @@
 
 A kept value is taken only where all that it was made from is what it is now: the store's state, the suite's own line, what was
 asked, and the code that computes; nothing is kept where a statistic is not of our own code. Anything else in its place, torn or
-foreign, is as good as nothing, and is written anew where it can be. So nothing is lost with these files, and nothing in them can be out of date.
+foreign, is as good as nothing, and is written anew where it can be. So nothing is lost with these files, and nothing in them can
+be out of date.
 """
 
 from __future__ import annotations
