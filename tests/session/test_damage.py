@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from harness.cli.app import app
 from harness.errors import CheckpointError, StoreError
+from harness.phases import Interrupted
 from harness.session.cell import resume_point
 from harness.session.cell.exchanges import ExchangeState
 from harness.session.suite.prepare import prepare
@@ -119,7 +120,7 @@ def test_damaged_base_checkpoints_are_measured_again(
     again, err = table(results)
     assert (again, remedies(err)) == (table(whole)[0], set())
     assert all(row["base"] is not None for row in again)
-    assert "nothing left to do" in harness("run", file, "--results", results)[2]
+    assert "nothing left to do" in called("run", file, "--results", results)[2]
 
 
 @pytest.mark.timeout(600)
@@ -269,6 +270,57 @@ def test_every_altered_byte_of_a_resume_point_is_noticed(tmp_path: Path) -> None
     del plain["checksum"]
     file.write_text(json.dumps(plain))
     assert resume_point.read(place) == whole
+
+
+@pytest.mark.timeout(300)
+def test_what_was_imported_or_evaluated_alone_says_how_it_comes_back(tmp_path: Path, folders: dict[str, Path]) -> None:
+    """Item 22: `run the suite again` would not bring these back."""
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    write_results(theirs, "mine", regimes=REGIMES[:2], groups={"duo": ("llama", "qwen")}, steps=2, questions=4)
+    take = ["import", theirs, "--origin", "lab", "--results", ours]
+    assert called(*take)[0] == 0
+    whole, folder = table(ours, "mine@lab")[0], ours / "mine@lab"
+    flip(next(folder.glob("[!b]*/journal/*/samples-*.arrow")))
+    err = table(ours, "mine@lab")[1]
+    assert f"; remove {folder} and import it again" in err
+    shutil.rmtree(folder)
+    assert called(*take)[0] == 0
+    assert table(ours, "mine@lab") == (whole, "")
+
+    evaluate = ["eval", folders["llama"], "--tasks", "micro", "--limit", 2, "--k", 1, "--results", ours]
+    first = called(*evaluate, "--json")
+    (place,) = ours.glob("evaluations/eval-*")
+    for file, words in (
+        (next(place.glob("journal/*/samples-*")), f"remove {place} and "),
+        (place / "manifest.json", ""),
+    ):
+        flip(file)
+        (cell,) = json.loads(called("status", "evaluations", "--results", ours, "--json")[1])["cells"]
+        assert (cell["key"], cell["state"]) == (place.name, "failed")
+        assert cell["reason"].endswith(f"; {words}evaluate its checkpoint again")
+        if words:
+            shutil.rmtree(place)
+        assert called(*evaluate, "--json")[:2] == first[:2]
+        (cell,) = json.loads(called("status", "evaluations", "--results", ours, "--json")[1])["cells"]
+        assert (cell["state"], cell["reason"]) == ("done", "")
+
+
+@pytest.mark.timeout(300)
+def test_a_cell_with_a_damaged_checkpoint_says_what_to_do(suite_file: Path, tmp_path: Path) -> None:
+    """Item 27, and its remedy."""
+    settings = ["regimes=[independent]", "training.steps=2", "training.checkpoint_every=1", "training.measure_every=0",
+                "evaluation.limit=2", "evaluation.curve_every=0"]  # fmt: skip
+    with pytest.raises(Interrupted):
+        run(suite_file, tmp_path / "damaged", settings, stop_after=1)
+    file = flip(next(tmp_path.glob("damaged/tiny/*/resume/*/session.json")))
+    with pytest.raises(CheckpointError, match=re.escape(str(file))):
+        run(suite_file, tmp_path / "damaged", settings)
+    cell = file.parents[2]
+    assert read_manifest(cell).reason.endswith(f"; remove {cell} and run the suite again")
+    shutil.rmtree(cell)
+    again, straight = (run(suite_file, tmp_path / name, settings) for name in ("damaged", "straight"))
+    for name in ("steps", "samples"):
+        assert rows(again, again.cells[0], name) == rows(straight, straight.cells[0], name) != []
 
 
 class Killed(BaseException):
