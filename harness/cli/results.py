@@ -169,6 +169,8 @@ def show_suite(
             heads = {one: heading(snapshot, one, margin, "opening") for one in names}
             sys.stdout.write(overview(heads, width, colour))
             print("harness show SUITE: its table", file=sys.stderr)
+            for one in names:
+                _say_damage(snapshot, one)
             return
         for one in names:
             rows = show_rows(snapshot, one, margin)
