@@ -76,8 +76,16 @@ def _findings(snapshot: Snapshot, suite: str, key: str | None, late: Mapping[str
     found = []
     for damage in damaged:
         name = damage.cells[0] if len(damage.cells) == 1 else ""
-        told = {"policy": "", "trouble": Trouble.DAMAGED, "words": damage.problem, "advice": damage.remedy}
-        found.append(Finding(cell=labels.get(name, name) or suite, key=name, **told))
+        found.append(
+            Finding(
+                cell=labels.get(name, name) or suite,
+                key=name,
+                policy="",
+                trouble=Trouble.DAMAGED,
+                words=damage.problem,
+                advice=damage.remedy,
+            )
+        )
     for cell in cells.to_pylist():
         name = cell["cell"]
         told = _cell(cell, name in unread, late.get(name, ()), exchanges.get(name, ()))
