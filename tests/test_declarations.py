@@ -80,6 +80,18 @@ def test_what_was_kept_with_fewer_or_more_statistics_is_not_shown(results: Path)
         assert columns(DECLARATION) - columns(without) == {"standard_error"}
 
 
+def test_a_statistic_from_outside_that_changed_has_new_values(results: Path) -> None:
+    """Item 25: its column was kept under its name alone."""
+    found = []
+    for path in sorted(results.rglob("*"), reverse=True):
+        os.utime(path, (1, 1))  # long settled: the store stays what it is
+    for factor in (1, 2):
+        code = DECLARATION.replace("return number(", f"return {factor} * number(")
+        rows = json.loads(python(results, f"RESULTS = {str(results)!r}\n{code}\nshow('--format', 'json')"))["rows"]
+        found.append([row["standard_error"] for row in rows])
+    assert found[1] == [2 * value for value in found[0]]
+
+
 def test_a_statistic_is_one_declaration(results: Path, tmp_path: Path) -> None:
     row = next(r for r in json.loads(declared(results, "show('--format', 'json')"))["rows"] if r["policy"] == "*")
     value = row["standard_error"]

@@ -90,14 +90,15 @@ def _known(suite: str | None, snapshot: Snapshot, results: Path) -> tuple[list[s
 
     Raises UsageError where there is none, StoreError where there would be but for damage.
     """
+    from harness.store.diagnosis import damages
     from harness.store.reference_results import MARK, meant
     from harness.store.table import suites
 
     known = suites(snapshot)
     name = None if suite is None else meant(suite_name(suite), known)
     for one in () if name in known or (name is None and known) else (name, name and f"{name}{MARK}"):
-        if problems := _problems(snapshot, one):
-            raise StoreError(problems[0])
+        if damaged := damages(snapshot, one):
+            raise StoreError(str(damaged[0]))
     if name is not None and name not in known:
         raise UsageError(f"{results}: no results of a suite {name!r} (there are: {', '.join(known) or 'none'})")
     if not known:
@@ -120,6 +121,7 @@ def show_suite(
     import msgspec
 
     from harness.statistics import MARGIN
+    from harness.store.diagnosis import damages
     from harness.store.manifest import read_suite, suite_files
     from harness.store.ranking import heading
     from harness.store.read import Snapshot
@@ -138,15 +140,18 @@ def show_suite(
             raise UsageError(f"--format json shows one suite; name one of {', '.join(names)}")
         for one in list(names) if against is None and file is None else ():
             folder = suite_folder(results, one)
-            try:
-                runs = [read_suite(folder, f).altered for f in suite_files(folder)]
-            except StoreError as error:
-                names.remove(one)
-                if suite or not names:
-                    raise
-                print(f"harness: {one}: {visible(str(error))}", file=sys.stderr)
-                continue
-            for i, altered in enumerate(runs):
+            for i, run in enumerate(suite_files(folder)):
+                try:
+                    altered = read_suite(folder, run).altered
+                except StoreError as error:
+                    if i:
+                        continue  # said below the table
+                    names.remove(one)
+                    words = next((str(d) for d in damages(snapshot, one) if d.problem == str(error)), str(error))
+                    if suite or not names:
+                        raise StoreError(words) from error
+                    print(f"harness: {one}: {visible(words)}", file=sys.stderr)
+                    break
                 settings = " ".join(f"--set {_quoted(words)}" for words in altered)
                 if altered and i == 0:
                     print(f"{one}: not run as written yet; shown is the run with {settings}", file=sys.stderr)
@@ -164,11 +169,13 @@ def show_suite(
             heads = {one: heading(snapshot, one, margin, "opening") for one in names}
             sys.stdout.write(overview(heads, width, colour))
             print("harness show SUITE: its table", file=sys.stderr)
+            for one in names:
+                _say_damage(snapshot, one)
             return
         for one in names:
             rows = show_rows(snapshot, one, margin)
-            if one.endswith(MARK) and not rows and (problems := _problems(snapshot, one)):  # nothing of it can be read
-                raise StoreError(problems[0])
+            if one.endswith(MARK) and not rows and (damaged := damages(snapshot, one)):  # nothing of it can be read
+                raise StoreError(str(damaged[0]))
             head = heading(snapshot, one, margin, SAID.get(format_, "nothing"))
             if (taken := read_submission(suite_folder(results, one))) is not None:
                 head = msgspec.structs.replace(head, submission=taken.describe())
@@ -189,15 +196,10 @@ def _quoted(word: str) -> str:
 
 def _say_damage(snapshot: Snapshot, suite: str) -> None:
     """On stderr: what of the suite's files could not be read."""
-    for problem in _problems(snapshot, suite):
-        print(f"harness: {visible(problem)}", file=sys.stderr)
+    from harness.store.diagnosis import damages
 
-
-def _problems(snapshot: Snapshot, suite: str | None) -> list[str]:
-    """What could not be read of a suite, or of all."""
-    query = "SELECT DISTINCT problem FROM problems WHERE ? IS NULL OR suite = ? ORDER BY ALL"
-    found: list[str] = snapshot.query(query, [suite, suite])["problem"].to_pylist()
-    return found
+    for damage in damages(snapshot, suite):
+        print(f"harness: {visible(str(damage))}", file=sys.stderr)
 
 
 def _say_reference(suite: str | None, names: list[str], known: list[str]) -> None:
@@ -370,9 +372,7 @@ def rescore(
     """Verify stored samples again and show which verdicts would change; the texts are never touched."""
     from harness.session.single.rescoring import rescore_results
 
-    if suite is not None and not os.path.isdir(results / (name := suite_name(suite))):
-        raise UsageError(f"{results}: no results of a suite {name!r}")
-    report = rescore_results(results, suite, scorer)
+    report = rescore_results(results, None if suite is None else suite_name(suite), scorer)
     if json:
         print_json(report)
     else:

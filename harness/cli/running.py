@@ -106,7 +106,7 @@ def run(
         if tuning is not None:
             _end(tuning, prepared, results, json)
     prepared = prepared.looked()
-    if not prepared.pending():
+    if not prepared.left():
         _say_scope(prepared, only, part)
         words = f"all {len(prepared.cells)} cells are done" if prepared.cells else "this part has no cells"
         print(f"{prepared.suite.name}: nothing left to do, {words}.", file=sys.stderr)
@@ -128,7 +128,7 @@ def _tune(
     for stage in stages:
         if stage.last:
             return stage.prepared, None
-        if not stage.prepared.pending():
+        if not stage.prepared.looked().left():
             continue
         print(f"{prepared.suite.name}: {stage.words}", file=sys.stderr)
         outcome = go(stage.prepared.looked())
@@ -220,7 +220,7 @@ def plan(
     from harness.session.suite.preflight import preflight
     from harness.session.suite.prepare import prepare
 
-    prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only)
+    prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only).looked()
     for remark in preflight(prepared, run=False):
         print(f"note: {remark}", file=sys.stderr)
     if prepared.suite.tune is not None:

@@ -24,7 +24,7 @@ from harness.cli.arguments import (
     print_table,
     suite_name,
 )
-from harness.errors import HarnessError, UsageError
+from harness.errors import HarnessError, StoreError, UsageError
 from harness.store.text import visible
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         seed = "" if self.seed is None else f"/{self.seed}"
-        return f"{self.group}/{self.regime}{seed}" if self.regime else f"{self.group}{seed}"
+        return f"{self.group}/{self.regime}{seed}" if self.regime else f"{self.group}{seed}" or self.key
 
 
 def status(
@@ -104,25 +104,22 @@ def _standing(name: str, results: Path, overrides: list[str]) -> tuple[list[Stan
     """The cells, and a line each on what their models and training pool are."""
     from harness.session.suite.prepare import prepare, prepare_stored
     from harness.store.manifest import suite_files
+    from harness.store.reference_results import references
 
-    if "@" in name:
-        from harness.store.reference_results import read_reference, references
-
-        if name in (known := references(results)):
-            if overrides:
-                raise UsageError(f"--set: {name}: reference results are as they were stored")
-            return _standings(name, list(read_reference(known[name]).manifests.values())), []
-    folder = results / name
-    if is_file(name) or not (suite_files(folder) or any(folder.glob("*/manifest.json"))):
+    folder, stored = results / name, name in references(results)
+    if is_file(name) or not (stored or suite_files(folder) or any(folder.glob("*/manifest.json"))):
         return _cells(prepare(name, results, overrides=overrides))
     if suite_files(folder) and "@" not in name:
         return _cells(prepare_stored(name, results, overrides=overrides))
     if overrides:
         raise UsageError(f"--set: {name}: these results have no suite whose settings could be altered")
-    return _manifests(folder), []  # evaluations of checkpoints, and what another lab's code has run
+    return _stored(
+        name, results
+    ), []  # reference results, evaluations of checkpoints, and what another lab's code has run
 
 
 def _cells(prepared: Prepared) -> tuple[list[Standing], list[str]]:
+    prepared = prepared.looked()
     cells = [
         Standing(
             key=s.cell.key, regime=s.cell.variant.name, group=s.cell.group.name, seed=s.cell.seed, state=s.state,
@@ -133,21 +130,19 @@ def _cells(prepared: Prepared) -> tuple[list[Standing], list[str]]:
     return cells, prepared.notes()
 
 
-def _manifests(folder: Path) -> list[Standing]:
-    from harness.store.manifest import read_manifest
+def _stored(suite: str, results: Path) -> list[Standing]:
+    from harness.store.diagnosis import damages
+    from harness.store.ingest import ingest
+    from harness.store.read import Snapshot
+    from harness.store.table import status_rows
 
-    return _standings(folder.name, [read_manifest(file.parent) for file in sorted(folder.glob("*/manifest.json"))])
-
-
-def _standings(suite: str, found: list[Manifest]) -> list[Standing]:
-    cells = [m for m in found if m.kind == "cell"] or found
-    return [
-        Standing(
-            key=m.key, regime=m.regime, group=m.group, seed=m.seed, state=m.state, reason=m.reason, attempts=m.attempts,
-            suite=suite, log="",
-        )
-        for m in cells
-    ]  # fmt: skip
+    ingest(results)
+    with Snapshot(results) as snapshot:
+        rows = status_rows(snapshot, suite)
+        whole = [damage for damage in damages(snapshot, suite) if len(damage.cells) > len(rows)]
+    if whole:  # a file of all of them
+        raise StoreError(str(whole[0]))
+    return [Standing(**msgspec.structs.asdict(row), suite=suite, log="") for row in rows]
 
 
 def _print(name: str, cells: list[Standing]) -> None:
@@ -189,7 +184,7 @@ def _folder(cell: str, suite: str | None, results: Path) -> Path:
     """The one folder that `cell` means, of one suite or of all; of several with the same label the one that was at work last.
     Raises UsageError."""
     from harness.session.cell.log import log_of
-    from harness.store.manifest import read_manifest
+    from harness.store.manifest import readable
 
     if not cell:
         raise UsageError(
@@ -200,7 +195,7 @@ def _folder(cell: str, suite: str | None, results: Path) -> Path:
     named = {folder for folder in folders if folder.name.startswith(cell)}
     if len(named) > 1 and not any(folder.name == cell for folder in named):
         raise UsageError(f"{cell}: the beginning of several keys: {', '.join(sorted(f.name for f in named))}")
-    labelled = [folder for folder in folders if _label(read_manifest(folder)) == cell]
+    labelled = [folder for folder, manifest in readable(folders) if _label(manifest) == cell]
     suites = sorted({folder.parent.name for folder in (*named, *labelled)})
     if len(suites) > 1:
         raise UsageError(f"{cell}: in several suites, name one of {', '.join(suites)}: harness logs {cell} SUITE")

@@ -27,7 +27,8 @@ WHERE (suite, cell) IN (SELECT suite, unnest(cells || bases) FROM suites)
     OR kind = 'cell' AND suite NOT IN (SELECT suite FROM suites WHERE len(cells) > 0)
     OR kind = 'base' AND suite NOT IN (SELECT suite FROM suites WHERE len(bases) > 0)
 QUALIFY row_number() OVER (
-    PARTITION BY suite, kind, group_name, regime, seed, CASE kind WHEN 'base' THEN policies END
+    PARTITION BY suite, kind, group_name, regime, seed, CASE kind WHEN 'base' THEN policies END,
+        CASE group_name WHEN '' THEN cell END
     ORDER BY state = 'done' DESC, finished DESC, cell
 ) = 1;
 """
@@ -36,7 +37,7 @@ LABEL = "CASE group_name || regime WHEN '' THEN cell ELSE group_name || '/' || r
 # state: another one after each change.
 ABOUT = "CREATE TABLE about (version VARCHAR, state VARCHAR);"
 MORE = """
-CREATE TABLE problems (suite VARCHAR, cell VARCHAR, problem VARCHAR);
+CREATE TABLE problems (suite VARCHAR, cell VARCHAR, problem VARCHAR, remedy VARCHAR);
 CREATE TABLE scores (
     suite VARCHAR, cell VARCHAR, policy VARCHAR, task VARCHAR, metric VARCHAR, checkpoint_step BIGINT, repeats BIGINT,
     questions BIGINT, answers BIGINT, right_answers BIGINT, invalid BIGINT, accuracy DOUBLE, error DOUBLE

@@ -6,13 +6,18 @@ A policy is judged by the last quarter of its steps so far (`symptoms`), the exc
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from harness.errors import Fault
+from harness.errors import DiskFullError, Fault, StoreError
 from harness.store.ddl import LABEL
+from harness.store.ingest import ingest
 from harness.store.kept import kept
+from harness.store.manifest import SuiteFile
+from harness.store.place import store_path
 from harness.store.read import Snapshot
 from harness.store.symptoms import ADVICE, LAST_SHARE, Sums, Trouble, figures, judge
 
@@ -24,7 +29,6 @@ CURES = {
     Fault.MEMORY: "fewer --jobs, a smaller engine option micro_tokens, or fewer rollouts; it was tried twice, alone at last",
     Fault.KILLED: "somebody, or the system for want of memory, killed it twice: run again, with fewer --jobs",
     Fault.SILENT: "its log says where it hung; a larger --silence where it was only slow",
-    Fault.DAMAGED: ADVICE[Trouble.DAMAGED],
 }
 
 
@@ -42,6 +46,17 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     advice: str
 
 
+class Damage(msgspec.Struct, frozen=True):
+    """Something that cannot be read. cells: whose it is; an empty key is a file of the suite's own. remedy: what to do."""
+
+    cells: list[str]
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.remedy}"
+
+
 def diagnose(snapshot: Snapshot, suite: str, key: str | None = None) -> list[Finding]:
     """Everything that is wrong with a suite's cells, or with one of them; empty where nothing is."""
     return _findings(snapshot, suite, key, _late(snapshot, suite, key))
@@ -54,20 +69,54 @@ def _findings(snapshot: Snapshot, suite: str, key: str | None, late: Mapping[str
         f"len(policies) AS policies FROM {_CELLS[key is None]} ORDER BY label",
         _where(suite, key),
     )
-    problems = _by_cell(snapshot, f"SELECT cell, problem FROM problems WHERE {_MINE[key is None]}", _where(suite, key))
+    labels = {cell["cell"]: cell["label"] for cell in cells.to_pylist()}
+    damaged = damages(snapshot, suite, key)
+    unread = {name for damage in damaged for name in damage.cells}
     exchanges = _by_cell(snapshot, _EXCHANGES.format(mine=_MINE[key is None]), _where(suite, key))
     found = []
+    for damage in damaged:
+        name = damage.cells[0] if len(damage.cells) == 1 else ""
+        found.append(
+            Finding(
+                cell=labels.get(name, name) or suite,
+                key=name,
+                policy="",
+                trouble=Trouble.DAMAGED,
+                words=damage.problem,
+                advice=damage.remedy,
+            )
+        )
     for cell in cells.to_pylist():
         name = cell["cell"]
-        told = _cell(cell, problems.get(name, ()), late.get(name, ()), exchanges.get(name, ()))
+        told = _cell(cell, name in unread, late.get(name, ()), exchanges.get(name, ()))
         found += [Finding(cell=cell["label"], key=name, **one) for one in told]
     return found
 
 
-def _cell(cell: Mapping[str, Any], problems: Rows, late: Sequence[Sums], exchanges: Rows) -> Iterator[dict[str, Any]]:
-    if problems:
-        yield _told("", Trouble.DAMAGED, "; ".join(row["problem"] for row in problems))
-    elif cell["state"] == "failed":
+def damages(snapshot: Snapshot, suite: str | None = None, key: str | None = None) -> list[Damage]:
+    """What cannot be read of that which the table needs: of one suite or of all, or of one cell."""
+    rows = snapshot.query(
+        "SELECT list(cell ORDER BY cell) AS cells, problem, remedy FROM problems "
+        "WHERE ($1 IS NULL OR suite = $1) AND (cell = $2 OR $2 IS NULL AND "
+        "(cell = '' OR (suite, cell) IN (SELECT suite, cell FROM current_cells))) "
+        "GROUP BY suite, problem, remedy ORDER BY ALL",
+        [suite, key],
+    )
+    return msgspec.convert(rows.to_pylist(), list[Damage])
+
+
+def stored_damages(results: Path, suite: SuiteFile) -> dict[str, str]:
+    """By key, empty for a file of the suite's own, what cannot be read of it and what to do, as the store knows it now."""
+    with suppress(DiskFullError, StoreError):  # what it knew before
+        ingest(results, deadline=10.0)
+    if not store_path(results).exists():
+        return {}
+    with Snapshot(results, suite) as snapshot:
+        return {key: str(damage) for damage in damages(snapshot, suite.name) for key in damage.cells}
+
+
+def _cell(cell: Mapping[str, Any], unread: bool, late: Sequence[Sums], exchanges: Rows) -> Iterator[dict[str, Any]]:
+    if cell["state"] == "failed" and not unread:
         cure = CURES.get(cell["fault"], "its log says more: harness logs " + cell["cell"])
         word = cell["fault"] or "failed"
         yield {"policy": "", "trouble": Trouble.MISSING, "words": f"{word}: {cell['reason']}", "advice": cure}

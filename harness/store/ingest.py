@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import duckdb
 import msgspec
@@ -27,9 +28,18 @@ from harness.locks import lock
 from harness.store.columns import SCHEMAS
 from harness.store.ddl import DERIVE, DERIVED, SOURCE, create_statements, version
 from harness.store.journal import Contents, read_journal
-from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, suite_files
+from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, remedy, suite_files
 from harness.store.place import STORE, store_path
-from harness.store.reference_results import ABOUT, MARK, forget, read_about, read_reference, references, suite_folder
+from harness.store.reference_results import (
+    ABOUT,
+    MARK,
+    forget,
+    read_about,
+    read_reference,
+    references,
+    restored,
+    suite_folder,
+)
 
 _LOCK = ".harness.lock"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}
@@ -41,8 +51,8 @@ _SETTLED_NS = 2_000_000_000
 """A folder changed more recently than this is read again next time: its time stamp may not show the next change."""
 
 
-Problem = tuple[str, str, str]
-"""Suite, cell (empty for the suite's own file), what is wrong."""
+Problem = tuple[str, str, str, str]
+"""Suite, cell (empty for a file of the suite's own), what is wrong, what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +146,7 @@ def ingest(results: Path, deadline: float = 30.0, rebuild: bool = False) -> Repo
             known, changed, gone, problems = None, sources, [], []  # what is there is damaged: built anew
             replace_atomic(store, fill)
         seconds = time.monotonic() - started
-        return Report(len(changed), len(gone), rows, seconds, [problem for *_, problem in problems])
+        return Report(len(changed), len(gone), rows, seconds, [problem for *_, problem, _ in problems])
 
 
 def scan(results: Path) -> tuple[list[Source], dict[str, str]]:
@@ -157,7 +167,7 @@ def scan(results: Path) -> tuple[list[Source], dict[str, str]]:
         if files := suite_files(Path(suite.path)):
             suites[suite.name] = " ".join(f"{file.name}-{_stamp(str(file))}" for file in files)
     for name, folder in references(results).items():
-        mark = f"{_stamp(str(folder / ABOUT))}"
+        mark = f"{_stamp(str(folder))}-{_stamp(str(folder / ABOUT))}"  # the first changes where a file is restored
         with suppress(StoreError):  # said where the suite's own line is read
             sources += [Source(name, cell, str(folder), mark) for cell in read_about(folder).cells]
         suites[name] = mark
@@ -217,7 +227,7 @@ def _write(
                     rows += _insert(connection, batch)
             forget()
             if problems:
-                connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", problems)
+                connection.executemany("INSERT INTO problems VALUES (?, ?, ?, ?)", problems)
             connection.execute("UPDATE about SET state = uuid()")
             connection.execute("CHECKPOINT")
     except duckdb.Error as error:  # a failed write comes as one of several kinds
@@ -240,14 +250,16 @@ def _insert_suites(
     connection.execute("DELETE FROM suites")
     connection.execute("DELETE FROM problems WHERE cell = ''")
     for name, mark in suites.items():
-        folder = suite_folder(results, name)
-        try:
-            if name.endswith(MARK):
-                read_about(folder)
-            suite = read_suite(folder)
-        except StoreError as error:
-            problems.append((name, "", str(error)))
-            suite = SuiteFile(name=name, baseline="")
+        folder, suite = suite_folder(results, name), SuiteFile(name=name, baseline="")
+        stored = name.endswith(MARK)
+        for file in suite_files(folder)[::-1] or [None]:  # the first stands for the folder
+            try:
+                if stored:
+                    read_about(folder)
+                suite = read_suite(folder, file)
+            except StoreError as error:
+                problems.append((name, "", str(error), restored(folder) if stored else remedy(file or folder)))
+                suite = SuiteFile(name=name, baseline="")
         variants = [v.name for v in suite.variants]
         values = (
             name, suite.title, suite.baseline, suite.engine, variants, list(suite.groups), list(suite.seeds),
@@ -261,29 +273,29 @@ class _Cell:
     source: Source
     manifest: Manifest
     tables: dict[str, pa.Table]
-    problems: list[str]
+    problem: Problem | None
 
 
 def _load(source: Source) -> _Cell:
-    problems: list[str] = []
-    stored = source.suite.endswith(MARK)
+    """Of a cell that cannot be read whole, what is left is no result: in no table, and no part of a mean."""
+    stored, folder, found, mends = source.suite.endswith(MARK), source.folder, "", ""
+    kind: Literal["base", "cell"] = "base" if source.cell.startswith(("base-", "eval-")) else "cell"
+    manifest = Manifest(suite=source.suite, key=source.cell, group="", kind=kind)
+    contents = Contents({}, [])
     try:
-        manifest = read_reference(source.folder).manifests[source.cell] if stored else read_manifest(source.folder)
+        manifest = read_reference(folder).manifests[source.cell] if stored else read_manifest(folder)
     except StoreError as error:
-        problems += [] if stored else [str(error)]  # its tables will say the same
-        manifest = Manifest(
-            suite=source.suite, key=source.cell, group="", state="failed", reason=str(error), fault=Fault.DAMAGED
-        )
+        found, mends = str(error), remedy(folder, removed=False)
     try:
-        contents = read_reference(source.folder).contents(source.cell) if stored else read_journal(source.folder)
+        contents = read_reference(folder).contents(source.cell) if stored else read_journal(folder)
     except StoreError as error:
         contents = Contents({}, [str(error)])
-    if contents.problems:  # what is left of it is no result: in no table, and no part of a mean
-        remedy = f"git restore {source.folder}" if stored else f"remove {source.folder} and run the suite again"
-        reason = f"{contents.problems[0]}; {remedy}"
-        problems += [reason, *contents.problems[1:]]
-        manifest = msgspec.structs.replace(manifest, state="failed", reason=reason, fault=Fault.DAMAGED)
-    return _Cell(source, manifest, contents.tables, problems)
+    if contents.problems:
+        found, mends = contents.problems[0], restored(folder) if stored else remedy(folder)
+    if not found:
+        return _Cell(source, manifest, contents.tables, None)
+    manifest = msgspec.structs.replace(manifest, state="failed", reason=f"{found}; {mends}", fault=Fault.DAMAGED)
+    return _Cell(source, manifest, contents.tables, (source.suite, source.cell, found, mends))
 
 
 def _batches(sources: Sequence[Source], problems: list[Problem]) -> Iterator[list[_Cell]]:
@@ -292,7 +304,7 @@ def _batches(sources: Sequence[Source], problems: list[Problem]) -> Iterator[lis
     size = 0
     for source in sources:
         cell = _load(source)
-        problems.extend((source.suite, source.cell, problem) for problem in cell.problems)
+        problems += [cell.problem] if cell.problem else []
         batch.append(cell)
         size += sum(table.nbytes for table in cell.tables.values())
         if size >= _BATCH_BYTES:

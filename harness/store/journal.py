@@ -27,6 +27,7 @@ from harness.files import TEMPORARY, disk_errors, remove, replace_atomic, sync, 
 from harness.reading import read_bytes
 from harness.store.columns import conform, to_arrow, up_to
 from harness.store.fence import Guard
+from harness.store.manifest import remedy
 from harness.store.rows import TABLE_OF, TABLES, Row
 
 MAX_BYTES = 1 << 30
@@ -110,7 +111,7 @@ class Journal:
     def _rewrite(self, step: int | None) -> None:
         contents = read_journal(self.folder.parent)
         if contents.problems:
-            raise StoreError("; ".join(contents.problems))
+            raise StoreError(f"{contents.problems[0]}; {remedy(self.folder.parent)}")
 
         def fill(temporary: Path) -> None:
             temporary.mkdir()

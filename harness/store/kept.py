@@ -1,8 +1,9 @@
 """What is computed from the store stays as long as the store does: kept beside it for whoever asks next.
 
 A kept value is taken only where all that it was made from is what it is now: the store's state, the suite's own line, what was
-asked, and the code that computes. Anything else in its place, torn or foreign, is as good as nothing, and is written anew where
-it can be. So nothing is lost with these files, and nothing in them can be out of date.
+asked, and the code that computes; nothing is kept where a statistic is not of our own code. Anything else in its place, torn or
+foreign, is as good as nothing, and is written anew where it can be. So nothing is lost with these files, and nothing in them can
+be out of date.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from harness.errors import DiskFullError, StoreError
 from harness.files import write_atomic
 from harness.reading import read_bytes
 from harness.store.read import Snapshot
+from harness.store.statistic import STATISTICS
 
 KEPT = ".harness.*.kept"
 """Files beside the store."""
 MAX_BYTES = 256 << 20
 _DIGEST = 32
+_OURS = "harness.store."
 
 Value = TypeVar("Value")
 
@@ -48,7 +51,7 @@ def kept(
     asked
         Its parameters.
     """
-    if not snapshot.state:
+    if not (snapshot.state and all(s.of.__module__.startswith(_OURS) for s in STATISTICS.values())):
         return make()
     place = hashlib.blake2b(f"{suite}/{name}".encode(), digest_size=8).hexdigest()
     file = snapshot.path.with_name(KEPT.replace("*", place))

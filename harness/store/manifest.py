@@ -12,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -27,6 +28,8 @@ from harness.suite.cells import Identity
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 MAX_BYTES = 4 << 20
 MANIFEST = "manifest.json"
+EVALUATIONS = "evaluations"
+"""Stand-alone evaluations lie together under this name in the results folder."""
 State = Literal["pending", "running", "cut off", "done", "failed"]
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 """As much as a column of the store holds."""
@@ -149,22 +152,40 @@ class SuiteFile(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_manifest(folder: Path, manifest: Manifest, guard: Guard = nullcontext) -> None:
     """Replace `folder`'s manifest, in the context of `guard`. Raises DiskFullError, StoreError, FencedError."""
-    write_atomic(folder / MANIFEST, _pretty(manifest), guard)
+    write_atomic(folder / MANIFEST, sealed(manifest), guard)
 
 
 def read_manifest(folder: Path | str) -> Manifest:
     """Unknown keys are ignored, absent ones have their defaults. Raises StoreError."""
-    return _read(f"{folder}/{MANIFEST}", Manifest)
+    return read_sealed(f"{folder}/{MANIFEST}", Manifest)
+
+
+def readable(folders: Iterable[Path]) -> Iterator[tuple[Path, Manifest]]:
+    """Those whose manifest is there and whole; what is wrong with the others stands in the store's table `problems`."""
+    for folder in folders:
+        with suppress(StoreError):
+            yield folder, read_manifest(folder)
+
+
+def remedy(path: Path, removed: bool = True) -> str:
+    """What mends a damaged cell's folder, or a damaged file of a suite.
+
+    removed: whether it must go first; a cell of which the manifest alone is damaged is evaluated again as it is.
+    """
+    first, suite = f"remove {path} and " if removed else "", path.parent
+    if suite.name == EVALUATIONS:
+        return f"{first}evaluate its checkpoint again"
+    return f"remove {suite} and import it again" if "@" in suite.name else f"{first}run the suite again"
 
 
 def read_standing(folder: Path | str) -> Standing:
     """As `read_manifest`, of an unaltered one without looking at the rest. Raises StoreError."""
-    return _read(f"{folder}/{MANIFEST}", Standing, Manifest)
+    return read_sealed(f"{folder}/{MANIFEST}", Standing, Manifest)
 
 
 def write_suite(folder: Path, suite: SuiteFile) -> None:
     """Replace `results/<suite>/suite.json`, or the file of the altered run. Raises DiskFullError, StoreError."""
-    write_atomic(folder / suite_file_name(suite), _pretty(suite))
+    write_atomic(folder / suite_file_name(suite), sealed(suite))
 
 
 def suite_file_name(suite: SuiteFile) -> str:
@@ -185,34 +206,35 @@ def suite_files(folder: Path) -> list[Path]:
 
 def read_suite(folder: Path, file: Path | None = None) -> SuiteFile:
     """What stands for the folder: the suite as written, else its newest altered run; or `file`. Raises StoreError."""
-    return _read(file or next(iter(suite_files(folder)), folder / "suite.json"), SuiteFile)
+    return read_sealed(file or next(iter(suite_files(folder)), folder / "suite.json"), SuiteFile)
 
 
-def _pretty(value: msgspec.Struct) -> bytes:
-    """With a checksum in front: one altered digit of a seed would otherwise be another seed."""
-    plain = msgspec.json.decode(msgspec.json.encode(value))
-    return msgspec.json.format(msgspec.json.encode({"checksum": _checksum(plain), **plain}), indent=1) + b"\n"
-
-
-def _checksum(plain: dict[str, Any]) -> str:
-    return f"{zlib.crc32(msgspec.json.encode(plain)):08x}"
+def sealed(value: msgspec.Struct) -> bytes:
+    """As JSON with a checksum in front: one altered digit of a seed would otherwise be another seed."""
+    plain = msgspec.json.encode(value)
+    return msgspec.json.format(b'{"checksum":"%08x",' % zlib.crc32(plain) + plain[1:], indent=1) + b"\n"
 
 
 _HEAD = len(b'{"checksum":"........",')
 """Of a file without white space."""
 
 
-def _read(path: Path | str, kind: type[Struct], whole: type[msgspec.Struct] | None = None) -> Struct:
-    """whole: what the file holds, where `kind` is a part of it; a file that cannot vouch for the rest must be one."""
+def read_sealed(
+    path: Path | str, kind: type[Struct], whole: type[msgspec.Struct] | None = None, longest: int = MAX_BYTES
+) -> Struct:
+    """What `sealed` has written, or an older file without a checksum. Raises StoreError.
+
+    whole: what the file holds, where `kind` is a part of it; a file that cannot vouch for the rest must be one. longest: bytes.
+    """
     try:
-        data = read_bytes(path, MAX_BYTES)
+        data = read_bytes(path, longest)
         packed = msgspec.json.format(data, indent=-1)
         if packed.startswith(b'{"checksum":"') and packed[13:21] == b"%08x" % zlib.crc32(b"{" + packed[_HEAD:]):
             return msgspec.json.decode(packed, type=kind)
         msgspec.json.decode(data, type=whole or kind)
         plain = msgspec.json.decode(data)
         said = plain.pop("checksum", None)  # older files have none
-        if said is not None and said != _checksum(plain):
+        if said is not None and said != f"{zlib.crc32(msgspec.json.encode(plain)):08x}":
             raise StoreError(f"{path}: altered (its checksum is not that of its content)")
         return msgspec.json.decode(data, type=kind)
     except OSError as error:

@@ -13,6 +13,7 @@ A table of all cells in one file takes a fifth of what the same rows take in jou
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -108,6 +109,11 @@ def read_reference(folder: Path) -> Reference:
     if isinstance(found, StoreError):
         raise StoreError(str(found))
     return found
+
+
+def restored(folder: Path) -> str:
+    """What mends damaged reference results."""
+    return f"git -C {shlex.quote(str(folder))} restore ."
 
 
 def forget() -> None:

@@ -44,7 +44,6 @@ class Trouble(StrEnum):
 
 
 ADVICE = {
-    Trouble.DAMAGED: "remove the cell's folder and run the suite again",
     Trouble.ALL_FAIL: "easier prompts, a stronger base, or more rollouts: without a success nothing is learnt "
     "(`harness eval FOLDER` says what a base can do)",
     Trouble.ALL_PASS: "harder prompts: where every answer is right nothing is learnt",

@@ -53,12 +53,12 @@ else:
 
 
 class StatusRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell's state, as its manifest has it."""
+    """One cell's state, as its manifest has it; `failed` where a file of it cannot be read."""
 
     key: str
     regime: str
     group: str
-    seed: int
+    seed: int | None
     state: str
     reason: str
     attempts: int
@@ -90,11 +90,12 @@ def suites(snapshot: Snapshot) -> list[str]:
 
 
 def status_rows(snapshot: Snapshot, suite: str | None = None) -> list[StatusRow]:
-    """The cells that have a folder, in order of group, seed and regime."""
+    """The cells that have a folder, or all evaluations where there is no cell, in order of group, seed and regime."""
     rows = snapshot.query(
-        "SELECT cell AS key, regime, group_name AS 'group', coalesce(seed, 0) AS seed, state, reason, attempts FROM current_cells "
-        "WHERE kind = 'cell' AND (? IS NULL OR suite = ?) ORDER BY suite, group_name, seed, regime",
-        [suite, suite],
+        "SELECT cell AS key, regime, group_name AS 'group', seed, state, reason, attempts FROM current_cells "
+        "WHERE $1 IS NULL OR suite = $1 QUALIFY kind = 'cell' OR count_if(kind = 'cell') OVER (PARTITION BY suite) = 0 "
+        "ORDER BY suite, group_name, seed, regime",
+        [suite],
     )
     return msgspec.convert(rows.to_pylist(), list[StatusRow])
 
@@ -105,7 +106,7 @@ def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[Sh
     Raises StoreError on an unknown suite.
     """
     make = partial(_show_rows, snapshot, suite, margin)
-    return kept(snapshot, suite, "rows", list[ShowRow], make, margin, *STATISTICS)
+    return kept(snapshot, suite, "rows", list[ShowRow], make, margin)
 
 
 def _show_rows(snapshot: Snapshot, suite: str, margin: float) -> list[ShowRow]:

@@ -18,7 +18,15 @@ from harness.session.cell.processor import processor
 from harness.session.policy.weights import local_folder
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal, write_columns
-from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, write_manifest, write_suite
+from harness.store.manifest import (
+    Manifest,
+    SuiteFile,
+    read_manifest,
+    read_suite,
+    remedy,
+    write_manifest,
+    write_suite,
+)
 from harness.store.read import Snapshot
 from harness.store.reference_results import KEPT
 from harness.store.table import ShowRow, show_rows
@@ -120,14 +128,14 @@ def finished(source: Path) -> tuple[Manifest, dict[str, pa.Table]]:
         manifest = read_manifest(source)
     except StoreError as error:
         if (source / "manifest.json").exists():
-            raise
+            raise StoreError(f"{error}; {remedy(source, removed=False)}") from error
         raise UsageError(f"{source}: absent; run the suite to its end first") from error
     if manifest.state != "done":
         why = f" ({manifest.reason})" if manifest.reason else ""
         raise UsageError(f"{source}: {manifest.state}{why}; a bundle holds every cell of its suite, finished")
     contents = read_journal(source)
     if contents.problems:
-        raise StoreError(contents.problems[0])
+        raise StoreError(f"{contents.problems[0]}; {remedy(source)}")
     entries = tuple(msgspec.structs.replace(e, model=_model(e.model)) for e in manifest.policies)
     return msgspec.structs.replace(manifest, policies=entries, config=_portable(manifest.config)), contents.tables
 

@@ -27,8 +27,15 @@ _FLOAT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$")
 """As in 1e-3, which YAML 1.1 takes for a word."""
 
 
+_NUMBER = re.compile(
+    r"[-+]?(0|[1-9][0-9]*|0x[0-9a-fA-F]+|(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)"
+)
+"""Numbers that YAML 1.1 and 1.2 read alike; 010, 1:30, 0b11 and 1_000 are others, or words, in YAML 1.2."""
+
+
 class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
-    """SafeLoader that refuses aliases, tags, duplicate keys, deep nesting, masses of values and control characters in them."""
+    """SafeLoader that refuses aliases, tags, duplicate keys, deep nesting, masses of values, control characters in them, and
+    numbers of YAML 1.1 alone."""
 
     yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {
         first: [(tag, pattern) for tag, pattern in kinds if tag in _KINDS]
@@ -62,6 +69,14 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
             return super().compose_node(parent, index)
         finally:
             self.depth -= 1
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        number = node.tag.endswith((":int", ":float"))
+        found = super().construct_object(node, deep)
+        if number and not _NUMBER.fullmatch(node.value):
+            problem = f"{node.value!r} is {found} in YAML 1.1 and something else in YAML 1.2: write the number itself, or quotes"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return found
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen = set()

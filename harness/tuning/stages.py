@@ -13,7 +13,7 @@ from pathlib import Path
 from harness.errors import Fault, HarnessError, SuiteError, UsageError
 from harness.session.suite.prepare import Prepared, prepare_suite
 from harness.store.ingest import ingest
-from harness.store.manifest import SuiteFile, read_manifest
+from harness.store.manifest import SuiteFile, readable
 from harness.store.read import Snapshot
 from harness.store.tuning import Scores, Trial, Tuned, Tuning, scores, write_tuning
 from harness.suite.schema import Suite, Variant
@@ -123,10 +123,7 @@ class Stages:
         return Stage(replace(found, cells=running), words)
 
     def _hopeless(self, folder: Path) -> bool:
-        if not (folder / "manifest.json").is_file():
-            return False
-        found = read_manifest(folder)
-        return found.state == "failed" and found.fault in OWN_FAULTS
+        return any(found.state == "failed" and found.fault in OWN_FAULTS for _, found in readable([folder]))
 
     def _proposed(self, variant: Variant, told: Sequence[Told], numbers: Sequence[int]) -> list[dict[str, object]]:
         spaces = search_space(self.suite, variant)

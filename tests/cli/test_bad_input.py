@@ -204,7 +204,7 @@ def test_options_that_would_be_ignored(harness: Harness, folder: Path, tmp_path:
     reference = Path(__file__).parents[2] / "results"
     words = ["--results", reference, "--set", "training.steps=1"]
     refused(
-        harness("status", "quickstart@reference", *words), "quickstart@reference: reference results are as they were"
+        harness("status", "quickstart@reference", *words), "quickstart@reference: these results have no suite whose"
     )
     refused(harness("status", *words), "--set: name the suite too")
     for option in ("--levels=foo", "--task=micro", "--prompts=200", "--answers=3", "--few-shot=1", "--plain"):

@@ -110,6 +110,23 @@ def test_of_equal_points_the_first_is_kept_and_what_was_not_measured_is_none(tmp
     assert [place.name for place in (tmp_path / "best").iterdir()] == ["a-2"]
 
 
+def test_best_of_a_damaged_manifest_is_not_evaluated_as_the_last(kept, folders, tmp_path):
+    """Its weights are those of another step than its rows'."""
+    from .conftest import SUITE
+
+    file, before = tmp_path / "tiny.yaml", kept["best"]
+    file.write_text(SUITE.format(**folders))
+    moved = {c.key: any(b.step != 4 for b in resume_point.read(before.folder / c.key / "checkpoint").best.values())
+             for c in before.cells}  # fmt: skip
+    one = next(c for c in before.cells if moved[c.key])
+    shutil.copytree(before.folder, tmp_path / "results" / "tiny")
+    (tmp_path / "results" / "tiny" / one.key / "manifest.json").write_text("{}")
+    again = run(file, tmp_path / "results", [*SHORT, "keep=best"], only=one.label)
+    for table in ("steps", "samples", "curves"):
+        assert rows(again, one, table) == rows(before, one, table), table
+    assert state_of(again.folder / one.key)[0] == "done"
+
+
 def test_best_survives_being_cut_off(kept, folders, tmp_path):
     from harness.session.cell.loop import Interrupted
 

@@ -230,7 +230,9 @@ def test_a_damaged_file_is_no_result(copy: Path) -> None:
     ingest(copy)
     with Snapshot(copy) as snapshot:
         assert show_rows(snapshot, "labs@reference") == []
-        assert "git restore" in snapshot.query("SELECT problem FROM problems")["problem"].to_pylist()[0]
+        assert snapshot.query("SELECT DISTINCT remedy FROM problems")["remedy"].to_pylist() == [
+            f"git -C {file.parent} restore ."
+        ]
     (file.parent / "reference.json").write_text("{}")
     ingest(copy)
     with Snapshot(copy) as snapshot:

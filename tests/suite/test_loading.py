@@ -13,6 +13,7 @@ from harness.session.suite.prepare import prepare
 from harness.suite.cells import keyed
 from harness.suite.load import load, shipped
 from harness.suite.schema import Evaluation, Policy
+from harness.suite.yaml import parse
 
 GOOD = """
 name: x
@@ -72,6 +73,10 @@ BAD = {
                            "at least 1"),
     "correction of nothing": (GOOD.replace("sgt", "{regime: sgt, sampler_correction: 2, old_logprobs: sampler}"),
                               "regimes[1].sampler_correction", "use one of the two"),
+    "sexagesimal": (GOOD + "training: {steps: 1:30}\n", "line", "'1:30' is 90 in YAML 1.1 and something else in YAML 1.2"),
+    "octal": (GOOD + "training:\n  steps: 010\n", "line", "'010' is 8 in YAML 1.1 and something else in YAML 1.2"),
+    "binary": (GOOD + "training:\n  steps: 0b11\n", "line", "'0b11' is 3 in YAML 1.1"),
+    "underscores": (GOOD + "training:\n  kl: 1_0.5\n", "line", "'1_0.5' is 10.5 in YAML 1.1"),
     "path as name": (GOOD.replace("name: x", "name: ../../x"), "name", "pattern"),
 }  # fmt: skip
 
@@ -83,6 +88,7 @@ BAD = {
         ("training.kl=.nan", "--set training.kl: must be a finite number"),
         ("evaluation={tasks: [micro], k: x}", "--set evaluation.k: Input should be a valid integer"),
         ("foo=1", "--set foo: unknown key"),
+        ("training.steps=010", "--set training.steps: line 1, column 1: '010' is 8 in YAML 1.1"),
     ],
 )
 def test_a_setting_of_the_command_line_is_not_the_files_fault(tmp_path: Path, setting: str, said: str) -> None:
@@ -97,6 +103,12 @@ def test_a_number_without_a_point_is_one(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(GOOD + "training: {learning_rate: 2e-4, kl: 1E-3}\n")
     assert (load(str(file)).training.learning_rate, load(str(file)).training.kl) == (2e-4, 1e-3)
+
+
+def test_numbers_that_every_yaml_reads_alike(tmp_path: Path) -> None:
+    """Item 27: 010 and 1:30 passed as 8 and 90."""
+    plain = {"0": 0, "-3": -3, "+5": 5, "0x1F": 31, "5.": 5.0, ".5": 0.5, "1.5e+3": 1500.0, "1E5": 1e5, "'010'": "010"}
+    assert {text: parse(text, "x") for text in plain} == plain
 
 
 def test_a_laboratory_is_no_suite() -> None:

@@ -96,7 +96,7 @@ def _train(
 ) -> None:
     """Until the final checkpoint is there, or open that which is."""
     final, steps = folder / resume_point.FINAL, cell.training.steps
-    if final.is_dir():
+    if resume_point.holds_last(folder, steps):
         resume_point.finish(folder, steps, fence)  # it may have been cut off there
         resume_point.restore(final, cell.key, learners)
         journal.rewind(steps)

@@ -109,7 +109,7 @@ class Run:
             self.observe(done, steps, "  ".join(f"{one.row.policy} {one.row.reward_mean:.2f}" for one in last))
             if stop and done < steps:
                 raise Interrupted
-        if steps == 0:
+        if steps == 0 and found is None:
             self._checkpoint(0)
         self.exchange.close()
 

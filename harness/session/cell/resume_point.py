@@ -14,15 +14,15 @@ from typing import Any
 import msgspec
 
 from harness.engines.checkpoint import drop_optimiser
-from harness.errors import CheckpointError
+from harness.errors import CheckpointError, StoreError
 from harness.files import disk_errors, replace_atomic, write_atomic
-from harness.reading import read_bytes
 from harness.session.cell.exchanges import ExchangeState
 from harness.session.cell.learners import Learner
 from harness.store.fence import Guard
+from harness.store.manifest import read_sealed, sealed
 from harness.suite.schema import Keep
 
-FINAL = "checkpoint"
+FINAL, SESSION = "checkpoint", "session.json"
 MAX_BYTES = 64 << 20
 """Of what a checkpoint holds besides weights."""
 _RESUME = "resume"
@@ -68,7 +68,7 @@ def save(
             learner.engine.save(temporary / learner.name)
         regimes = {m.name: dict(m.regime.state()) for m in learners}
         state = SessionState(key, step, regimes, exchange, dict(best))
-        write_atomic(temporary / "session.json", msgspec.json.encode(state))
+        write_atomic(temporary / SESSION, sealed(state))
 
     with disk_errors(folder):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -161,6 +161,14 @@ def finish(folder: Path, step: int, guard: Guard = nullcontext) -> None:
         shutil.rmtree(folder / _RESUME, ignore_errors=True)
 
 
+def holds_last(folder: Path, step: int) -> bool:
+    """Whether `checkpoint/` is there with the weights of the last step, or can get them back: not where `keep: best` is over."""
+    final = folder / FINAL
+    return final.is_dir() and all(
+        last.is_dir() or chosen.is_dir() or chosen.name.endswith(f"-{step}") for _, last, chosen in _choices(folder)
+    )
+
+
 def latest(folder: Path) -> tuple[int, Path] | None:
     """The newest checkpoint of an unfinished cell: its step and folder."""
     found = _found(folder)
@@ -170,9 +178,9 @@ def latest(folder: Path) -> tuple[int, Path] | None:
 def read(path: Path) -> SessionState:
     """What a checkpoint says besides weights. Raises CheckpointError."""
     try:
-        return msgspec.json.decode(read_bytes(path / "session.json", MAX_BYTES), type=SessionState)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointError(f"{path / 'session.json'}: {error}") from None
+        return read_sealed(path / SESSION, SessionState, longest=MAX_BYTES)
+    except StoreError as error:
+        raise CheckpointError(str(error)) from None
 
 
 def restore(path: Path, key: str, learners: Sequence[Learner]) -> ExchangeState:

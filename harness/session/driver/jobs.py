@@ -31,6 +31,7 @@ from harness.phases import Interrupted
 from harness.session.cell.manifests import Base, base_manifest, cell_manifest, mark, state_of
 from harness.session.driver.worker_messages import BaseJob, CellJob, Job
 from harness.store.fence import Fence
+from harness.store.manifest import remedy
 from harness.suite.cells import Cell
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ def run_job(
 
 def reason_of(error: Exception, job: Job) -> str:
     """An expected error's own words; any other with the line that it comes from: the last one in the plugin, else the last."""
+    if isinstance(error, CheckpointError):
+        return f"{error}; {remedy(Path(job.folder))}"
     if isinstance(error, HarnessError):
         return str(error)
     frames = list(traceback.walk_tb(error.__traceback__))

@@ -15,7 +15,7 @@ from harness.evaluation.rescore import Change, rescore
 from harness.evaluation.samples import EvaluationSample
 from harness.scoring.catalogue import called
 from harness.store.journal import read_journal
-from harness.store.manifest import read_manifest, read_suite, suite_files
+from harness.store.manifest import read_suite, readable, suite_files
 from harness.suite.schema import FileTask
 from harness.tasks.registry import get_task, names
 from harness.verification.verdict import Verdict
@@ -54,16 +54,16 @@ class RescoreReport:
 
 
 def rescore_results(results: Path, suite: str | None = None, scorer: str | None = None) -> RescoreReport:
-    """Every finished evaluation of one suite, or of all, by each task's own scorer or by this one.
+    """Every finished evaluation of one suite, by its name, or of all, by each task's own scorer or by this one.
 
     Raises UsageError, PluginError, VerificationError.
     """
     if scorer is not None:
         called(scorer)
-    name = Path(suite).stem if suite else None
-    folders = sorted(m.parent for m in results.glob(f"{name or '*'}/*/manifest.json"))
+    manifests = (results / suite).glob("*/manifest.json") if suite else results.glob("*/*/manifest.json")
+    folders = sorted(file.parent for file in manifests)
     if not folders:
-        raise UsageError(f"{results}: no results{f' of a suite {name!r}' if name else ''}")
+        raise UsageError(f"{results}: no results{f' of a suite {suite!r}' if suite else ''}")
     changes: list[CellChange] = []
     count = 0
     with Verifier() as verifier:
@@ -82,7 +82,7 @@ def rescore_results(results: Path, suite: str | None = None, scorer: str | None 
 
 def _scorer(folder: Path, name: str) -> str:
     """Of a task of a stored cell, base or stand-alone evaluation. Raises PluginError for one that is not installed here."""
-    configs = [read_manifest(folder).config]
+    configs = [manifest.config for _, manifest in readable([folder])]
     for file in suite_files(folder.parent):
         with suppress(StoreError):
             configs.append(read_suite(folder.parent, file).config)

@@ -19,16 +19,13 @@ from harness.session.cell.manifests import mark
 from harness.session.policy.weights import content_digest
 from harness.store.ingest import ingest
 from harness.store.journal import Journal
-from harness.store.manifest import Manifest, PolicyEntry
+from harness.store.manifest import EVALUATIONS, Manifest, PolicyEntry
 from harness.store.symptoms import Sums, figures, is_empty, is_unboxed
 from harness.suite.cells import Identity, digest
 from harness.tasks.registry import get_task, named, results_versions
 from harness.tasks.task import Style
 from harness.verification.verifier import Verifier
 from harness.versions import BASE, versions
-
-SUITE = "evaluations"
-"""Stand-alone evaluations lie together under this name in the results folder."""
 
 
 class Standalone(msgspec.Struct, frozen=True):
@@ -100,9 +97,9 @@ def evaluate_checkpoint(
     where = str(checkpoint.resolve())
     asked = {"max_new_tokens": max_new_tokens, "chat": chat, "few_shot": few_shot}
     key = "eval-" + digest(where, sorted(tasks), limit, k, seed, backend, asked, msgspec.to_builtins(identity))
-    folder = results / SUITE / key
+    folder = results / EVALUATIONS / key
     manifest = Manifest(
-        suite=SUITE,
+        suite=EVALUATIONS,
         key=key,
         group=str(checkpoint),
         kind="base",

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.engines.catalogue import DOOR, engines_of
-from harness.errors import PluginError, StoreError, SuiteError
+from harness.errors import PluginError, SuiteError
 from harness.learning import registry
 from harness.session.policy.weights import COMMIT, identity_of, is_micro, local_folder, on_hub, unpinned
-from harness.store.manifest import Manifest, read_manifest
+from harness.store.manifest import Manifest, readable
 from harness.suite.cells import Cell, Identity
 from harness.suite.schema import ModelGroup, Policy, Suite, Variant
 from harness.tasks.registry import get_task, results_versions
@@ -109,13 +109,7 @@ def unknown_commits(suite: Suite) -> list[str]:
 def forerunners(folder: Path, keys: set[str]) -> dict[tuple[str, str, int | None], Manifest]:
     """The newest stored cell of each label under results/<suite> among those that are not in `keys`."""
     found: dict[tuple[str, str, int | None], Manifest] = {}
-    for file in folder.glob("*/manifest.json"):
-        if file.parent.name in keys:
-            continue
-        try:
-            manifest = read_manifest(file.parent)
-        except StoreError:
-            continue
+    for _, manifest in readable(f.parent for f in folder.glob("*/manifest.json") if f.parent.name not in keys):
         if manifest.kind == "cell":
             label = manifest.group, manifest.regime, manifest.seed
             if label not in found or found[label].provenance.started < manifest.provenance.started:

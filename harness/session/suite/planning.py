@@ -65,7 +65,7 @@ def plan_for(prepared: Prepared, inventory: str | None, jobs: int | None = None,
     machine = machines.parse(inventory) if inventory else engine.inventory(address)
     if not engine.clustered:
         return _workers(prepared, machine, jobs)
-    pending = {c.key for c in prepared.pending()}
+    pending = {c.key for c in prepared.left()}
     options = prepared.suite.engine_options
     plan = plan_suite(
         prepared.cells,
@@ -144,7 +144,7 @@ def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = N
 
 
 def _workers(prepared: Prepared, machine: Inventory, jobs: int | None) -> Plan:
-    pending, bases = prepared.pending(), prepared.missing()
+    pending, bases = prepared.left(), prepared.missing()
     measured = _measured(prepared, prepared.done())
     on_gpu = machine.gpus > 0 and not str(prepared.suite.engine_options.get("device") or "cuda").startswith("cpu")
     variants = loads(prepared.suite)

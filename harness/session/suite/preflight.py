@@ -51,7 +51,7 @@ def preflight(prepared: Prepared, run: bool) -> list[str]:
     SuiteError
         The first fault.
     """
-    cells = prepared.pending()
+    cells = prepared.left()
     lacking = engines_of(prepared.suite.engine).lacking(prepared.suite.engine_options)
     if run and cells and lacking:
         raise SuiteError(prepared.source, "engine_options", lacking)

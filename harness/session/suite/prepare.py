@@ -19,7 +19,7 @@ from harness.session.policy.weights import pinned, unpinned
 from harness.session.suite import rules
 from harness.session.suite.identity import Identities, forerunners, notes, why_anew
 from harness.session.suite.lock import holding
-from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, suite_files, write_suite
+from harness.store.manifest import Manifest, SuiteFile, read_suite, readable, suite_files, write_suite
 from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell
 from harness.suite.load import find, load, resolve
@@ -46,7 +46,8 @@ class CellStatus:
 class Prepared:
     """A suite ready to run. folder: results/<suite>. every: all its cells; cells: those that were asked for.
     altered: the settings by which it differs from the suite as written. elsewhere: keys of the bases that other shards evaluate.
-    seen: (state, reason, attempts) by key at the moment of `looked`; without it every question is asked of the disk."""
+    seen: (state, reason, attempts) by key at the moment of `looked`; without it every question is asked of the disk.
+    damaged: what of the suite's own files could not be read then, and what to do."""
 
     source: str
     suite: Suite
@@ -57,11 +58,26 @@ class Prepared:
     altered: tuple[str, ...]
     elsewhere: frozenset[str] = frozenset()
     seen: Mapping[str, tuple[str, str, int]] | None = None
+    damaged: str = ""
 
     def looked(self) -> Prepared:
-        """The same, with the state of its cells and bases as it is now: read from the disk once, for all that follows."""
+        """The same, with the state of its cells and bases as it is now: read from the disk once, for all that follows.
+
+        What the table cannot read has failed, whatever its manifest says.
+        """
+        from harness.store.diagnosis import stored_damages
+
         keys = [*(c.key for c in self.cells), *(b.key for b in self.bases)]
-        return replace(self, seen={key: state_of(f"{self.folder}/{key}") for key in keys})
+        seen = {key: state_of(f"{self.folder}/{key}") for key in keys}
+        if all(state == "pending" for state, *_ in seen.values()):
+            return replace(self, seen=seen)
+        damaged = stored_damages(self.folder.parent, self.file())
+        seen |= {
+            key: ("failed", words, seen[key][2])
+            for key, words in damaged.items()
+            if key in seen and seen[key][0] != "running"
+        }
+        return replace(self, seen=seen, damaged=damaged.get("", ""))
 
     def state(self, key: str) -> tuple[str, str, int]:
         """(state, reason, attempts) of a cell or base."""
@@ -107,13 +123,21 @@ class Prepared:
         """Cells that are not done, failed ones included: they are tried again."""
         return [cell for cell in self.cells if self.state(cell.key)[0] != "done"]
 
+    def left(self) -> list[Cell]:
+        """What is to be planned for: cells that are not done, and one for each start checkpoint that lacks beside done ones."""
+        found = self.pending()
+        for base in self.missing():
+            if not any(base.group.name == cell.group.name for cell in found):
+                found.append(next(cell for cell in self.cells if base.needed_by(cell)))
+        return found
+
     def done(self) -> list[Cell]:
         """Finished cells."""
         return [cell for cell in self.cells if self.state(cell.key)[0] == "done"]
 
     def missing(self) -> list[Base]:
-        """Start checkpoints that pending cells need and nobody has measured yet."""
-        needed = {b.key: b for cell in self.pending() for b in self.bases_of(cell)}
+        """Start checkpoints that the cells stand beside in the table, done or not, and nobody has measured yet."""
+        needed = {b.key: b for cell in self.cells for b in self.bases_of(cell)}
         return [b for b in needed.values() if self.state(b.key)[0] != "done"]
 
     def notes(self) -> list[str]:
@@ -121,7 +145,8 @@ class Prepared:
         policies = [p for group in self.suite.groups for p in group.policies]
         tells = not is_generated(self.suite.training.task) or any(map(unpinned, policies))
         folders = [self.folder / cell.key for cell in self.cells] if tells else []
-        return notes(self.suite, (read_manifest(f) for f in folders if (f / "manifest.json").exists()))
+        said = notes(self.suite, (manifest for _, manifest in readable(folders)))
+        return [*said, *([self.damaged] if self.damaged else [])]
 
     def bases_of(self, cell: Cell) -> list[Base]:
         """The start checkpoints that this run evaluates before the cell."""
@@ -193,7 +218,12 @@ def prepare_stored(name: str, results: Path, *, overrides: Sequence[str] = ()) -
 
     Raises as `prepare`; StoreError where the folder does not say which suite it holds.
     """
-    found = read_suite(results / name)
+    from harness.store.diagnosis import stored_damages
+
+    try:
+        found = read_suite(results / name)
+    except StoreError as error:
+        raise StoreError(stored_damages(results, SuiteFile(name=name)).get("", str(error))) from error
     source = f"{results / name}"
     suite = resolve(found.config, overrides, source)
     written = rules.validate(resolve(found.config, (), source), source)

@@ -26,7 +26,7 @@ _MODEL_FILES = ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
 
 def disk_of(prepared: Prepared, workers: int) -> Disk:
     """What the pending cells take, so many of them side by side. Raises UsageError for a model whose size is not known."""
-    pending, variants = prepared.pending(), loads(prepared.suite)
+    pending, variants = prepared.left(), loads(prepared.suite)
     of_kind = {kind_of(cell): cell for cell in pending}
     sizes = {name: cell_size(cell, variants[cell.variant.name]) for name, cell in of_kind.items()}
     cells = [sizes[kind_of(cell)] for cell in pending]
@@ -57,7 +57,7 @@ def check_place(folder: Path) -> None:
 def check_room(prepared: Prepared, disk: Disk) -> None:
     """Refuse, before anything is written, what the disks cannot hold. Raises UsageError."""
     folder = prepared.folder
-    pending = prepared.pending()
+    pending = prepared.left()
     there = sum(_size(prepared.folder / cell.key) for cell in pending)
     needs = [(folder, "the results", max(0, disk.running - there))]
     bases = {b.key: b for cell in pending for b in prepared.bases_of(cell)}
