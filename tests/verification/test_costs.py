@@ -63,7 +63,9 @@ def test_what_an_answer_used_that_was_killed_counts() -> None:
         over = CALLED._replace(cpu_seconds=0.2)
         assert 0.15 < asked(verifier, "itself 9", over) < 0.5, "by its limit of CPU time"
         hung = CALLED._replace(wall_seconds=0.8)
-        assert asked(verifier, "hang 0.3", hung) > 2 * 0.3, "asked twice, and each time its process was killed and replaced"
+        assert asked(verifier, "hang 0.3", hung) > 2 * 0.3, (
+            "asked twice, and each time its process was killed and replaced"
+        )
 
 
 def test_each_thread_counts_what_it_asked() -> None:
