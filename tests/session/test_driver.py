@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,10 +25,10 @@ DEAD = "the worker process was ended with code 1 (ImportError: a library)"
 
 @dataclass(eq=False)
 class Hand:
-    """A worker whose every move is told. fate: what each job in turn comes to; None is the process's death."""
+    """A worker whose every move is told. fates: what each start of a job comes to; None is the process's death."""
 
     driver: _Driver
-    fates: dict[str, list[str | None]]
+    fates: Mapping[str, Iterator[str | None]]
     job: Job | None = None
     gpu: str = ""
     begun: bool = False
@@ -38,8 +39,8 @@ class Hand:
 
     def take(self, job: Job) -> None:
         self.job = job
-        fate = self.fates[job.id].pop(0)
-        self.driver.inbox.put((self, None if fate is None else Finished(job.id, fate)))  # type: ignore[arg-type]
+        fate = next(self.fates[job.id])
+        self.driver.inbox.put((self, None if fate is None else Finished(job.id, fate, "no room", Fault.MEMORY)))  # type: ignore[arg-type]
 
     def last_words(self) -> str:
         return DEAD
@@ -53,14 +54,27 @@ def driven(
 ) -> tuple[matrix.RunSummary, int]:
     """How a run of these fates ends, and how many processes it started."""
     driver = _Driver(prepared, plan_for(prepared, "8cpu-24G", jobs), Reporter(), lambda: None, {})
-    started: list[Hand] = []
+    started, ahead = list[Hand](), {label: iter(each) for label, each in fates.items()}
 
     def process(*_: object) -> Hand:
-        started.append(Hand(driver, fates))
+        started.append(Hand(driver, ahead))
         return started[-1]
 
     monkeypatch.setattr(matrix, "WorkerProcess", process)
     return driver.run(), len(started)
+
+
+@pytest.mark.parametrize(("jobs", "processes"), [(1, 2), (2, 3)])
+def test_want_of_memory_is_tried_once_more_in_a_new_process(
+    suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, processes: int
+) -> None:
+    prepared = prepare(str(suite_file), tmp_path, overrides=["regimes=[independent, hacpo]"])
+    hungry, other = sorted(cell.label for cell in prepared.cells)
+    fates: dict[str, list[str | None]] = {"base pair/a": ["done"], "base pair/b": ["done"], other: ["done"]}
+    summary, started = driven(prepared, {**fates, hungry: ["failed", "done"]}, monkeypatch, jobs)
+    assert (summary.done, summary.failed, started) == (2, {}, processes)
+    summary, _ = driven(prepared, {**fates, hungry: ["failed", "failed"]}, monkeypatch, jobs)
+    assert (summary.done, summary.failed) == (1, {hungry: "no room"})
 
 
 @pytest.mark.parametrize("twice", [False, True])
