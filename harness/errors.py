@@ -50,7 +50,7 @@ class Fault(StrEnum):
     """
 
     NOT_FINITE = "not finite"
-    """The loss is no number."""
+    """A loss or a gradient is NaN or infinite."""
     EXPLODED = "exploded"
     """The loss is far out."""
     COLLAPSED = "collapsed"

@@ -76,7 +76,7 @@ def run(
 
     def go(prepared: Prepared) -> RunSummary:
         from harness.session.driver.matrix import SILENCE_SECONDS, run_matrix
-        from harness.session.driver.progress import reporter, watched
+        from harness.session.driver.progress import Reporter, watched
         from harness.session.suite import rules
         from harness.session.suite.identity import unknown_commits
         from harness.session.suite.planning import check_feasible
@@ -93,7 +93,7 @@ def run(
         for remark in [*found, *rules.remarks(prepared.suite), *unknown_commits(prepared.suite)]:
             print(f"note: {remark}", file=sys.stderr)
         return run_matrix(
-            prepared, plan, reporter(), lambda: _ingest(results), silence or SILENCE_SECONDS, verbose, address
+            prepared, plan, Reporter(), lambda: _ingest(results), silence or SILENCE_SECONDS, verbose, address
         )
 
     if prepared.suite.tune is not None:

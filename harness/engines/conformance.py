@@ -9,6 +9,7 @@ version 0, always with the same weights.
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ import numpy as np
 from jaxtyping import Float32, UInt64
 
 from harness.engines.protocol import Optimisation, PolicyEngine, Sample, Sampling
-from harness.errors import CheckpointError
+from harness.errors import CheckpointError, Fault, TrainingError
 from harness.experience.answers import Prompt
 from harness.learning.minibatches import minibatches
 from harness.learning.terms import OLD, Objective, Term, TermAnswer
@@ -29,6 +30,7 @@ __all__ = [
     "CHECKS",
     "TOLERANCE",
     "Case",
+    "a_gradient_that_is_no_number_ends_the_training",
     "answers_depend_on_seed_and_weights_only",
     "broken_checkpoints_are_refused",
     "checkpoints_are_ordinary_folders",
@@ -267,6 +269,18 @@ def updates_without_gradient_change_nothing(case: Case) -> None:
     engine.close()
 
 
+def a_gradient_that_is_no_number_ends_the_training(case: Case) -> None:
+    """It is the training's fault and not the engine's: a tuner takes such a trial for lost and goes on."""
+    engine = case.make("a")
+    term, said = case.term(case.sample(engine), [math.nan, 1.0]), ("none", "it learnt")
+    try:
+        engine.update(case.prompts, [term], case.optimisation())
+    except TrainingError as error:
+        said = error.fault, str(error)
+    assert said == (Fault.NOT_FINITE, "policy a: the gradient of update 0 is not finite")
+    engine.close()
+
+
 def measuring_changes_nothing(case: Case) -> None:
     """Gradient norms of own and peer terms alone and their cosine are consistent, and free of side effects."""
     scores, reports = [], []
@@ -436,6 +450,7 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     scores_equal_sampled_logprobs,
     updates_move_probability_towards_advantage,
     updates_without_gradient_change_nothing,
+    a_gradient_that_is_no_number_ends_the_training,
     measuring_changes_nothing,
     old_denominators_are_of_the_steps_start,
     restored_engine_continues_exactly,

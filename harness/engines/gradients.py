@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import nan, sqrt
+from math import isfinite, nan, sqrt
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from harness.errors import Fault, TrainingError
+
+
+def check_norm(policy: str, update: int, norm: float) -> None:
+    """Raises TrainingError for the norm of a gradient that is NaN or infinite. update: counted from the policy's first."""
+    if not isfinite(norm):
+        raise TrainingError(Fault.NOT_FINITE, f"policy {policy}: the gradient of update {update} is not finite")
 
 
 class Gradients:

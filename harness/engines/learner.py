@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from harness.engines.gradients import Gradients
+from harness.engines.gradients import Gradients, check_norm
 from harness.engines.masters import Masters
 from harness.engines.protocol import Optimisation, UpdateReport
 from harness.engines.tally import Tally
-from harness.errors import EngineError
 from harness.experience.answers import Prompt
 from harness.learning.denominators import Score, settle
 from harness.learning.minibatches import minibatches
@@ -61,7 +59,7 @@ def learn(
 
     Raises
     ------
-    EngineError
+    TrainingError
         A gradient is not finite.
     """
     for group in masters.optimiser.param_groups:
@@ -86,8 +84,7 @@ def learn(
                 trained += tokens
             if answers:
                 gradients.observe(source)
-        if not math.isfinite(gradients.clip(optimisation.clip_norm)):
-            raise EngineError(f"policy {name}: the gradient of update {version + batch.update} is not finite")
+        check_norm(name, version + batch.update, gradients.clip(optimisation.clip_norm))
         masters.step()
     return UpdateReport(
         terms=tally.reports(gradients.own_norm, gradients.peer_norm),

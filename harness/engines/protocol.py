@@ -275,6 +275,11 @@ class PolicyEngine(Protocol):
             Of one step.
         optimisation
             Settings.
+
+        Raises
+        ------
+        TrainingError
+            A gradient is not finite (`gradients.check_norm`).
         """
 
     def save(self, folder: Path) -> None:

@@ -34,11 +34,13 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """`right` is None when the worker could not decide; `reason` then says why."""
+    """`right` is None when the worker could not decide; `reason` then says why. cpu_seconds: that the worker and all that it
+    started have used since its start."""
 
     right: bool | None
     reason: str = ""
     extracted: str = ""
+    cpu_seconds: float = 0.0
 
     @property
     def killed(self) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from harness import phases
 from harness.errors import VerificationError
@@ -26,6 +27,13 @@ from harness.verification.messages import HEADER, MAX_FRAME, Limits, Question, R
 
 _ROOT = Path(__file__).resolve().parents[2]
 _START_SECONDS = 120.0
+_asked = threading.local()
+
+
+def asked_seconds() -> float:
+    """CPU-seconds that the pools' processes have used to answer the calling thread, those that were killed included."""
+    found: float = getattr(_asked, "seconds", 0.0)
+    return found
 
 
 class _Worker:
@@ -43,6 +51,7 @@ class _Worker:
             start_new_session=True,
         )
         self.ready = False
+        self.used = 0.0
         self.question: int | None = None
         self.deadline = time.monotonic() + _START_SECONDS
 
@@ -56,7 +65,7 @@ class _Worker:
         return True
 
     def receive(self) -> Reply | None:
-        """The reply that is waiting, or None when the process is gone."""
+        """The reply that is waiting, or None when the process is gone. What it took is the calling thread's."""
         stream = self.process.stdout
         assert stream is not None
         header = read_exactly(stream, HEADER.size)  # type: ignore[arg-type]
@@ -64,9 +73,25 @@ class _Worker:
             return None
         (size,) = HEADER.unpack(header)
         body = read_exactly(stream, size) if size <= MAX_FRAME else None  # type: ignore[arg-type]
-        return None if body is None else msgspec.msgpack.decode(body, type=Reply)
+        if body is None:
+            return None
+        reply = msgspec.msgpack.decode(body, type=Reply)
+        self.count(reply.cpu_seconds)
+        return reply
+
+    def count(self, used: float) -> None:
+        """Put what is new of the CPU-seconds that it has used down to the calling thread."""
+        _asked.seconds = asked_seconds() + max(0.0, used - self.used)
+        self.used = max(self.used, used)
+
+    def count_all(self) -> None:
+        """`count` of what the system says: of a worker that is to be killed, or has died."""
+        with contextlib.suppress(psutil.Error):
+            worker = psutil.Process(self.process.pid)
+            self.count(sum(sum(p.cpu_times()[:4]) for p in (worker, *worker.children(recursive=True))))
 
     def cause_of_death(self) -> str:
+        self.count_all()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=5.0)
         return f"crash: exit status {self.process.returncode}"
@@ -190,4 +215,5 @@ class Pool:
     def _drop(self, worker: _Worker, selector: selectors.BaseSelector) -> None:
         selector.unregister(worker.process.stdout)  # type: ignore[arg-type]
         self._workers.remove(worker)
+        worker.count_all()
         worker.kill()

@@ -22,6 +22,7 @@ from typing import BinaryIO
 
 import msgspec
 import psutil
+from msgspec import structs
 
 from harness.verification.equivalence import Algebra, OverLimit, Unreadable, compare
 from harness.verification.messages import HEADER, KEPT, MAX_FRAME, Limits, Question, Reply, read_exactly, write
@@ -46,15 +47,16 @@ def serve(limits: Limits) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     base = psutil.Process().memory_info().vms
     resource.setrlimit(resource.RLIMIT_AS, (base + limits.memory_bytes, base + limits.memory_bytes))
-    write(replies, Reply(right=True, reason="ready"))
+    _reply(replies, Reply(right=True, reason="ready"))
     busy = mmap.mmap(-1, 1)  # shared with the child: whether a question waits for a reply
     while True:
         busy[0] = 0
+        before = _used()
         child = os.fork()
         if child == 0:
             status = 1
             try:
-                status = _answer(requests, replies, limits, equivalent, busy)
+                status = _answer(requests, replies, limits, equivalent, busy, before)
             finally:
                 os._exit(status)
         _, ended = os.waitpid(child, 0)
@@ -62,12 +64,25 @@ def serve(limits: Limits) -> None:
         if status == 0:
             return
         if busy[0]:
-            write(replies, _cause(status))
+            _reply(replies, _cause(status))
 
 
-def _answer(requests: BinaryIO, replies: BinaryIO, limits: Limits, algebra: Algebra, busy: mmap.mmap) -> int:
+def _reply(replies: BinaryIO, reply: Reply, before: float = 0.0) -> None:
+    """before: CPU-seconds of the worker that this process is not asked about, as it was forked later."""
+    write(replies, structs.replace(reply, cpu_seconds=before + _used()))
+
+
+def _used() -> float:
+    """CPU-seconds, user's and system's, of this process and of those that it has waited for."""
+    books = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(book.ru_utime + book.ru_stime for book in books)
+
+
+def _answer(
+    requests: BinaryIO, replies: BinaryIO, limits: Limits, algebra: Algebra, busy: mmap.mmap, before: float
+) -> int:
     """Answer questions in the child; the exit status: 0 at the end of the questions. `busy` falls before the reply is written: a
-    reply that is missing is noticed by the pool, one too many would answer the next question."""
+    reply that is missing is noticed by the pool, one too many would answer the next question. before: as in `_reply`."""
     with suppress(AttributeError, OSError):  # Linux only
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     while (header := read_exactly(requests, HEADER.size)) is not None:
@@ -82,7 +97,7 @@ def _answer(requests: BinaryIO, replies: BinaryIO, limits: Limits, algebra: Alge
         reply = decide(question, algebra) if scorer is None else judge(question, scorer)
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         busy[0] = 0
-        write(replies, reply)
+        _reply(replies, reply, before)
         if reply.reason == "over-limit: memory":
             return _RENEW
     return 0

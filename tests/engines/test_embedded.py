@@ -205,10 +205,6 @@ def test_refusals_are_one_clear_line(folder, prompts, tmp_path, monkeypatch):
         EmbeddedEngine("a", tmp_path / "holed")
     with pytest.raises(EngineError, match="no chat template"):
         EmbeddedEngine("a", folder, chat=True)
-    samples = engine.sample(prompts[:1], np.zeros((1, 1), np.uint64), Sampling(1.0, 8))
-    poison = TermAnswer(prompts[0].id, samples[0][0].tokens, float("nan"), samples[0][0].logprobs)
-    with pytest.raises(EngineError, match="gradient of update 0 is not finite"):
-        engine.update(prompts[:1], [Term("own", "own", Objective(), (poison,))], Optimisation())
 
 
 @one_family

@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from harness import versions
+from harness import phases, versions
 from harness.cache import cache_folder
 from harness.engines.embedded.families import FAMILIES, build_model, build_tokenizer
 from harness.engines.embedded.mixture import draw_examples
@@ -107,12 +107,20 @@ def test_a_second_process_waits_and_reuses(cache: Path) -> None:
     assert children[0].communicate(timeout=100)[0].split() == [str(folder), "0"]
 
 
-def test_waiting_has_a_deadline(cache: Path) -> None:
+def test_whoever_waits_gives_signs_of_life_and_has_a_deadline(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 24, line 19: also a cell, which asks without telling anybody of its progress, and which can be broken off."""
     (cache / "stage0").mkdir()
     with (cache / "stage0" / f"{TINY.key}.lock").open("wb") as file:
         assert lock(file.fileno(), 0.0)
-        with pytest.raises(CellError, match="another process"):
-            base_checkpoint(TINY, deadline=0.2)
+        with phases.phase("opening a"):
+            before = phases.beats()
+            with pytest.raises(CellError, match="another process"):
+                base_checkpoint(TINY, deadline=0.2)
+            assert phases.beats() > before
+            assert phases.words() == "opening a (another process is training it)"
+            monkeypatch.setattr(phases._board, "stopped", lambda: True)
+            with pytest.raises(phases.Interrupted):
+                base_checkpoint(TINY, deadline=10.0)
 
 
 def test_gate_adds_rounds_and_then_gives_up(cache: Path) -> None:

@@ -42,10 +42,7 @@ def test_sigterm_on_a_busy_machine_ends_like_ctrl_c(suite_file, tmp_path):
     assert len(list(results.glob("tiny/*/resume/step-*"))) == 2, (
         "the only checkpoints there can be are those of the end"
     )
-    assert states(results, "tiny") == [("cut off", 1)] * 2
-    code, _, err = harness("run", suite_file, "--results", results, "--jobs", 2, *LONG, timeout=400)
-    assert code == 0, err
-    assert states(results, "tiny") == [("done", 2)] * 2
+    assert states(results, "tiny") == [("cut off", 1)] * 2, "how such a cell goes on: test_cells.py"
 
 
 @pytest.mark.timeout(600)

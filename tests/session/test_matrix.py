@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from harness.engines.openrlhf.settings import settings_of
 from harness.session.driver.matrix import _Driver
-from harness.session.driver.progress import Plain
+from harness.session.driver.progress import Reporter
 from harness.session.suite.planning import place_of_base, place_of_cell, plan_for
 from harness.session.suite.prepare import prepare
 
@@ -109,7 +109,7 @@ def test_no_room_for_the_predicted_results(suite_file, tmp_path, monkeypatch):
 
 def driver_of(suite_file, results, jobs, *overrides):
     prepared = prepare(str(suite_file), results, overrides=overrides)
-    return _Driver(prepared, plan_for(prepared, "8cpu-24G", jobs), Plain(), lambda: None, {})
+    return _Driver(prepared, plan_for(prepared, "8cpu-24G", jobs), Reporter(), lambda: None, {})
 
 
 def test_cells_wait_for_their_bases_only(suite_file, tmp_path):
@@ -196,13 +196,13 @@ def test_workers_go_to_the_gpu_with_the_fewest_of_them(suite_file, tmp_path, mon
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     prepared = prepare(str(suite_file), tmp_path)
-    driver = _Driver(prepared, plan_for(prepared, "2xH100-80G"), Plain(), lambda: None, {})
+    driver = _Driver(prepared, plan_for(prepared, "2xH100-80G"), Reporter(), lambda: None, {})
     for expected in ("0", "1", "0"):
         assert driver._gpu() == {"CUDA_VISIBLE_DEVICES": expected}
         driver.workers.append(SimpleNamespace(gpu=expected))
     assert driver_of(suite_file, tmp_path, 2)._gpu() == {}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    assert _Driver(prepared, plan_for(prepared, "1xH100-80G"), Plain(), lambda: None, {})._gpu() == {
+    assert _Driver(prepared, plan_for(prepared, "1xH100-80G"), Reporter(), lambda: None, {})._gpu() == {
         "CUDA_VISIBLE_DEVICES": "3"
     }
 

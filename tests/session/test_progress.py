@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,12 @@ import pytest
 from harness import phases
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.protocol import Sampling
+from harness.session.cell.cell import run_cell
 from harness.session.cell.clock import Clock
-from harness.session.driver.progress import Meter, Plain, watched
+from harness.session.driver.progress import Meter, Reporter, watched
+from harness.session.suite.prepare import prepare
 from harness.tasks.micro import evaluation_prompts
+from harness.verification.verifier import Verifier
 
 from .running import run
 
@@ -63,9 +67,11 @@ def test_the_phases_of_a_cell_have_names(suite_file: Path, tmp_path: Path, caplo
 
 
 def test_the_words_of_a_slow_run_are_no_zeros() -> None:
-    meter = Meter(0, ["a", "b"], 10)
+    meter = Meter(0, 2, 10)
     assert meter.words() == "0/2 cells"
-    meter.begin("a")
+    for label in "ab":
+        meter.begin(label)
+        meter.set(label, 0.0)
     meter._began = time.monotonic() - 60.0
     meter.set("a", 0.2)
     assert meter.words() == "0/2 cells, 30 s a step, about 9 min left"
@@ -76,24 +82,71 @@ def test_the_words_of_a_slow_run_are_no_zeros() -> None:
 
 def test_what_a_base_takes_is_no_step_of_a_cell() -> None:
     """A pretrained base needs minutes of other work; taken for steps, a quarter of an hour was announced as two minutes."""
-    meter = Meter(1, ["a"], 10)
+    meter = Meter(1, 1, 10)
     meter.begin("base a")
     meter.set("base a", 1.0)
     meter.begin("a")
+    meter.set("a", 0.0)
     assert meter.words() == "0/1 cells"
     meter._began = time.monotonic() - 60.0
     meter.set("a", 0.2)
     assert meter.words() == "0/1 cells, 30 s a step, about 4 min left"
 
 
+def test_rate_and_time_left_are_those_of_the_steps_that_this_run_makes() -> None:
+    """Issue 24, line 20: steps of the run that was cut off took none of this one's time."""
+    meter = Meter(0, 3, 400)
+    for label, share in (("trained", 1.0), ("half", 0.5), ("fresh", 0.0)):
+        meter.begin(label)
+        meter.set(label, share)
+    meter._began = time.monotonic() - 60.0
+    assert (meter.words(), meter.done) == ("0/3 cells", 600)
+    meter.end("trained", "done")
+    meter.set("half", 205 / 400)
+    meter.set("fresh", 5 / 400)
+    assert meter.words() == "1/3 cells, 6 s a step, about 59 min left"
+    meter.end("half", "once more, after the others and alone")
+    meter.begin("half")
+    meter.set("half", 0.5)
+    assert meter.words() == "1/3 cells, 6 s a step, about 60 min left", "to be made again, and made"
+    meter.end("fresh", "failed")
+    assert meter.words() == "1/3 cells, 6 s a step, about 20 min left", "its other steps are not made, nor will be"
+
+
+def test_a_start_tells_where_it_begins(suite_file: Path, tmp_path: Path) -> None:
+    """Issue 24, line 20: whether it trains from the beginning, from a checkpoint, or only evaluates."""
+    prepared = prepare(
+        str(suite_file), tmp_path, overrides=["regimes=[independent]", "training.steps=2", "evaluation.limit=3"]
+    )
+    (cell,), heard = prepared.cells, list[tuple[int, int, bool]]()
+    folder = prepared.folder / cell.key
+
+    def start(stop: bool) -> list[tuple[int, int, bool]]:
+        heard.clear()
+        with Verifier(workers=1) as verifier, suppress(phases.Interrupted):
+            run_cell(cell, folder, verifier, lambda *at: heard.append((at[0], at[1], bool(at[2]))), lambda: stop)
+        return heard
+
+    assert start(stop=True) == [(0, 2, False), (1, 2, True)]
+    assert start(stop=False) == [(1, 2, False), (2, 2, True)]
+    assert start(stop=False) == [(2, 2, False)]
+
+
 def test_plain_lines_name_the_phase(capsys: pytest.CaptureFixture[str]) -> None:
-    plain = Plain()
-    plain.start(1, ["pair/sgt/1"], 2)
+    plain = Reporter()
+    plain.start(1, 1, 2)
     plain.begin("base pair/a")
     plain.phase("base pair/a", "baseline evaluation of a: generating micro 12/60")
-    plain._last -= 60
+    plain._said -= 60
     plain.tick()
-    assert "0/1 cells; base pair/a: baseline evaluation of a: generating micro 12/60" in capsys.readouterr().err
+    plain.end(
+        "base pair/a", "failed", "a reason [in brackets] that is longer than any terminal is wide" + " x" * 100, 0.0
+    )
+    start, line, end = capsys.readouterr().err.splitlines()
+    assert start == "1 cell and 1 base checkpoint to do"
+    assert line == "0/1 cells; base pair/a: baseline evaluation of a: generating micro 12/60"
+    assert end.startswith("base pair/a: failed, a reason [in brackets]")
+    assert end.endswith("x  [0/1 cells]")
 
 
 def test_a_command_that_takes_long_says_what_it_does(

@@ -39,6 +39,7 @@ from harness.errors import CellError, CheckpointError, DiskFullError, UsageError
 from harness.experience.answers import Prompt
 from harness.files import is_full
 from harness.locks import lock
+from harness.phases import halt, inside
 from harness.tasks.micro import GROUPS, evaluation_prompts
 from harness.versions import versions
 
@@ -137,22 +138,20 @@ def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadli
     DiskFullError
         No room for the checkpoint.
     """
-    return kept(spec.key, lambda new: _build(spec, new, progress or _silent), progress, deadline=deadline)
+    return kept(spec.key, lambda new: _build(spec, new, progress or _silent), deadline)
 
 
-def kept(
-    key: str, build: Callable[[Path], None], progress: Progress | None = None, *, deadline: float = 3600.0
-) -> Path:
-    """The cache's folder of that key, which `build` fills where it is not there whole. Raises as `base_checkpoint`."""
+def kept(key: str, build: Callable[[Path], None], deadline: float) -> Path:
+    """The cache's folder of that key, which `build` fills where it is not there whole. Raises as `base_checkpoint`; Interrupted
+    where this process is asked to stop while another one has it."""
     folder = cache_folder() / "stage0" / key
     if _whole(folder, key):
         return folder
-    say = progress or _silent
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with (folder.parent / f"{key}.lock").open("ab") as file:
             try:
-                alone = lock(file.fileno(), deadline, _LOOK_SECONDS, lambda: say(0.0, "another process is training it"))
+                alone = lock(file.fileno(), deadline, _LOOK_SECONDS, _wait)
             except TimeoutError:
                 raise CellError(f"stage 0 of {key}: another process has been at it for over {deadline:.0f} s") from None
             if not _whole(folder, key):
@@ -164,6 +163,12 @@ def kept(
             raise DiskFullError(f"no room for the base checkpoint {folder}") from error
         raise CellError(f"cannot write the base checkpoint {folder}: {error.strerror}") from error
     return folder
+
+
+def _wait() -> None:
+    """Between two looks at a base that another process makes, whoever of this one waits for it."""
+    halt()
+    inside("another process is training it")
 
 
 def _silent(share: float, words: str) -> None:

@@ -133,7 +133,7 @@ def started(
     precision = dtype or chosen(read_config(folder / "config.json"), multiplies_bf16(place))
     options = {"device": str(place), "dtype": precision, "threads": threads}
     key = start.key(precision)
-    return kept(key, lambda new: _build(start, folder, new, progress or _silent, options), progress, deadline=deadline)
+    return kept(key, lambda new: _build(start, folder, new, progress or _silent, options), deadline)
 
 
 def _build(start: Start, folder: Path, new: Path, progress: Progress, options: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerFast
 from vllm import SamplingParams
 
 from harness.engines import checkpoint
+from harness.engines.gradients import check_norm
 from harness.engines.openrlhf import cpu
 from harness.engines.openrlhf.batches import AnswerRow, learning_splits, plan, scoring_split
 from harness.engines.openrlhf.cluster import Reservation, Slot
@@ -187,6 +188,8 @@ class OpenRLHFEngine:
                 ],
                 "updating",
             )
+        for index, one in enumerate(learnt[0]):
+            check_norm(self.name, self._version + index, one.gradient_norm)
         self._version += optimisation.updates
         probes = self._probes([row for own in rows for row in own])
         self.sync()

@@ -26,6 +26,33 @@ class Apart:
 UNMEASURED = Apart()
 
 
+class Norms:
+    """Sum of the norms of all gradients of an update as they come out of the backward passes, over all ranks: NaN or infinite where
+    one of them is. DeepSpeed does not tell: it takes such a norm for 1, or leaves the step out and reports the one before."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._sum = torch.zeros((), device=self._parameters[0].device)
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Backward passes inside count."""
+        handles = [p.register_hook(self._add) for p in self._parameters]  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def sum(self) -> float:
+        """Over all ranks; a collective operation, once."""
+        distributed.all_reduce(self._sum)
+        return float(self._sum)
+
+    def _add(self, gradient: Tensor) -> None:
+        self._sum += torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32)
+
+
 class Sums:
     """Gradients of own and of peer answers, added up as they come out of the backward passes, before DeepSpeed shards them.
 

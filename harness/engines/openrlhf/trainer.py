@@ -29,7 +29,7 @@ from harness.engines.openrlhf import moments, seams  # noqa: E402
 from harness.engines.openrlhf.away import Away, all_tensors  # noqa: E402
 from harness.engines.openrlhf.base import base_weights, forget_gathered, stored_names, weights  # noqa: E402
 from harness.engines.openrlhf.batches import MicroBatch  # noqa: E402
-from harness.engines.openrlhf.measuring import UNMEASURED, Apart, Sums  # noqa: E402
+from harness.engines.openrlhf.measuring import UNMEASURED, Apart, Norms, Sums  # noqa: E402
 from harness.engines.openrlhf.remote import Process, cpu_seconds, processes  # noqa: E402
 from harness.engines.openrlhf.strategy import Strategy  # noqa: E402
 from harness.engines.openrlhf.turns import Held  # noqa: E402
@@ -59,14 +59,13 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
     def learn(
         self, own: Sequence[MicroBatch], peer: Sequence[MicroBatch], forbidden: Tensor, optimisation: Optimisation
     ) -> Learnt:
-        """One optimiser update. The loss is the sum over all ranks' micro-batches; DeepSpeed averages over ranks.
-
-        Raises FloatingPointError where the gradient is not finite; the weights are then no longer of use.
-        """
+        """One optimiser update, left out where the gradient is not finite. The loss is the sum over all ranks' micro-batches;
+        DeepSpeed averages over ranks."""
         statistics: list[AnswerStatistics] = []
+        norms = Norms(self.actor.model.module)
         sums = Sums(self.actor.model.module) if optimisation.measure else None
         for source, batches in (("own", own), ("peer", peer)):
-            with sums.collect(source) if sums else nullcontext():
+            with norms.collect(), sums.collect(source) if sums else nullcontext():
                 for batch in batches:
                     logp = logprobs(self.actor, batch, forbidden)
                     if batch.packed is None:
@@ -75,6 +74,8 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
                         loss, found = surrogate(logp, batch.packed)
                         statistics.append(found)
                     self.strategy.backward(loss * self.strategy.world_size, self.actor, self.actor_optim)
+        if not math.isfinite(together := norms.sum()):
+            return Learnt(statistics, together, UNMEASURED)
         apart = sums.apart() if sums else UNMEASURED
         return Learnt(statistics, self._step(optimisation), apart)
 
@@ -87,10 +88,7 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
         seams.clip_at(engine, optimisation.clip_norm)
         norm = self._plain_norm() if self.strategy.stage == 0 and self.strategy.param_dtype == "fp32" else None
         self.strategy.optimizer_step(self.actor_optim, self.actor, self.actor_scheduler)
-        norm = self.strategy.get_grad_norm(self.actor) if norm is None else norm
-        if not math.isfinite(norm):
-            raise FloatingPointError(f"the gradient norm is {norm}")
-        return norm
+        return self.strategy.get_grad_norm(self.actor) if norm is None else norm
 
     def _plain_norm(self) -> float:
         """Without ZeRO and in fp32 DeepSpeed reports no norm."""

@@ -100,6 +100,7 @@ def _train(
         resume_point.finish(folder, steps, fence)  # it may have been cut off there
         resume_point.restore(final, cell.key, learners)
         journal.rewind(steps)
+        observe(steps, steps, "")
         return
     references = _references(cell, engines, learners)
     with phase("training", steps) as training:
@@ -119,7 +120,8 @@ class _Told:
 
     def __call__(self, done: int, total: int, words: str) -> None:
         self.training.count(done)
-        log.info("step %d/%d  %s", done, total, words)
+        if words:
+            log.info("step %d/%d  %s", done, total, words)
         self.observe(done, total, words)
 
 

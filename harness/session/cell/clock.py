@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from harness import phases
+from harness.verification.pool import asked_seconds
 
 PHASES = ("generate", "verify", "exchange", "score", "train", "measure", "curve", "evaluate", "save")
 DOING = {
@@ -33,7 +34,8 @@ class Clock:
     """Adds up one policy's phases.
 
     meter: CPU-seconds that its engine has used so far, wherever that runs; phases that do not touch the engine count this
-    thread's. gpus: that the engine holds; they count by wall time while it works.
+    thread's. To either comes what the verifier's processes used for this thread. gpus: that the engine holds; they count by wall
+    time while it works.
     """
 
     meter: Callable[[], float] = time.process_time
@@ -47,13 +49,13 @@ class Clock:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         engine = name not in _BESIDE
-        meter = self.meter if engine else time.thread_time
-        cpu, wall = meter(), time.perf_counter()
+        own = self.meter if engine else time.thread_time
+        cpu, wall = own() + asked_seconds(), time.perf_counter()
         try:
             with phases.phase(f"{self.policy} {DOING.get(name, name)}".strip(), quiet=True):
                 yield
         finally:
-            wall, cpu = time.perf_counter() - wall, meter() - cpu
+            wall, cpu = time.perf_counter() - wall, own() + asked_seconds() - cpu
             self.ever += cpu
             for book in (self.step, self.total):
                 spent = book.setdefault(name, Spent())

@@ -35,7 +35,7 @@ from harness.verification.verifier import Verifier
 KL = Objective(form="kl", aggregation="token")
 COMMIT_EVERY = 5
 Observer = Callable[[int, int, str], None]
-"""(finished steps, all steps, a few words on the last one)."""
+"""(finished steps, all steps, a few words on the last one). Without words it is told where a start begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,7 @@ class Run:
         else:
             self.exchange.restore(resume_point.restore(found[1], cell.key, self.learners))
             self.best = resume_point.resumed_best(self.folder, found[1], self.journal.guard)
+        self.observe(done, steps, "")
         while done < steps:
             first, done = done + 1, done + 1 if lockstep else self._meeting(done + 1)
             learnt = self._together(done) if lockstep else self._apart(first, done)

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("harness")
 _NO_MEMORY = re.compile(r"out of memory|(?:can't|cannot) allocate memory|not enough memory|bad_alloc", re.IGNORECASE)
 """In the words of CUDA, PyTorch's allocators, the C library and C++."""
-_NOT_FINITE = re.compile(r"not finite|`inf`, `nan`", re.IGNORECASE)
-"""In the engines' words, and in those of PyTorch's sampling."""
 
 
 def cell_job(cell: Cell, folder: Path, layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> CellJob:
@@ -107,8 +105,6 @@ def fault_of(error: Exception) -> Fault:
             return Fault.MEMORY
         case RuntimeError() | EngineError() | OSError() if _NO_MEMORY.search(str(error)):
             return Fault.MEMORY
-        case RuntimeError() | EngineError() | ArithmeticError() if _NOT_FINITE.search(str(error)):
-            return Fault.NOT_FINITE
         case VerificationError():
             return Fault.VERIFIER
         case StoreError() | CheckpointError() | OSError():

@@ -23,7 +23,7 @@ from harness.session.cell.manifests import base_manifest, cell_manifest, cut_off
 from harness.session.driver.jobs import base_job, cell_job
 from harness.session.driver.process import LAST_WORDS_SECONDS, VISIBLE, Inbox, WorkerProcess
 from harness.session.driver.progress import Reporter
-from harness.session.driver.worker_messages import Alive, Finished, Job, Leave, Progress, Ready, Said
+from harness.session.driver.worker_messages import Alive, Finished, Job, Leave, Progress, Said
 from harness.session.suite.lock import holding, locked
 from harness.session.suite.planning import place_of_base, place_of_cell
 from harness.session.suite.prepare import Prepared
@@ -31,8 +31,6 @@ from harness.session.suite.prepare import Prepared
 SILENCE_SECONDS = 1800.0
 """A worker that gives no sign of life for so long is taken for hung and killed (docs/recovery.md)."""
 LOOK_SECONDS = 1.0
-START_SECONDS = 300.0
-"""At least so long a worker may be silent before it is ready: it imports its libraries."""
 ASLEEP_SECONDS = 30.0
 """Where the driver itself was stopped for so long, its workers probably were too: their silence is counted anew."""
 STOP_SECONDS = 18.0
@@ -144,7 +142,7 @@ class _Driver:
         self.gpus = visible_gpus(plan.resources.gpus)
 
     def run(self) -> RunSummary:
-        self.reporter.start(len(self.bases), [c.label for c in self.cells.values()], self.prepared.suite.training.steps)
+        self.reporter.start(len(self.bases), len(self.cells), self.prepared.suite.training.steps)
         try:
             self._loop()
         except KeyboardInterrupt:
@@ -164,15 +162,20 @@ class _Driver:
                     return
             if not self.granted and not self._busy():
                 self._once_more()
-            for worker in self.workers:
-                if self.granted and worker.ready and worker.job is None:
-                    self._assign(worker, self.granted.popleft())
-            starting = sum(not worker.ready for worker in self.workers)
-            if len(self.granted) > starting and len(self.workers) < self.most:
-                environment = {**self.environment, **self._gpu()}
-                self.workers.append(WorkerProcess(self.inbox, environment, self.silence))
-                continue
+            while self.granted and (worker := self._free()) is not None:
+                key = self.granted.popleft()
+                job = self.jobs.pop(key)
+                worker.take(job)
+                self.reporter.begin(job.id)
             self._hear()
+
+    def _free(self) -> WorkerProcess | None:
+        """A worker without a job, a new one where there is none and may be more; None where there may not."""
+        free = [worker for worker in self.workers if worker.job is None]
+        if not free and len(self.workers) < self.most:
+            free = [WorkerProcess(self.inbox, {**self.environment, **self._gpu()}, self.silence)]
+            self.workers += free
+        return free[0] if free else None
 
     def _once_more(self) -> None:
         """Nothing else runs or can: what has failed for want of memory, or was killed, gets the machine and a new process."""
@@ -210,12 +213,6 @@ class _Driver:
                 case Refuse(key=key, reason=reason):
                     self._fail(key, self.jobs.pop(key).id, reason, Fault.MEMORY)
 
-    def _assign(self, worker: WorkerProcess, key: str) -> None:
-        job = self.jobs.pop(key)
-        worker.job, worker.heard = job, time.monotonic()
-        worker.send(job)
-        self.reporter.begin(job.id)
-
     def _hear(self) -> None:
         if time.monotonic() - self.looked >= LOOK_SECONDS:
             self._look()
@@ -227,8 +224,6 @@ class _Driver:
             return  # closed meanwhile
         worker.heard = time.monotonic()
         match message:
-            case Ready():
-                worker.ready = True
             case Progress(id=label, done=done, total=total, words=words):
                 self.reporter.progress(label, done, total, words)
             case Alive(phase=phase):
@@ -248,8 +243,6 @@ class _Driver:
                     self._finished(
                         worker, "failed", worker.last_words(), 0.0, Fault.SILENT if worker.verdict else Fault.KILLED
                     )
-                elif not worker.ready:
-                    raise HarnessError(worker.last_words())
                 worker.close(time.monotonic() + CLOSE_SECONDS)
 
     def _look(self) -> None:
@@ -264,12 +257,11 @@ class _Driver:
         self.reporter.tick()
         self._act(self.scheduler.tick(now))
         for worker in self.workers:
-            limit = self.silence if worker.ready else max(self.silence, START_SECONDS)
             if now - before > ASLEEP_SECONDS:
-                worker.heard = now
-            elif (worker.job is not None or not worker.ready) and now - worker.heard > limit:
+                worker.heard = max(worker.heard, now)
+            elif worker.job is not None and now - worker.heard > self.silence:
                 doing = f" while {worker.phase}" if worker.phase else ""
-                worker.give_up(f"no sign of life for {limit:g} s{doing}: taken for hung and killed")
+                worker.give_up(f"no sign of life for {self.silence:g} s{doing}: taken for hung and killed")
                 worker.heard = now + LAST_WORDS_SECONDS
 
     def _finished(self, worker: WorkerProcess, outcome: str, reason: str, cpu: float, fault: Fault) -> None:
@@ -297,7 +289,7 @@ class _Driver:
     def _fail(self, key: str, label: str, reason: str, fault: Fault) -> None:
         folder = self.prepared.folder / key
         self.failed[label] = reason
-        if state_of(folder)[0] != "failed":
+        if state_of(folder)[:2] != ("failed", reason):  # else the worker has said it
             manifest = cell_manifest(self.cells[key]) if key in self.cells else base_manifest(self.bases[key])
             mark(folder, manifest, "failed", reason, attempts=state_of(folder)[2], fault=fault)
             note(folder, f"failed: {reason}")
@@ -310,7 +302,7 @@ class _Driver:
         """Let every worker write a checkpoint; a second Ctrl-C or the deadline ends it at once."""
         self.reporter.message("stopping: each running cell writes a checkpoint (Ctrl-C again to leave at once)")
         end = time.monotonic() + STOP_SECONDS
-        stopped = [Path(worker.job.folder) for worker in self.workers if worker.job is not None]
+        stopped = [Path(worker.job.folder) for worker in self.workers if worker.job is not None and worker.begun]
         for worker in self.workers:
             worker.send(Leave())
         try:

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import IO
 
 from harness.session.cell.log import log_of, tail
-from harness.session.driver.worker_messages import FromWorker, Job, ToWorker, encoder, from_worker
+from harness.session.driver.worker_messages import FromWorker, Job, Said, ToWorker, encoder, from_worker
 from harness.threads import LARGE_BLOCKS, ONE_THREAD
 
 LAST_WORDS_SECONDS = 1.0
+START_SECONDS = 300.0
+"""So much longer than ever after a new process may be silent: it imports its libraries."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 Inbox = queue.Queue[tuple["WorkerProcess", FromWorker | None]]
 """What workers say, and None from one that has ended."""
@@ -37,12 +39,18 @@ class WorkerProcess:
         )  # fmt: skip
         self.gpu = environment.get(VISIBLE, "")
         self.job: Job | None = None
-        self.ready = False
-        self.heard = time.monotonic()
+        self.heard = time.monotonic() + START_SECONDS
+        self.begun = False
+        """Whether it has said anything of its job."""
         self.phase = ""
         self.verdict = ""
         """Why it was killed."""
         threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
+
+    def take(self, job: Job) -> None:
+        """Give it a job, also before its process is up. It must have none."""
+        self.job, self.heard, self.begun, self.phase = job, max(self.heard, time.monotonic()), False, ""
+        self.send(job)
 
     def send(self, message: ToWorker) -> None:
         assert self.process.stdin is not None
@@ -55,7 +63,9 @@ class WorkerProcess:
     def _listen(self, inbox: Inbox) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            inbox.put((self, from_worker.decode(line)))
+            message = from_worker.decode(line)
+            self.begun |= isinstance(message, Said)
+            inbox.put((self, message))
         self.process.wait()
         inbox.put((self, None))
 
@@ -69,11 +79,11 @@ class WorkerProcess:
         killing.start()
 
     def last_words(self) -> str:
-        """Why or how it ended, with the last line that it wrote to stderr."""
+        """Why or how it ended, with the last line that it wrote: into its job's log, before that to stderr."""
         if self.verdict:
             return self.verdict
         code = self.process.returncode
-        if self.job is not None:
+        if self.job is not None and self.begun:
             lines = tail(log_of(Path(self.job.folder)), 20)
         else:
             self.stderr.seek(0)

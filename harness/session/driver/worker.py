@@ -32,7 +32,6 @@ from harness.session.driver.worker_messages import (
     Job,
     Leave,
     Progress,
-    Ready,
     Said,
     encoder,
     to_worker,
@@ -72,7 +71,6 @@ class Worker:
         from harness.verification.verifier import Verifier
 
         verifier = Verifier(workers=1)
-        self._say(Ready())
         while not self._stopped.is_set() and (job := self._jobs.get()) is not None:
             self._job = job
             try:
@@ -97,7 +95,7 @@ class Worker:
         return Finished(job.id, "done", cpu_seconds=spent)
 
     def _progress(self, job: str, done: float, total: float, words: str) -> None:
-        if time.monotonic() - self._reported >= _REPORT_SECONDS or done >= total:
+        if time.monotonic() - self._reported >= _REPORT_SECONDS or done >= total or not words:
             self._reported = time.monotonic()
             self._say(Progress(job, done, total, words))
 

@@ -37,10 +37,6 @@ class Leave(_Message, frozen=True, tag="leave"):
     """Write a checkpoint at the next step's end and leave."""
 
 
-class Ready(_Message, frozen=True, tag="ready"):
-    """The worker can take a job."""
-
-
 class Progress(_Message, frozen=True, tag="progress"):
     """`done` of `total` steps; `words` on the last one."""
 
@@ -75,7 +71,7 @@ class Finished(_Message, frozen=True, tag="finished"):
 
 Job = CellJob | BaseJob
 ToWorker = CellJob | BaseJob | Leave
-FromWorker = Ready | Progress | Alive | Said | Finished
+FromWorker = Progress | Alive | Said | Finished
 
 encoder = msgspec.json.Encoder(enc_hook=written)
 to_worker = msgspec.json.Decoder(ToWorker, dec_hook=read)
