@@ -15,10 +15,8 @@ from harness.allocation.gangs import Bundle, capacity, gigabytes, missing
 from harness.allocation.inventory import LOGICAL, Inventory, Node
 from harness.allocation.layout import LOGICAL_HOST_BYTES, USABLE, Gpu, fits, least_gpus
 from harness.allocation.placement import CellLayout, cell_layout
-from harness.allocation.scheduler import Request, Scheduler, Start
+from harness.allocation.scheduler import LONGEST_SECONDS, PATIENCE_SECONDS, Request, Scheduler, Start
 
-LIMIT_FACTOR = 4.0
-"""A cell is stopped after so many times its predicted seconds (and ten minutes more)."""
 MAX_PARALLEL = 16
 """Numbers of cells side by side that are tried."""
 
@@ -128,7 +126,7 @@ def plan_workers(
     held, shared = _shared_gpus(held, (*first, *pending))
     total, bound, used, memory, most, gpus = 0.0, 0.0, 0, 0, 0, 0
     queues = [
-        [(Request(j.key, j.kind, (j.bundle,), _limit(j.seconds)), j.seconds) for j in jobs] for jobs in (first, pending)
+        [(Request(j.key, j.kind, (j.bundle,), LONGEST_SECONDS), j.seconds) for j in jobs] for jobs in (first, pending)
     ]
     if refused := _refused(queues[1], held) or _refused(queues[0], held):
         return Plan(False, refused, cells, len(pending), _resources(inventory), Predicted())
@@ -193,7 +191,7 @@ def plan_cells(
         for cell in pending:
             layout = layouts[cell.kind]
             seconds = estimates.seconds(cell.kind, layout.seconds) if estimates is not None else layout.seconds
-            requests.append((Request(cell.key, cell.kind, layout.bundles(gpu), _limit(seconds)), seconds))
+            requests.append((Request(cell.key, cell.kind, layout.bundles(gpu), LONGEST_SECONDS), seconds))
         if refused := _refused(requests, cluster):
             why = why or refused
             continue
@@ -240,13 +238,13 @@ class Timetable:
 
 
 def timetable(requests: Sequence[tuple[Request, float]], inventory: Inventory) -> Timetable:
-    """Play the requests, each with its seconds, through the scheduler itself."""
+    """Play the requests, each with its seconds, through the scheduler itself, with the limit and the patience of a run."""
     if not requests:
         return Timetable(0, 0, 0, 0, 0, 0, 0, 0)
     seconds = {request.key: s for request, s in requests}
     bundles = {request.key: request.bundles for request, _ in requests}
     prior = {request.kind: s for request, s in requests}
-    scheduler = Scheduler(inventory, max(r.limit for r, _ in requests), estimates=Estimates(prior))
+    scheduler = Scheduler(inventory, LONGEST_SECONDS, PATIENCE_SECONDS, estimates=Estimates(prior))
     running: list[tuple[float, str]] = []
     peak = [0, 0, 0, 0]
     now = 0.0
@@ -386,10 +384,6 @@ def _refused(requests: Sequence[tuple[Request, float]], inventory: Inventory) ->
     return "; ".join(
         f"{_named(kinds)} {words}" for bundles, kinds in seen.items() if (words := missing(bundles, whole))
     )
-
-
-def _limit(seconds: float) -> float:
-    return LIMIT_FACTOR * seconds + 600.0
 
 
 def _shared_gpus(inventory: Inventory, jobs: Sequence[WorkerDemand]) -> tuple[Inventory, int]:

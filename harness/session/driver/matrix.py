@@ -14,7 +14,16 @@ from harness.allocation.cells_as_demand import kind_of
 from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import Inventory
 from harness.allocation.planner import Plan
-from harness.allocation.scheduler import Action, Refuse, Request, Scheduler, Start, Stop
+from harness.allocation.scheduler import (
+    LONGEST_SECONDS,
+    PATIENCE_SECONDS,
+    Action,
+    Refuse,
+    Request,
+    Scheduler,
+    Start,
+    Stop,
+)
 from harness.engines.catalogue import engines_of
 from harness.errors import Fault, HarnessError
 from harness.files import TEMPORARY, remove
@@ -38,12 +47,8 @@ ASLEEP_SECONDS = 30.0
 STOP_SECONDS = 18.0
 """For the running steps to end and their checkpoints to be written; a scheduler such as SLURM gives 30 s in all."""
 CLOSE_SECONDS = 5.0
-LONGEST_SECONDS = 30 * 86400.0
-"""No job may take longer; what hangs is found by its silence, long before."""
 ONCE_MORE = frozenset({Fault.MEMORY, Fault.KILLED})
 """Faults that depend on what else the machine did. All others would come again, and are for the next `harness run`."""
-PATIENCE_SECONDS = 1800.0
-"""After so long a waiting job that fits nowhere gets a reservation in the future (`Scheduler`)."""
 
 
 @dataclass(frozen=True, slots=True)
