@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import time
 from collections import Counter, deque
@@ -10,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.allocation.cards import VISIBLE, visible
 from harness.allocation.cells_as_demand import kind_of
 from harness.allocation.estimates import Estimates
 from harness.allocation.inventory import Inventory
@@ -30,7 +30,7 @@ from harness.files import TEMPORARY, remove
 from harness.session.cell.log import note
 from harness.session.cell.manifests import base_manifest, cell_manifest, cut_off, mark, state_of
 from harness.session.driver.jobs import base_job, cell_job
-from harness.session.driver.process import LAST_WORDS_SECONDS, VISIBLE, Inbox, WorkerProcess
+from harness.session.driver.process import LAST_WORDS_SECONDS, Inbox, WorkerProcess
 from harness.session.driver.progress import Reporter
 from harness.session.driver.worker_messages import Alive, Finished, Job, Leave, Progress, Ready, Said
 from harness.session.suite.lock import holding, locked
@@ -95,12 +95,6 @@ def run_matrix(
             return _Driver(prepared, plan, reporter, refresh, environment, silence, verbose, held.lost).run()
 
 
-def visible_gpus(count: int) -> list[str]:
-    """This machine's GPUs as CUDA names them: those that an environment has chosen, else by number."""
-    chosen = os.environ.get(VISIBLE)
-    return [gpu.strip() for gpu in chosen.split(",") if gpu.strip()] if chosen else [str(i) for i in range(count)]
-
-
 class _Driver:
     """Jobs wait for their base checkpoints, then for the scheduler's word, then for a worker process."""
 
@@ -146,7 +140,7 @@ class _Driver:
         self.granted: deque[str] = deque()
         self.again: dict[str, Job | None] = {}
         """What has failed as it need not fail again: to be tried once more, then None."""
-        self.gpus = visible_gpus(plan.resources.gpus)
+        self.gpus = [card.name for card in visible()] if plan.resources.gpus else []
 
     def run(self) -> RunSummary:
         self.reporter.start(len(self.bases), [c.label for c in self.cells.values()], self.prepared.suite.training.steps)

@@ -15,12 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from harness.allocation.cards import VISIBLE
 from harness.session.cell.log import log_of, tail
 from harness.session.driver.worker_messages import FromWorker, Job, ToWorker, encoder, from_worker
 from harness.threads import LARGE_BLOCKS, ONE_THREAD
 
 LAST_WORDS_SECONDS = 1.0
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 Inbox = queue.Queue[tuple["WorkerProcess", FromWorker | None]]
 """What workers say, and None from one that has ended."""
 
