@@ -140,7 +140,8 @@ def _explained(status: CellStatus, before: Manifest | None) -> CellStatus:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Part `number` of `count` of a suite, for as many runs side by side. The same suite and --only always have the same parts."""
+    """Part `number` of `count` of a suite, for as many runs side by side: whole blocks of one group and seed. The same suite and
+    --only always have the same parts."""
 
     number: int
     count: int
@@ -159,10 +160,25 @@ class Shard:
         return f"{self.number}/{self.count}"
 
     def of(self, prepared: Prepared) -> Prepared:
-        """Its cells, every `count`th, and of the start checkpoints those that its cells are the first to need."""
-        first = {b.key: next((i for i, c in enumerate(prepared.cells) if b.needed_by(c)), 0) for b in prepared.bases}
-        elsewhere = frozenset(key for key, i in first.items() if i % self.count != self.number - 1)
-        return replace(prepared, cells=prepared.cells[self.number - 1 :: self.count], elsewhere=elsewhere)
+        """Its blocks (`blocks`), and of the start checkpoints those that its cells are the first to need.
+
+        The largest block left goes to the part with the fewest cells, so that none is empty where there are blocks for all.
+        """
+        parts: list[list[Cell]] = [[] for _ in range(self.count)]
+        for block in sorted(blocks(prepared.cells), key=len, reverse=True):
+            min(parts, key=len).extend(block)
+        mine = {cell.key for cell in parts[self.number - 1]}
+        first = {b.key: next((c.key for c in prepared.cells if b.needed_by(c)), "") for b in prepared.bases}
+        elsewhere = frozenset(base for base, cell in first.items() if cell not in mine)
+        return replace(prepared, cells=tuple(c for c in prepared.cells if c.key in mine), elsewhere=elsewhere)
+
+
+def blocks(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """The cells by group and seed: what is compared in pairs, and must come from one machine and one set of base checkpoints."""
+    found: dict[tuple[str, int], list[Cell]] = {}
+    for cell in cells:
+        found.setdefault((cell.group.name, cell.seed), []).append(cell)
+    return list(found.values())
 
 
 def prepare(
