@@ -11,9 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from harness.cli.standing import status
 from harness.errors import UsageError
+from harness.session.cell.manifests import cell_manifest
 from harness.session.suite.prepare import Shard, prepare
+from harness.store.manifest import Provenance, write_manifest
 from harness.store.place import kind_of_mount, on_network, store_path
 
 from .command import harness, start, wait_until
@@ -51,6 +55,18 @@ def test_shards_of_a_part_share_out_that_part(suite_file, tmp_path):
     ]
     assert not parts[0].keys() & parts[1].keys()
     assert len(parts[0].keys() | parts[1].keys()) == 4 + len(parts[0].bases)
+
+
+def test_status_says_where_pairs_run_on_unlike_processors_before_all_are_done(suite_file, tmp_path, capsys):
+    """Every number true, 2."""
+    prepared = prepare(str(suite_file), tmp_path, overrides=["seeds=[3,4]"])
+    for cell, processor in zip(prepared.cells[:3], ("Xeon", "Xeon", "EPYC"), strict=True):
+        found = replace(cell_manifest(cell), state="done", provenance=Provenance(machine={"processor": processor}))
+        write_manifest(prepared.folder / cell.key, found)
+    status(str(suite_file), tmp_path, ["seeds=[3,4]"])
+    said = capsys.readouterr().out
+    assert "15 pending" in said
+    assert "tiny: mixed processors: the regimes of pair/3 ran on different ones (EPYC; Xeon)" in said
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "1/2/3", "-1/2", "1/99999999999", "٣/٤", "1/2; rm"])

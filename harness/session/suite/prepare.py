@@ -15,17 +15,18 @@ from harness.errors import DataError, PluginError, StoreError, SuiteError, Usage
 from harness.session.cell.log import LOG
 from harness.session.cell.manifests import Base, state_of, suite_file
 from harness.session.policy.roots import check_file_root, check_roots
-from harness.session.policy.weights import pinned, unpinned
+from harness.session.policy.weights import pinned
 from harness.session.suite import rules
 from harness.session.suite.identity import Identities, forerunners, notes, why_anew
 from harness.session.suite.lock import holding
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, suite_files, write_suite
+from harness.store.processors import mixed
 from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell
 from harness.suite.load import find, load, resolve
 from harness.suite.schema import Evaluation, FileTask, Policy, Stage0, Suite
 from harness.tasks.jsonl import pinned as pinned_file
-from harness.tasks.registry import get_task, has_examples, is_generated
+from harness.tasks.registry import get_task, has_examples
 
 MICRO = "micro/"
 
@@ -117,11 +118,14 @@ class Prepared:
         return [b for b in needed.values() if self.state(b.key)[0] != "done"]
 
     def notes(self) -> list[str]:
-        """Which models and which training pool these cells have, as far as it is known by now; a line each."""
-        policies = [p for group in self.suite.groups for p in group.policies]
-        tells = not is_generated(self.suite.training.task) or any(map(unpinned, policies))
-        folders = [self.folder / cell.key for cell in self.cells] if tells else []
-        return notes(self.suite, (read_manifest(f) for f in folders if (f / "manifest.json").exists()))
+        """Which models and which training pool these cells have, as far as it is known by now, and whether paired cells ran on
+        unlike processors; a line each."""
+        stored = []
+        for cell in self.cells:
+            with suppress(StoreError):
+                stored.append(read_manifest(f"{self.folder}/{cell.key}"))
+        remark = mixed((m.group, m.seed, m.provenance.machine) for m in stored)
+        return [*notes(self.suite, stored), *filter(None, [remark])]
 
     def bases_of(self, cell: Cell) -> list[Base]:
         """The start checkpoints that this run evaluates before the cell."""
