@@ -7,7 +7,7 @@ Sizes written with ``G`` are 10**9 bytes, with ``Gi`` 2**30.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -164,6 +164,11 @@ ACCELERATOR = "accelerator_type:"
 `G` of GeForce, `A100` of one of 40 and of one of 80 GB."""
 
 
+def accelerated(resources: Collection[str]) -> bool:
+    """Whether the GPUs of a Ray node or cluster with these resources are GPUs, and not cores of a CPU."""
+    return LOGICAL not in resources and any(name.startswith(ACCELERATOR) for name in resources)
+
+
 def from_ray(nodes: Iterable[Mapping[str, Any]], cards: Callable[[str], Sequence[Card]]) -> Inventory:
     """The inventory of a Ray cluster, from what ``ray.nodes()`` returns (Ray itself is not imported).
 
@@ -182,7 +187,7 @@ def from_ray(nodes: Iterable[Mapping[str, Any]], cards: Callable[[str], Sequence
         has, name = entry.get("Resources", {}), str(entry.get("NodeID") or entry.get("NodeName") or f"node{len(found)}")
         gpus, memory = int(has.get("GPU", 0)), int(has.get("memory", 0))
         kind, each = LOGICAL, memory // 2 // max(1, gpus)
-        if gpus and any(key.startswith(ACCELERATOR) for key in has):
+        if gpus and accelerated(has):
             listed = cards(name)
             if not listed:
                 raise UsageError(f"Ray node {name} has {gpus} GPUs, and nvidia-smi lists none there")
