@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from harness.allocation.cards import Card, visible
+from harness.allocation.gpus import Card, visible
 from harness.errors import UsageError
 
 NODE_GPUS = 8

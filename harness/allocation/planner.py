@@ -12,6 +12,7 @@ import msgspec
 from harness.allocation.demand import CellDemand
 from harness.allocation.estimates import Estimates
 from harness.allocation.gangs import Bundle, capacity, gigabytes, missing
+from harness.allocation.gpus import has_bf16
 from harness.allocation.inventory import LOGICAL, Inventory, Node
 from harness.allocation.layout import LOGICAL_HOST_BYTES, USABLE, Gpu, fits, least_gpus
 from harness.allocation.placement import CellLayout, cell_layout
@@ -93,7 +94,8 @@ class Plan(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class WorkerDemand:
     """A cell in one process: seconds by prior or measurement, peak bytes of RAM, and of a GPU where it takes one, which it keeps
-    busy for a share of the time. micro_tokens: what it was counted with, where that is the planner's choice."""
+    busy for a share of the time. micro_tokens: what it was counted with, where that is the planner's choice. half: whether a policy
+    is computed in bf16."""
 
     key: str
     kind: str
@@ -103,6 +105,7 @@ class WorkerDemand:
     busy: float = 1.0
     micro_tokens: int = 0
     cores: int = 1
+    half: bool = False
 
     @property
     def bundle(self) -> Bundle:
@@ -128,7 +131,8 @@ def plan_workers(
     queues = [
         [(Request(j.key, j.kind, (j.bundle,), LONGEST_SECONDS), j.seconds) for j in jobs] for jobs in (first, pending)
     ]
-    if refused := _refused(queues[1], held) or _refused(queues[0], held):
+    half = any(job.device and job.half for job in pending)
+    if refused := (half and _without_bf16(inventory)) or _refused(queues[1], held) or _refused(queues[0], held):
         return Plan(False, refused, cells, len(pending), _resources(inventory), Predicted())
     for requests in queues:
         run = timetable(requests, held)
@@ -165,8 +169,12 @@ def plan_cells(
     per kind of cell, which take the prediction's place.
     """
     cluster = inventory if inventory.gpus else inventory.with_logical_gpus()
-    gpu, cluster = _uniform(cluster, sleeps, stacks)
     pending = [c for c in cells if c.pending]
+    half = any(p.precision == "bf16" for c in pending for p in c.policies)
+    able = tuple(n for n in cluster.nodes if n.gpus and (has_bf16(n.gpu_kind) or not half))
+    if not able:
+        return Plan(False, _without_bf16(cluster), len(cells), len(pending), _resources(inventory), Predicted())
+    gpu, cluster = _uniform(Inventory(able), sleeps, stacks)
     kinds = {c.kind: c for c in pending}
     counts = {kind: sum(c.kind == kind for c in pending) for kind in kinds}
     if not pending:
@@ -371,6 +379,12 @@ def _uniform(inventory: Inventory, sleeps: bool, stacks: bool) -> tuple[Gpu, Inv
     nodes = tuple(n for n in inventory.nodes if n.gpus and (n.gpu_kind, n.gpu_memory) == (name, size))
     own = {"context": 0, "host": LOGICAL_HOST_BYTES} if name == LOGICAL else {}
     return Gpu(name, size, max(n.gpus for n in nodes), sleeps, stacks, **own), Inventory(nodes)
+
+
+def _without_bf16(inventory: Inventory) -> str:
+    """In words, which GPUs there are that do not multiply bf16."""
+    kinds = sorted({n.gpu_kind for n in inventory.nodes if n.gpus and not has_bf16(n.gpu_kind)})
+    return f"{', '.join(kinds)} multiplies no bf16: engine_options.dtype=fp32 does without" if kinds else ""
 
 
 def _refused(requests: Sequence[tuple[Request, float]], inventory: Inventory) -> str:

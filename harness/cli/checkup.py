@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from harness.allocation.cards import VISIBLE, visible
+from harness.allocation.gpus import VISIBLE, visible
 from harness.allocation.precision import cpu_bf16
 from harness.cache import cache_folder
 from harness.clusters.check import Check

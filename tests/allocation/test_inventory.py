@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.allocation.cards import Card
+from harness.allocation.gpus import Card
 from harness.allocation.inventory import from_ray, local, parse
 from harness.errors import UsageError
 

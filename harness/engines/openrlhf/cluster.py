@@ -26,7 +26,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from harness import phases
-from harness.allocation.cards import VISIBLE, Card, visible
+from harness.allocation.gpus import VISIBLE, Card, visible
 from harness.allocation.inventory import LOGICAL, Inventory, from_ray
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.settings import Settings
@@ -72,8 +72,8 @@ def connect(devices: int | None = None, address: str | None = None, quiet: bool 
         cards, kept = [card.name for card in visible()], os.environ.get(VISIBLE)
         options: dict[str, Any] = {}
         if torch.cuda.is_available():
-            options |= {"num_gpus": len(cards)} if cards else {}
-            os.environ |= {VISIBLE: ",".join(cards)} if cards else {}  # Ray would count a -1 as a device
+            if cards:  # Ray would count a -1 as a device
+                options["num_gpus"], os.environ[VISIBLE] = len(cards), ",".join(cards)
         else:
             count = devices or len(os.sched_getaffinity(0))
             options |= {"num_gpus": count, "num_cpus": count, "resources": {LOGICAL: 1}}
@@ -86,7 +86,8 @@ def connect(devices: int | None = None, address: str | None = None, quiet: bool 
             ray.init(address=OWN, runtime_env=environment, include_dashboard=False, log_to_driver=False, **options)
         finally:
             os.environ.pop(VISIBLE, None)
-            os.environ |= {VISIBLE: kept} if kept is not None else {}
+            if kept is not None:
+                os.environ[VISIBLE] = kept
 
 
 def _join(address: str, environment: dict[str, Any], quiet: bool) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.allocation.cards import VISIBLE, visible
 from harness.allocation.cells_as_demand import kind_of
 from harness.allocation.estimates import Estimates
+from harness.allocation.gpus import VISIBLE, visible
 from harness.allocation.inventory import Inventory
 from harness.allocation.planner import Plan
 from harness.allocation.scheduler import (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.allocation.cards import has_bf16, kind_of, visible
+from harness.allocation.gpus import has_bf16, kind_of, visible
 from harness.allocation.inventory import local
 
 
@@ -44,7 +44,7 @@ def test_parts_of_a_gpu_are_devices(nvidia_smi, monkeypatch):
 )
 def test_a_driver_that_says_nothing_of_use(nvidia_smi, monkeypatch, says):
     (nvidia_smi(1) / "nvidia-smi").write_text(f"#!/bin/sh\n{says.replace('sleep', 'exec sleep')}\n")
-    monkeypatch.setattr("harness.allocation.cards.ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("harness.allocation.gpus.ANSWER_SECONDS", 0.5)
     assert visible() == []
     monkeypatch.setenv("PATH", "")
     assert visible() == []
