@@ -25,7 +25,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "verification": ("harness/verification",),
     "scoring": ("harness/scoring",),
     "engines": ("harness/engines",),
-    "engines/embedded": ("harness/engines/embedded",),
+    "engines/embedded": ("harness/engines/embedded", "harness/allocation/chunks.py"),
     "engines/openrlhf": ("harness/engines/openrlhf",),
     "stage0": tuple(
         f"harness/engines/embedded/{name}.py"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -25,3 +26,29 @@ def _own_main() -> Iterator[None]:
     own = sys.modules["__main__"]
     yield
     sys.modules["__main__"] = own
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Puts an `nvidia-smi` on the path that knows so many GPUs of a name and size (MiB), and of each its MIG parts' profiles.
+
+    Their UUIDs are GPU-0a, GPU-1a, ... and MIG-0a0, MIG-0a1, ...
+    """
+
+    def put(count: int, name: str = "NVIDIA H100 80GB HBM3", size: int = 81559, parts: tuple[str, ...] = ()) -> Path:
+        mode = "Enabled" if parts else "Disabled"
+        rows, listed = [], []
+        for i in range(count):
+            rows.append(f"{name}, {size}, {mode}")
+            listed.append(f"GPU {i}: {name} (UUID: GPU-{i}a)")
+            listed += [f"  MIG {part}     Device  {k}: (UUID: MIG-{i}a{k})" for k, part in enumerate(parts)]
+        table, names = "\n".join(rows), "\n".join(listed)
+        folder = tmp_path / "driver"
+        folder.mkdir(exist_ok=True)
+        (folder / "nvidia-smi").write_text(f"#!/bin/sh\n[ $1 = -L ] && echo '{names}' || echo '{table}'\n")
+        (folder / "nvidia-smi").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        return folder
+
+    return put

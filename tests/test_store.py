@@ -106,6 +106,36 @@ def test_what_a_dead_writer_left_is_removed(tmp_path: Path) -> None:
     assert (tmp_path / "harness.duckdb").exists()
 
 
+def test_a_table_says_where_its_pairs_ran_on_unlike_processors(tmp_path: Path, capsys) -> None:
+    """Every number true, 2: the remark stands on every table, and on none whose pairs are of one kind each."""
+    from harness.store.manifest import Provenance
+
+    def put(kind: str, seed: int, processor: str) -> None:
+        cell(
+            tmp_path,
+            kind,
+            seed,
+            {"L": [1, 0]},
+            provenance=Provenance(machine={"processor": processor, "cores": str(seed)}),
+        )
+
+    def tables() -> str:
+        ingest(tmp_path)
+        for form in ("table", "json", "markdown", "latex"):
+            show_suite("hand", tmp_path, form)
+        return str(capsys.readouterr().out)
+
+    for seed, made in enumerate(("x86_64, Xeon, 1a", "x86_64, EPYC, 2b", "")):
+        put("independent", seed, made)
+        put("sgt", seed, made)
+    assert "mixed processors" not in tables()
+    put("sgt", 1, "x86_64, Xeon, 1a")
+    put("sgt", 2, "x86_64, Xeon, 1a")
+    said = tables()
+    assert said.count("mixed processors") == 4, "table, JSON, Markdown and LaTeX"
+    assert "the regimes of pair/1 ran on different ones (x86_64, EPYC, 2b; x86_64, Xeon, 1a)" in " ".join(said.split())
+
+
 def test_show_by_hand(tmp_path: Path) -> None:
     cell(tmp_path, "", 0, {"L": [1, 0, 0, 0]}, kind="base")
     cell(tmp_path, "", 0, {"Q": [1, 1, 0, 0]}, kind="base")

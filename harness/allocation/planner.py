@@ -12,13 +12,12 @@ import msgspec
 from harness.allocation.demand import CellDemand
 from harness.allocation.estimates import Estimates
 from harness.allocation.gangs import Bundle, capacity, gigabytes, missing
+from harness.allocation.gpus import has_bf16
 from harness.allocation.inventory import LOGICAL, Inventory, Node
 from harness.allocation.layout import LOGICAL_HOST_BYTES, USABLE, Gpu, fits, least_gpus
 from harness.allocation.placement import CellLayout, cell_layout
-from harness.allocation.scheduler import Request, Scheduler, Start
+from harness.allocation.scheduler import LONGEST_SECONDS, PATIENCE_SECONDS, Request, Scheduler, Start
 
-LIMIT_FACTOR = 4.0
-"""A cell is stopped after so many times its predicted seconds (and ten minutes more)."""
 MAX_PARALLEL = 16
 """Numbers of cells side by side that are tried."""
 
@@ -95,7 +94,8 @@ class Plan(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class WorkerDemand:
     """A cell in one process: seconds by prior or measurement, peak bytes of RAM, and of a GPU where it takes one, which it keeps
-    busy for a share of the time. micro_tokens: what it was counted with, where that is the planner's choice."""
+    busy for a share of the time. micro_tokens: what it was counted with, where that is the planner's choice. half: whether a policy
+    is computed in bf16."""
 
     key: str
     kind: str
@@ -105,6 +105,7 @@ class WorkerDemand:
     busy: float = 1.0
     micro_tokens: int = 0
     cores: int = 1
+    half: bool = False
 
     @property
     def bundle(self) -> Bundle:
@@ -128,9 +129,10 @@ def plan_workers(
     held, shared = _shared_gpus(held, (*first, *pending))
     total, bound, used, memory, most, gpus = 0.0, 0.0, 0, 0, 0, 0
     queues = [
-        [(Request(j.key, j.kind, (j.bundle,), _limit(j.seconds)), j.seconds) for j in jobs] for jobs in (first, pending)
+        [(Request(j.key, j.kind, (j.bundle,), LONGEST_SECONDS), j.seconds) for j in jobs] for jobs in (first, pending)
     ]
-    if refused := _refused(queues[1], held) or _refused(queues[0], held):
+    half = any(job.device and job.half for job in pending)
+    if refused := (half and _without_bf16(inventory)) or _refused(queues[1], held) or _refused(queues[0], held):
         return Plan(False, refused, cells, len(pending), _resources(inventory), Predicted())
     for requests in queues:
         run = timetable(requests, held)
@@ -167,8 +169,12 @@ def plan_cells(
     per kind of cell, which take the prediction's place.
     """
     cluster = inventory if inventory.gpus else inventory.with_logical_gpus()
-    gpu, cluster = _uniform(cluster, sleeps, stacks)
     pending = [c for c in cells if c.pending]
+    half = any(p.precision == "bf16" for c in pending for p in c.policies)
+    able = tuple(n for n in cluster.nodes if n.gpus and (has_bf16(n.gpu_kind) or not half))
+    if not able:
+        return Plan(False, _without_bf16(cluster), len(cells), len(pending), _resources(inventory), Predicted())
+    gpu, cluster = _uniform(Inventory(able), sleeps, stacks)
     kinds = {c.kind: c for c in pending}
     counts = {kind: sum(c.kind == kind for c in pending) for kind in kinds}
     if not pending:
@@ -193,7 +199,7 @@ def plan_cells(
         for cell in pending:
             layout = layouts[cell.kind]
             seconds = estimates.seconds(cell.kind, layout.seconds) if estimates is not None else layout.seconds
-            requests.append((Request(cell.key, cell.kind, layout.bundles(gpu), _limit(seconds)), seconds))
+            requests.append((Request(cell.key, cell.kind, layout.bundles(gpu), LONGEST_SECONDS), seconds))
         if refused := _refused(requests, cluster):
             why = why or refused
             continue
@@ -240,13 +246,13 @@ class Timetable:
 
 
 def timetable(requests: Sequence[tuple[Request, float]], inventory: Inventory) -> Timetable:
-    """Play the requests, each with its seconds, through the scheduler itself."""
+    """Play the requests, each with its seconds, through the scheduler itself, with the limit and the patience of a run."""
     if not requests:
         return Timetable(0, 0, 0, 0, 0, 0, 0, 0)
     seconds = {request.key: s for request, s in requests}
     bundles = {request.key: request.bundles for request, _ in requests}
     prior = {request.kind: s for request, s in requests}
-    scheduler = Scheduler(inventory, max(r.limit for r, _ in requests), estimates=Estimates(prior))
+    scheduler = Scheduler(inventory, LONGEST_SECONDS, PATIENCE_SECONDS, estimates=Estimates(prior))
     running: list[tuple[float, str]] = []
     peak = [0, 0, 0, 0]
     now = 0.0
@@ -375,6 +381,12 @@ def _uniform(inventory: Inventory, sleeps: bool, stacks: bool) -> tuple[Gpu, Inv
     return Gpu(name, size, max(n.gpus for n in nodes), sleeps, stacks, **own), Inventory(nodes)
 
 
+def _without_bf16(inventory: Inventory) -> str:
+    """In words, which GPUs there are that do not multiply bf16."""
+    kinds = sorted({n.gpu_kind for n in inventory.nodes if n.gpus and not has_bf16(n.gpu_kind)})
+    return f"{', '.join(kinds)} multiplies no bf16: engine_options.dtype=fp32 does without" if kinds else ""
+
+
 def _refused(requests: Sequence[tuple[Request, float]], inventory: Inventory) -> str:
     """In words, what the empty inventory cannot hold; one sentence per kind."""
     seen: dict[tuple[Bundle, ...], list[str]] = {}
@@ -386,10 +398,6 @@ def _refused(requests: Sequence[tuple[Request, float]], inventory: Inventory) ->
     return "; ".join(
         f"{_named(kinds)} {words}" for bundles, kinds in seen.items() if (words := missing(bundles, whole))
     )
-
-
-def _limit(seconds: float) -> float:
-    return LIMIT_FACTOR * seconds + 600.0
 
 
 def _shared_gpus(inventory: Inventory, jobs: Sequence[WorkerDemand]) -> tuple[Inventory, int]:

@@ -35,6 +35,11 @@ from harness.allocation.estimates import Estimates
 from harness.allocation.gangs import Bundle, Free, Placement, capacity, give, missing, place, take
 from harness.allocation.inventory import Inventory
 
+LONGEST_SECONDS = 30 * 86400.0
+"""Limit of every cell of a suite; what hangs is found by its silence, long before."""
+PATIENCE_SECONDS = 1800.0
+"""After so long a waiting cell that fits nowhere gets a reservation in the future."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -37,13 +37,17 @@ class Device:
 
 
 DEVICES: Mapping[str, Device] = {
+    "B200": Device(2250e12, 8.0e12),
+    "GH200": Device(989e12, 4.0e12),
     "H200": Device(989e12, 4.8e12),
     "H100": Device(989e12, 3.35e12),
+    "H20": Device(148e12, 4.0e12),
     "A100": Device(312e12, 2.0e12),
     "L40S": Device(362e12, 0.864e12),
     "L4": Device(121e12, 0.3e12),
-    "A10G": Device(125e12, 0.6e12),
-    "4090": Device(165e12, 1.0e12),
+    "A10": Device(125e12, 0.6e12),
+    "A6000": Device(155e12, 0.768e12),
+    "RTX4090": Device(165e12, 1.0e12),
     "V100": Device(125e12, 0.9e12),
     "T4": Device(65e12, 0.3e12),
     "LOGICAL": Device(0.05e12, 0.02e12),

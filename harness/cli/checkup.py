@@ -6,12 +6,12 @@ import importlib.util
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 
+from harness.allocation.gpus import VISIBLE, visible
 from harness.allocation.precision import cpu_bf16
 from harness.cache import cache_folder
 from harness.clusters.check import Check
@@ -82,14 +82,11 @@ def _store(results: Path) -> Check:
 
 
 def _gpu() -> Check:
-    if shutil.which("nvidia-smi") is None:
-        return Check("gpu", False, "none", "not needed: micro models train on the CPU")
-    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
-    try:
-        found = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError) as error:
-        return Check("gpu", False, f"nvidia-smi: {error}", "not needed: micro models train on the CPU")
-    return Check("gpu", True, found.replace("\n", "; "))
+    found = "; ".join(f"{card.name}: {card.kind} of {card.memory / 1e9:.0f} GB" for card in visible())
+    chosen = f" that {VISIBLE}={os.environ[VISIBLE]!r} leaves" if VISIBLE in os.environ else ""
+    return Check(
+        "gpu", bool(found), found or f"none{chosen}", "" if found else "not needed: micro models train on the CPU"
+    )
 
 
 def _engines() -> list[Check]:

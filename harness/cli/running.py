@@ -43,7 +43,9 @@ Silence = Annotated[
 ShardOf = Annotated[
     str | None,
     typer.Option(
-        "--shard", metavar="I/N", help="Part I of N of the cells; the parts may run side by side, on any machines."
+        "--shard",
+        metavar="I/N",
+        help="Part I of N, of whole groups and seeds; the parts may run side by side, on any machines.",
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Phases and steps of every cell on stderr.")]

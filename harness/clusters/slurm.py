@@ -25,7 +25,7 @@ from harness.errors import HarnessError, SuiteError, UsageError
 from harness.files import disk_errors, write_atomic
 from harness.session.policy.weights import pinned
 from harness.session.suite import rules
-from harness.session.suite.prepare import Prepared
+from harness.session.suite.prepare import Prepared, blocks
 from harness.suite.load import load
 from harness.suite.schema import Suite
 
@@ -116,7 +116,9 @@ def job(
     """
     text = yaml.safe_dump(_written(prepared).model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     shards = (
-        min(wishes.shards or MOST_SHARDS, len(prepared.cells)) if not engines_of(prepared.suite.engine).clustered else 0
+        min(wishes.shards or MOST_SHARDS, len(blocks(prepared.cells)))
+        if not engines_of(prepared.suite.engine).clustered
+        else 0
     )
     sets = [word for override in overrides for word in ("--set", override)]
     results = results.resolve()

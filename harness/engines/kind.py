@@ -40,7 +40,7 @@ class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Account(Protocol):
     """What a cell in one process takes, before it runs: `harness.allocation.embedded` is one."""
 
-    def process_memory(self, cell: CellDemand, micro_tokens: int = ..., /) -> Memory:
+    def process_memory(self, cell: CellDemand, micro_tokens: int = ..., gpu: bool = ..., /) -> Memory:
         """Bytes, by phase.
 
         Parameters
@@ -49,6 +49,8 @@ class Account(Protocol):
             What is asked for.
         micro_tokens
             Padded tokens of one forward and backward pass.
+        gpu
+            Whether it runs on one.
         """
 
     def phases(self, cell: CellDemand, on: Device, gpu: bool, /) -> Phases:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from harness.allocation.chunks import MICRO_TOKENS
 from harness.allocation.precision import Precision
 from harness.errors import SuiteError
 
@@ -30,7 +31,7 @@ class Embedded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     checkpointing: activations are made again in the backward pass, to save memory."""
 
     device: Annotated[str, Meta(pattern=DEVICE)] | None = None
-    micro_tokens: Annotated[int, Meta(ge=1, le=1 << 30)] = 8192
+    micro_tokens: Annotated[int, Meta(ge=1, le=1 << 30)] = MICRO_TOKENS
     dtype: Precision | None = None
     threads: Annotated[int, Meta(ge=1, le=1024)] | None = None
     lora: Lora | None = None

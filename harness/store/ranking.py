@@ -16,6 +16,7 @@ from harness.statistics.bootstrap import BootstrapInterval
 from harness.store.comparisons import BySeed, Score, finished, judged, mean_score
 from harness.store.ddl import LABEL
 from harness.store.kept import kept
+from harness.store.processors import mixed_in
 from harness.store.read import Snapshot
 from harness.store.sentences import doubt, sentence
 from harness.store.statistic import STATISTICS, Line, Pair, bounds, number
@@ -116,7 +117,7 @@ class Head(msgspec.Struct, frozen=True):
     """What stands above a suite's rows: the sentence of every choice, and by metric the regimes across groups and benchmarks
     (means of the groups' policies; nothing where there is one group and one benchmark). starts: of pretrained policies that had
     a supervised one, accuracy before it, after it and after RL. submission: of another lab's results, how far they were checked
-    (`store.submission`)."""
+    (`store.submission`). processors: the remark that paired cells ran on unlike ones, where they did."""
 
     margin: float = MARGIN
     sentences: list[Headline] = []
@@ -124,6 +125,7 @@ class Head(msgspec.Struct, frozen=True):
     missing: list[Missing] = []
     starts: list[Stage] = []
     submission: str = ""
+    processors: str = ""
 
 
 def rank(rows: Sequence[SeedRow], pairs: bool, margin: float = MARGIN) -> Ranking:
@@ -300,7 +302,7 @@ def _heading(snapshot: Snapshot, suite: str, margin: float, said: Said) -> Head:
     tasks = list(dict.fromkeys(key.task for key in families))
     policies = sorted(dict.fromkeys(key.policy for key in families), key=lambda policy: policy != MEAN)
     choices = [MEAN, *tasks] if len(tasks) > 1 and said == "everything" else [MEAN]
-    head = Head(margin, [], {}, missing(snapshot, suite), stages(snapshot, suite))
+    head = Head(margin, [], {}, missing(snapshot, suite), stages(snapshot, suite), processors=mixed_in(snapshot, suite))
     opening: dict[str, list[SeedRow]] = {}
     for policy in policies[: {"everything": None, "opening": 1, "nothing": 0}[said]]:
         rows = seed_rows(snapshot, suite, policy)

@@ -34,7 +34,12 @@ def render(
         return msgspec.json.encode({"suite": suite, **msgspec.structs.asdict(head), "rows": list(rows)}).decode()
     try:
         own = _markdown_starts(head.starts) if form == "markdown" else ""
-        return _FORMS[form](suite, rows, head.margin) + own + _left_out(form, head.missing)
+        return (
+            _FORMS[form](suite, rows, head.margin)
+            + own
+            + _left_out(form, head.missing)
+            + _remarked(form, head.processors)
+        )
     except KeyError:
         raise UsageError(f"unknown format {form!r} (table, json, {', '.join(_FORMS)})") from None
 
@@ -80,7 +85,8 @@ def _table(suite: str, rows: Rows, width: int, colour: bool, head: Head) -> str:
         "gain: paired by seed with the baseline at the same rollout budget (Student t). used: share of received peer answers "
         f"that gave a gradient. {explained(head.margin)}"
     )
-    return "\n".join([*parts, *_not_there(head.missing, width), *_folded(about, width, "dim", colour)]) + "\n"
+    remark = [*_folded(visible(head.processors), width, "", colour), ""] if head.processors else []
+    return "\n".join([*parts, *_not_there(head.missing, width), *remark, *_folded(about, width, "dim", colour)]) + "\n"
 
 
 def _not_there(missing: Sequence[Missing], width: int) -> list[str]:
@@ -98,6 +104,15 @@ def _left_out(form: str, missing: Sequence[Missing]) -> str:
     if form == "latex":
         return "".join(f"% missing: {visible(str(one)).translate(_TEX)}\n" for one in missing)
     return "\nMissing from these numbers:\n\n" + "".join(f"- {_cell(str(one))}\n" for one in missing)
+
+
+def _remarked(form: str, remark: str) -> str:
+    """A remark on the whole table, for papers."""
+    return (
+        {"latex": f"% {visible(remark).translate(_TEX)}\n", "markdown": f"\n{_cell(remark)}\n"}.get(form, "")
+        if remark
+        else ""
+    )
 
 
 def _across(metric: str, found: Sequence[Aggregate], width: int, colour: bool) -> list[str]:

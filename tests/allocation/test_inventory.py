@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.allocation.inventory import GPU_MEMORY, from_ray, local, parse
+from harness.allocation.gpus import Card
+from harness.allocation.inventory import from_ray, local, parse
 from harness.errors import UsageError
 
 
@@ -47,21 +48,35 @@ def test_this_machine() -> None:
     assert 10**8 < inventory.memory < 10**14
 
 
+def ray_node(name: str, kind: str = "", gpus: float = 4.0, memory: float = 64e9) -> dict[str, object]:
+    has = {"CPU": 8.0, "GPU": gpus, "memory": memory, **({f"accelerator_type:{kind}": 1.0} if kind else {})}
+    return {"NodeID": name, "Alive": True, "Resources": has}
+
+
 def test_ray_cluster() -> None:
+    """The GPU path, 7: Ray's word for a GPU is neither its kind nor its size, so the nodes themselves are asked."""
+    asked = {
+        "b": [Card("0", "RTX4090", 24 * 10**9)], "c": [Card("0", "A100", 80 * 10**9), Card("1", "A100", 40 * 10**9)],
+        "d": [Card("0", "B200", 180 * 10**9)], "e": [Card("0", "A6000", 48 * 10**9)],
+    }  # fmt: skip
     nodes = [
-        {
-            "NodeID": "b",
-            "Alive": True,
-            "Resources": {"CPU": 8.0, "GPU": 4.0, "memory": 64e9, "accelerator_type:H100": 1.0},
-        },
-        {"NodeID": "a", "Alive": True, "Resources": {"CPU": 4.0, "GPU": 4.0, "memory": 16e9}},
-        {"NodeID": "c", "Alive": False, "Resources": {"CPU": 4.0}},
+        ray_node("d", "B200"),
+        ray_node("c", "A100"),
+        ray_node("b", "G"),
+        ray_node("e", "RTX"),
+        ray_node("a", memory=16e9),
     ]
-    first, second = from_ray(nodes).nodes
-    assert (first.name, first.gpus, first.gpu_memory, first.gpu_kind) == ("a", 4, 2 * 10**9, "logical")
-    assert (second.name, second.gpu_memory, second.gpu_kind) == ("b", GPU_MEMORY["H100"], "H100")
+    nodes.append({"NodeID": "f", "Alive": False, "Resources": {"CPU": 4.0}})
+    found = from_ray(nodes, asked.__getitem__).nodes
+    assert [(n.name, n.gpus, n.gpu_memory, n.gpu_kind, n.memory) for n in found] == [
+        ("a", 4, 2 * 10**9, "logical", 8 * 10**9), ("b", 4, 24 * 10**9, "RTX4090", 64 * 10**9),
+        ("c", 4, 40 * 10**9, "A100", 64 * 10**9), ("d", 4, 180 * 10**9, "B200", 64 * 10**9),
+        ("e", 4, 48 * 10**9, "A6000", 64 * 10**9),
+    ]  # fmt: skip
     with pytest.raises(UsageError, match="no living node"):
-        from_ray(nodes[2:])
+        from_ray(nodes[-1:], asked.__getitem__)
+    with pytest.raises(UsageError, match="Ray node d has 4 GPUs, and nvidia-smi lists none there"):
+        from_ray(nodes, lambda _: [])
 
 
 def test_logical_gpus() -> None:

@@ -11,11 +11,12 @@ import pytest
 from harness.allocation import planner
 from harness.allocation.demand import CellDemand, PolicyDemand, Workload
 from harness.allocation.estimates import Estimates
-from harness.allocation.inventory import parse
+from harness.allocation.inventory import Inventory, parse
 from harness.allocation.layout import USABLE, Gpu, least_gpus, policy_layout
 from harness.allocation.placement import cell_layout
 from harness.allocation.plan_text import describe
 from harness.allocation.planner import Plan, WorkerDemand, plan_cells, plan_workers
+from harness.allocation.scheduler import LONGEST_SECONDS, PATIENCE_SECONDS, Scheduler
 from harness.allocation.shapes import load_shape, shape_from_config
 from harness.allocation.size import CONTEXT_BYTES
 
@@ -121,6 +122,39 @@ HALF = shape_from_config(
 def half_pair(**more: object) -> CellDemand:
     work = replace(WORK, prompts=32, answer_tokens=2048, mean_answer_tokens=1024)
     return CellDemand("c", "halves", tuple(PolicyDemand(name, HALF, 8) for name in "ab"), work, **more)  # type: ignore[arg-type]
+
+
+def test_a_plan_stops_nothing_that_a_run_would_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every number true, 21: limit and patience of a plan's timetable are those with which the driver makes its scheduler."""
+    played: list[tuple[float, float | None, set[float]]] = []
+
+    class Watched(Scheduler):
+        def submit(self, requests, now):  # type: ignore[no-untyped-def]
+            played.append((self.longest_limit, self.patience, {request.limit for request in requests}))
+            return super().submit(requests, now)
+
+    monkeypatch.setattr(planner, "Scheduler", Watched)
+    plan_cells([PAIR], parse("8xH100-80G"))
+    plan_workers(2, [WorkerDemand("a", "a", 1.0, 10**9)], parse("4cpu-24G"))
+    assert {(*own, *limits) for *own, limits in played} == {(LONGEST_SECONDS, PATIENCE_SECONDS, LONGEST_SECONDS)}
+
+
+def test_cards_without_bf16_are_refused_when_the_plan_is_made() -> None:
+    """The GPU path, 13. Where some nodes have it, these are taken."""
+    asked = half_pair()
+    refused = plan_cells([asked], parse("2xV100-32G"), sleeps=True, stacks=True)
+    assert (refused.feasible, refused.shortfall) == (
+        False,
+        "V100 multiplies no bf16: engine_options.dtype=fp32 does without",
+    )
+    full = replace(asked, policies=tuple(replace(p, precision="fp32") for p in asked.policies))
+    assert plan_cells([full], parse("2xV100-32G"), sleeps=True, stacks=True).feasible
+    v100, a100 = parse("2x8xV100-32G").nodes[0], parse("2x2xA100-80G").nodes[1]
+    both = plan_cells([asked], Inventory((v100, a100)), sleeps=True, stacks=True)
+    assert [node.gpu_kind for node in both.resources.nodes] == ["A100"]
+    for half in (True, False):
+        work = [WorkerDemand("a", "a", 1.0, 10**9, 10**9, half=half)]
+        assert plan_workers(1, work, parse("1xT4-16G")).feasible != half
 
 
 @pytest.mark.parametrize("inventory", ["1xA100-40G", "1xRTX4090-24G"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from harness.allocation import chunks
 from harness.allocation.demand import Workload
 from harness.allocation.embedded import process_memory
 from harness.allocation.shapes import ModelShape, shape_from_config
@@ -186,3 +188,23 @@ def test_adapters_alone_have_gradients_and_moments(precision: str, tmp_path) -> 
     assert found["optimiser"] <= account.optimiser < 1.3 * found["optimiser"]
     assert account.weights == pytest.approx(found["weights"], rel=0.02)
     assert account.train == pytest.approx(found["all"], rel=0.15)
+
+
+def test_the_account_and_the_engine_have_their_sizes_from_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every number true, 26; The GPU path, 13: on a GPU the output layer has more logits at once, and they are planned."""
+    import inspect
+
+    from harness.allocation import embedded
+    from harness.engines.embedded import attention, engine, head, sampling
+    from harness.engines.options import Embedded
+
+    for module in (embedded, attention, engine, head, sampling):
+        for name in filter(str.isupper, vars(chunks).keys() & vars(module).keys()):
+            assert getattr(module, name) is getattr(chunks, name), f"{module.__name__}.{name}"
+            assert f"\n{name} =" not in inspect.getsource(module)
+    assert Embedded().micro_tokens == chunks.MICRO_TOKENS
+    assert inspect.signature(engine.EmbeddedEngine).parameters["micro_tokens"].default == chunks.MICRO_TOKENS
+    asked = measuring.demanded("gemma3")
+    policy, work = replace(asked.policies[0], measured=False), replace(asked.workload, prompts=64)
+    cpu, gpu = (embedded._training(policy, work, chunks.MICRO_TOKENS, on) for on in (False, True))
+    assert gpu - cpu == embedded.LOGITS_BYTES * (chunks.GPU_LOGITS - chunks.LOGITS)

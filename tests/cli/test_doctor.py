@@ -71,3 +71,14 @@ def test_what_is_missing_is_said_and_what_is_needed_decides(monkeypatch, tmp_pat
     said = {row["name"]: row["ok"] for row in json.loads(done.stdout)["checks"]}
     assert said["cache"]
     assert done.returncode == int(not all(said[name] for name, check in found.items() if check.needed))
+
+
+def test_the_gpus_are_those_that_cuda_shows(cache, nvidia_smi, monkeypatch):
+    """Every number true, 3."""
+    nvidia_smi(2)
+    assert checkup._gpu() == Check("gpu", True, "0: H100 of 86 GB; 1: H100 of 86 GB")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert checkup._gpu().found == "1: H100 of 86 GB"
+    for chosen in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+        assert (checkup._gpu().ok, checkup._gpu().found) == (False, f"none that CUDA_VISIBLE_DEVICES={chosen!r} leaves")

@@ -54,7 +54,7 @@ def test_vocabularies_in_parts_give_the_same(kind, tmp_path, prompts, monkeypatc
     seeds = np.arange(12, dtype=np.uint64).reshape(4, 3)
     scores, gradients = [], []
     for whole in (1 << 23, 1500):
-        monkeypatch.setattr(head, "WHOLE", whole)
+        monkeypatch.setattr(head, "LOGITS", whole)
         engine = EmbeddedEngine("a", tmp_path, device="cpu", temperature=0.7)
         samples = engine.sample(prompts, seeds, Sampling(0.7, 24))
         scores.append(engine.score([p for p in prompts for _ in range(3)], [s.tokens for g in samples for s in g]))
@@ -72,20 +72,30 @@ def test_vocabularies_in_parts_give_the_same(kind, tmp_path, prompts, monkeypatc
         torch.testing.assert_close(whole / scale, parts / scale, rtol=1e-4, atol=1e-5)
 
 
+def test_parts_are_as_wide_as_a_gpu_wants_them():
+    """The GPU path, 13: on a GPU eight times as many logits exist at once. A tensor without storage stands for one there."""
+    for device, parts in (("cpu", 191), ("meta", 24)):
+        weight, hidden = torch.empty(200_000, 8, device=device), torch.empty(8000, 8, device=device)
+        layer = head.Head(weight, None, 1.0, None)
+        assert len(head._parts(hidden, len(weight))) == parts
+        assert layer.fits(300) == (device != "cpu")
+        assert not layer.fits(400)
+
+
 @one_family
 def test_answers_of_one_token_in_parts(folder, prompts, monkeypatch):
     """Nothing is left to look up after the prompt, and the vocabulary is large."""
     engine = EmbeddedEngine("a", folder, device="cpu")
     answers = [np.array([engine.stop[0]], np.int32)] * 2
     whole = engine.score(prompts[:2], answers)
-    monkeypatch.setattr(head, "WHOLE", 100)
+    monkeypatch.setattr(head, "LOGITS", 100)
     for found, wanted in zip(engine.score(prompts[:2], answers), whole, strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
 def test_memory_of_a_large_vocabulary_stays_small(monkeypatch):
     """400 tokens over 200,000 ids are 320 MB of logits: no tensor of that size may exist, forward or backward."""
-    monkeypatch.setattr(head, "WHOLE", 1 << 20)
+    monkeypatch.setattr(head, "LOGITS", 1 << 20)
     weight = torch.randn(200_000, 8, requires_grad=True)
     hidden = torch.randn(400, 8, requires_grad=True)
     layer = head.Head(weight, None, 1.0, None)

@@ -211,3 +211,33 @@ def test_a_tensor_parallel_engine_is_never_divided_between_nodes():
         "beside it": "whole",
     }
     assert "must be on one node" in said["too large"]
+
+
+UNKNOWN_WORD = """
+import os
+import ray
+import torch
+from harness.engines.openrlhf import cpu
+from harness.engines.openrlhf.cluster import connect, inventory
+
+connect(2)  # GPUs are there, and forbidden
+torch.version.cuda = "13.0"
+print("forbidden:", ray.cluster_resources()["GPU"], cpu.needed(), repr(os.environ["CUDA_VISIBLE_DEVICES"]))
+ray.shutdown()
+os.environ["CUDA_VISIBLE_DEVICES"] = "1"
+ray.init(num_cpus=1, num_gpus=1, resources={"accelerator_type:G": 1}, include_dashboard=False)
+(node,) = inventory().nodes
+print("asked:", node.gpus, node.gpu_kind, node.gpu_memory // 2**20, cpu.needed())
+ray.shutdown()
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("chosen", ["-1"])
+def test_a_node_says_which_gpus_it_has_and_the_cluster_decides_for_cuda(nvidia_smi, chosen):
+    """The GPU path, 7 and 8: Ray calls an RTX 4090 `G`; and a driver without a GPU opens actors that have some."""
+    nvidia_smi(2, "NVIDIA GeForce RTX 4090", 24564)
+    clean = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | {"CUDA_VISIBLE_DEVICES": chosen}
+    run = subprocess.run([sys.executable, "-c", UNKNOWN_WORD], env=clean, capture_output=True, text=True, timeout=280)
+    said = [line for line in run.stdout.splitlines() if line.startswith(("forbidden", "asked"))]
+    assert said == [f"forbidden: 2.0 True {chosen!r}", "asked: 1 RTX4090 24564 False"], run.stderr[-2000:]

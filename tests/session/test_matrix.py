@@ -191,20 +191,30 @@ def test_the_embedded_engine_is_planned_on_the_gpus_there_are(tmp_path):
     assert "micro_tokens" not in place_of_cell(plan_for(own, "1xH100-80G"), own.cells[0]).layout["a"]
 
 
-def test_workers_go_to_the_gpu_with_the_fewest_of_them(suite_file, tmp_path, monkeypatch):
+def test_workers_go_to_the_gpu_with_the_fewest_of_them(suite_file, tmp_path, nvidia_smi, monkeypatch):
+    """Every number true, 3: what is forbidden is not given, and as many are planned with as are visible."""
     from types import SimpleNamespace
 
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    nvidia_smi(8)
     prepared = prepare(str(suite_file), tmp_path)
-    driver = _Driver(prepared, plan_for(prepared, "2xH100-80G"), Reporter(), lambda: None, {})
-    for expected in ("0", "1", "0"):
-        assert driver._gpu() == {"CUDA_VISIBLE_DEVICES": expected}
-        driver.workers.append(SimpleNamespace(gpu=expected))
+
+    def given():
+        plan = plan_for(prepared, None)
+        driver = _Driver(prepared, plan, Reporter(), lambda: None, {})
+        names = []
+        for _ in range(3):
+            names.append(driver._gpu())
+            driver.workers.append(SimpleNamespace(gpu=names[-1].get("CUDA_VISIBLE_DEVICES", "")))
+        return plan.resources.gpus, [name.get("CUDA_VISIBLE_DEVICES") for name in names]
+
+    for chosen, found in {
+        "6,1": (2, ["6", "1", "6"]), "3": (1, ["3"] * 3), "GPU-7a": (1, ["GPU-7a"] * 3), "": (0, [None] * 3), "-1": (0, [None] * 3),
+    }.items():  # fmt: skip
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+        assert given() == found
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert given() == (8, ["0", "1", "2"])
     assert driver_of(suite_file, tmp_path, 2)._gpu() == {}
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    assert _Driver(prepared, plan_for(prepared, "1xH100-80G"), Reporter(), lambda: None, {})._gpu() == {
-        "CUDA_VISIBLE_DEVICES": "3"
-    }
 
 
 def test_a_long_evaluation_has_a_deadline_that_knows_it(tmp_path):

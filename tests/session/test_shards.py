@@ -11,9 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from harness.cli.standing import status
 from harness.errors import UsageError
+from harness.session.cell.manifests import cell_manifest
 from harness.session.suite.prepare import Shard, prepare
+from harness.store.manifest import Provenance, write_manifest
 from harness.store.place import kind_of_mount, on_network, store_path
 
 from .command import harness, start, wait_until
@@ -24,20 +28,45 @@ SHORT = [*FOUR, "--set", "training.steps=2", "--set", "training.checkpoint_every
 
 
 def test_shards_share_out_every_cell_and_every_start_checkpoint_once(suite_file, tmp_path):
+    """Every number true, 2: all regimes of one group and seed are in one part, for they are compared in pairs."""
     for count in (1, 2, 3, 7):
-        parts = [prepare(str(suite_file), tmp_path, shard=Shard(i + 1, count)) for i in range(count)]
+        parts = [
+            prepare(str(suite_file), tmp_path, overrides=["seeds=[1,2,3,4,5]"], shard=Shard(i + 1, count))
+            for i in range(count)
+        ]
+        whole = [{(c.group.name, c.seed) for c in part.cells} for part in parts]
+        assert sum(map(len, whole)) == len(set().union(*whole)) == 5
+        assert sum(not blocks for blocks in whole) == max(0, count - 5)
+        assert all(
+            len(part.cells) == len(blocks) * len(part.suite.regimes) for part, blocks in zip(parts, whole, strict=True)
+        )
         cells = [cell.key for part in parts for cell in part.cells]
         assert sorted(cells) == sorted(c.key for c in parts[0].every)
         written = [part.keys() for part in parts]
         assert sum(map(len, written)) == len(set().union(*written)) == len(cells) + len(parts[0].bases)
-        assert max(len(p.cells) for p in parts) - min(len(p.cells) for p in parts) <= 1
+        assert max(map(len, whole)) - min(map(len, whole)) <= 1
 
 
 def test_shards_of_a_part_share_out_that_part(suite_file, tmp_path):
-    parts = [prepare(str(suite_file), tmp_path, only="pair/s*", shard=Shard(i, 2)) for i in (1, 2)]
-    assert {c.variant.name for p in parts for c in p.cells} == {"sgt", "sapo"}
+    seeds = ["seeds=[3,4]"]
+    parts = [prepare(str(suite_file), tmp_path, only="pair/s*", overrides=seeds, shard=Shard(i, 2)) for i in (1, 2)]
+    assert [[(c.variant.name, c.seed) for c in p.cells] for p in parts] == [
+        [(r, s) for r in ("sgt", "sapo")] for s in (3, 4)
+    ]
     assert not parts[0].keys() & parts[1].keys()
-    assert len(parts[0].keys() | parts[1].keys()) == 2 + len(parts[0].bases)
+    assert len(parts[0].keys() | parts[1].keys()) == 4 + len(parts[0].bases)
+
+
+def test_status_says_where_pairs_run_on_unlike_processors_before_all_are_done(suite_file, tmp_path, capsys):
+    """Every number true, 2."""
+    prepared = prepare(str(suite_file), tmp_path, overrides=["seeds=[3,4]"])
+    for cell, processor in zip(prepared.cells[:3], ("Xeon", "Xeon", "EPYC"), strict=True):
+        found = replace(cell_manifest(cell), state="done", provenance=Provenance(machine={"processor": processor}))
+        write_manifest(prepared.folder / cell.key, found)
+    status(str(suite_file), tmp_path, ["seeds=[3,4]"])
+    said = capsys.readouterr().out
+    assert "15 pending" in said
+    assert "tiny: mixed processors: the regimes of pair/3 ran on different ones (EPYC; Xeon)" in said
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "1/2/3", "-1/2", "1/99999999999", "٣/٤", "1/2; rm"])

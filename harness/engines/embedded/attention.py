@@ -15,9 +15,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from harness.allocation.chunks import LONGEST
+
 GROUPED = "grouped"
-LONGEST = 512
-"""Keys up to which scores are kept."""
 
 
 def grouped(

@@ -18,6 +18,7 @@ from jaxtyping import Float32, Int32, UInt64
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from harness.allocation.chunks import CACHE_BYTES, MICRO_TOKENS
 from harness.allocation.precision import Precision
 from harness.engines import checkpoint
 from harness.engines.embedded import lora as adapters
@@ -33,9 +34,6 @@ from harness.errors import CheckpointError, EngineError
 from harness.experience.answers import Prompt
 from harness.learning.terms import Term, TermAnswer
 from harness.phases import inside
-
-CACHE_BYTES = 2 << 30
-"""Keys and values that one sampling batch may hold."""
 
 
 class EmbeddedEngine:
@@ -80,7 +78,7 @@ class EmbeddedEngine:
         device: str | None = None,
         temperature: float = 1.0,
         chat: bool = False,
-        micro_tokens: int = 8192,
+        micro_tokens: int = MICRO_TOKENS,
         dtype: Precision | None = None,
         threads: int | None = None,
         lora: Mapping[str, Any] | None = None,

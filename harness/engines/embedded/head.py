@@ -1,6 +1,6 @@
 """The output layer: from a model's last hidden states to the log-probabilities of given tokens, whatever the vocabulary's size.
 
-Logits that fit `WHOLE` are made at once. Larger ones are made for some of the vocabulary at a time, forward and again backward,
+Few logits (`chunks`) are made at once. More are made for some of the vocabulary at a time, forward and again backward,
 so that a token costs a hidden state and not a row of the vocabulary (the idea of Wijmans et al., arXiv 2411.09009).
 """
 
@@ -15,10 +15,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 from transformers import PreTrainedModel
 
+from harness.allocation.chunks import GPU_LOGITS, LOGITS
 from harness.errors import EngineError
-
-WHOLE = 1 << 23
-"""Logits that exist at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +46,7 @@ class Head:
 
     def fits(self, positions: int) -> bool:
         """Whether the logits of so many positions may exist at once."""
-        return positions * len(self.weight) <= WHOLE
+        return positions * len(self.weight) <= at_once(self.weight.device)
 
     def logits(self, hidden: Float[Tensor, "*N D"], rows: slice = slice(None)) -> Float[Tensor, "*N V"]:
         """Of some rows of the vocabulary, as the model itself makes them."""
@@ -90,7 +88,7 @@ class _InParts(torch.autograd.Function):
         ctx.head, ctx.temperature = head, temperature
         total = hidden.new_full((len(hidden),), -torch.inf, dtype=torch.float32)
         wanted = torch.empty_like(total)
-        for rows in _parts(len(hidden), len(weight)):
+        for rows in _parts(hidden, len(weight)):
             scaled = _scaled(head.logits(hidden, rows), temperature, forbidden[rows])
             total = torch.logaddexp(total, scaled.logsumexp(1))
             here = ((targets >= rows.start) & (targets < rows.stop)).nonzero().squeeze(1)
@@ -106,7 +104,7 @@ class _InParts(torch.autograd.Function):
         to_hidden = torch.zeros_like(hidden, dtype=torch.float32)
         to_weight = torch.empty_like(head.weight) if ctx.needs_input_grad[1] else None
         to_bias = None if head.bias is None else torch.empty_like(head.bias)
-        for rows in _parts(len(hidden), len(head.weight)):
+        for rows in _parts(hidden, len(head.weight)):
             logits = head.logits(hidden, rows)
             scaled = _scaled(logits, ctx.temperature, forbidden[rows])
             change = scaled.sub_(total[:, None]).exp_().mul_(-slope[:, None])
@@ -131,6 +129,11 @@ def _scaled(logits: Tensor, temperature: float, forbidden: Tensor) -> Tensor:
     return scaled.add_(forbidden) if forbidden.any() else scaled
 
 
-def _parts(positions: int, vocabulary: int) -> list[slice]:
-    width = max(1, WHOLE // positions)
+def at_once(device: torch.device) -> int:
+    """Logits that may exist at once there."""
+    return LOGITS if device.type == "cpu" else GPU_LOGITS
+
+
+def _parts(hidden: Float[Tensor, "N D"], vocabulary: int) -> list[slice]:
+    width = max(1, at_once(hidden.device) // len(hidden))
     return [slice(start, min(start + width, vocabulary)) for start in range(0, vocabulary, width)]

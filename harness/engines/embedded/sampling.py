@@ -16,14 +16,12 @@ from jaxtyping import Bool, Float, Float32, Float64, Int64, UInt64
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from harness.allocation.chunks import BLOCK
 from harness.engines.embedded.masks import by_layer, causal, kinds_of_layers, left_pad, positions
 from harness.phases import inside
 
 COMPACTION = 0.125
 """Share of finished rows at which they are dropped: others move to their places, and a finished row costs as much as another."""
-
-BLOCK = 2048
-"""Ids whose probabilities are summed before one among them is sought."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

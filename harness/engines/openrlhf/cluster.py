@@ -20,16 +20,22 @@ from types import TracebackType
 from typing import Any
 
 import ray
+import torch
+from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from harness import phases
-from harness.allocation.inventory import Inventory, from_ray
-from harness.engines.openrlhf import cpu, seams
+from harness.allocation.gpus import VISIBLE, Card, visible
+from harness.allocation.inventory import LOGICAL, Inventory, from_ray
+from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.settings import Settings
 from harness.engines.openrlhf.turns import Turns
 from harness.errors import EngineError, InfeasibleError
 
 REACH_SECONDS = 5.0
+CARDS_SECONDS = 120.0
+"""Of a node: its first task starts a process there and imports this package."""
 NODE = "ray.io/node-id"
 """Ray's own label of a node."""
 ANOTHER_SECONDS = 60.0
@@ -46,7 +52,8 @@ def connect(devices: int | None = None, address: str | None = None, quiet: bool 
     Parameters
     ----------
     devices
-        Without CUDA a local Ray gets so many logical GPUs, each with a CPU of its own; the default is one per core.
+        Without CUDA here a local Ray gets so many logical GPUs, each with a CPU of its own; the default is one per core. Otherwise
+        it has the GPUs that CUDA shows.
     quiet
         Of a cluster that is joined: what its actors say on stderr is not heard here.
 
@@ -62,19 +69,25 @@ def connect(devices: int | None = None, address: str | None = None, quiet: bool 
         if address != OWN:
             _join(address, environment, quiet)
             return
-        count = devices or len(os.sched_getaffinity(0))
-        logical = {"num_gpus": count, "num_cpus": count} if cpu.needed() else {}
+        cards, kept = [card.name for card in visible()], os.environ.get(VISIBLE)
+        options: dict[str, Any] = {}
+        if torch.cuda.is_available():
+            if cards:  # Ray would count a -1 as a device
+                options["num_gpus"], os.environ[VISIBLE] = len(cards), ",".join(cards)
+        else:
+            count = devices or len(os.sched_getaffinity(0))
+            options |= {"num_gpus": count, "num_cpus": count, "resources": {LOGICAL: 1}}
+            options |= {"_system_config": {"prestart_worker_first_driver": False}}
+            os.environ.pop(VISIBLE, None)  # Ray takes logical GPUs for some of these
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         # An actor killed while it starts leaves vLLM's process behind; Ray then ends it.
         os.environ.setdefault("RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper", "true")
-        ray.init(
-            address=OWN,
-            runtime_env=environment,
-            include_dashboard=False,
-            log_to_driver=False,
-            _system_config={"prestart_worker_first_driver": False} if cpu.needed() else None,
-            **logical,
-        )
+        try:
+            ray.init(address=OWN, runtime_env=environment, include_dashboard=False, log_to_driver=False, **options)
+        finally:
+            os.environ.pop(VISIBLE, None)
+            if kept is not None:
+                os.environ[VISIBLE] = kept
 
 
 def _join(address: str, environment: dict[str, Any], quiet: bool) -> None:
@@ -90,9 +103,25 @@ def _join(address: str, environment: dict[str, Any], quiet: bool) -> None:
 
 
 def inventory(address: str | None = None) -> Inventory:
-    """Of the cluster that `connect` joins."""
+    """Of the cluster that `connect` joins. Raises EngineError where a node with accelerators does not say which."""
     connect(address=address)
-    return from_ray(ray.nodes())
+    return from_ray(ray.nodes(), _cards)
+
+
+def _cards(node: str) -> list[Card]:
+    """The GPUs that CUDA shows on a node, asked by a task that takes nothing there and leaves the node's own choice as it is."""
+    unchanged = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
+    place = NodeAffinitySchedulingStrategy(node, soft=False)
+    asked = (
+        ray.remote(num_cpus=0, max_retries=0)(visible)
+        .options(scheduling_strategy=place, runtime_env=unchanged)
+        .remote()
+    )
+    try:
+        found: list[Card] = ray.get(asked, timeout=CARDS_SECONDS)
+    except RayError as error:
+        raise EngineError(f"Ray node {node} does not say which GPUs it has: {str(error).strip()[-300:]}") from None
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""All that adapts OpenRLHF 0.11 to machines without CUDA; where CUDA is available nothing here is used.
+"""All that adapts OpenRLHF 0.11 to clusters without CUDA; where nodes have accelerators nothing here is used.
 
 In the trainers' processes (`seams.adapt_trainer`):
 
@@ -27,7 +27,10 @@ import os
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import ray
 import torch
+
+from harness.allocation.inventory import accelerated
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,12 +42,13 @@ SYNC_SECONDS = "HARNESS_SYNC_SECONDS"
 
 
 def needed() -> bool:
-    """Whether this machine has no CUDA."""
-    return not torch.cuda.is_available()
+    """Whether the devices of the cluster that was joined are cores, whatever this node itself has: no node has an accelerator,
+    or torch is built without CUDA."""
+    return torch.version.cuda is None or not accelerated(ray.cluster_resources())
 
 
 def environment(sync_seconds: float) -> dict[str, str]:
-    """Environment variables of the actors; empty with CUDA. Gloo waits at most `sync_seconds` for a weight."""
+    """Environment variables of the actors; empty on GPUs. Gloo waits at most `sync_seconds` for a weight."""
     if not needed():
         return {}
     return {

@@ -23,7 +23,7 @@ from harness.engines import checkpoint
 from harness.engines.gradients import check_norm
 from harness.engines.openrlhf import cpu
 from harness.engines.openrlhf.batches import AnswerRow, learning_splits, plan, scoring_split
-from harness.engines.openrlhf.cluster import Reservation, Slot
+from harness.engines.openrlhf.cluster import Reservation, Slot, connect
 from harness.engines.openrlhf.remote import Call, Process, RemoteActor, end, gather
 from harness.engines.openrlhf.rollout import open_rollouts
 from harness.engines.openrlhf.settings import Settings
@@ -87,6 +87,7 @@ class OpenRLHFEngine:
         self._processes: list[Process] = []
         self._trainers: list[RemoteActor] = []
         self._rollouts: list[RemoteActor] = []
+        connect()  # what the cluster has decides the settings
         self._strategy = Strategy(settings, temperature)
         if self.gpus and settings.colocate and settings.devices > settings.trainers:
             raise EngineError(

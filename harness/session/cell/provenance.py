@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 import harness
+from harness.allocation.gpus import visible
 from harness.engines import catalogue
 from harness.session.cell.processor import processor
 from harness.store.manifest import Provenance
@@ -88,4 +89,5 @@ def _machine() -> dict[str, str]:
         "processor": processor(),
         "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1),
         "memory_gib": f"{psutil.virtual_memory().total / 2**30:.0f}",
+        **({"gpu": ", ".join(kinds)} if (kinds := sorted({card.kind for card in visible()})) else {}),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import time
 from collections import Counter, deque
@@ -12,16 +11,26 @@ from pathlib import Path
 
 from harness.allocation.cells_as_demand import kind_of
 from harness.allocation.estimates import Estimates
+from harness.allocation.gpus import VISIBLE, visible
 from harness.allocation.inventory import Inventory
 from harness.allocation.planner import Plan
-from harness.allocation.scheduler import Action, Refuse, Request, Scheduler, Start, Stop
+from harness.allocation.scheduler import (
+    LONGEST_SECONDS,
+    PATIENCE_SECONDS,
+    Action,
+    Refuse,
+    Request,
+    Scheduler,
+    Start,
+    Stop,
+)
 from harness.engines.catalogue import engines_of
 from harness.errors import Fault, HarnessError
 from harness.files import TEMPORARY, remove
 from harness.session.cell.log import note
 from harness.session.cell.manifests import base_manifest, cell_manifest, cut_off, mark, state_of
 from harness.session.driver.jobs import base_job, cell_job
-from harness.session.driver.process import LAST_WORDS_SECONDS, VISIBLE, Inbox, WorkerProcess
+from harness.session.driver.process import LAST_WORDS_SECONDS, Inbox, WorkerProcess
 from harness.session.driver.progress import Reporter
 from harness.session.driver.worker_messages import Alive, Finished, Job, Leave, Progress, Said
 from harness.session.suite.lock import holding, locked
@@ -36,12 +45,8 @@ ASLEEP_SECONDS = 30.0
 STOP_SECONDS = 18.0
 """For the running steps to end and their checkpoints to be written; a scheduler such as SLURM gives 30 s in all."""
 CLOSE_SECONDS = 5.0
-LONGEST_SECONDS = 30 * 86400.0
-"""No job may take longer; what hangs is found by its silence, long before."""
 ONCE_MORE = frozenset({Fault.MEMORY, Fault.KILLED})
 """Faults that depend on what else the machine did. All others would come again, and are for the next `harness run`."""
-PATIENCE_SECONDS = 1800.0
-"""After so long a waiting job that fits nowhere gets a reservation in the future (`Scheduler`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +91,6 @@ def run_matrix(
         prepared.record()
         with engines_of(prepared.suite.engine).cluster(address) as environment:
             return _Driver(prepared, plan, reporter, refresh, environment, silence, verbose, held.lost).run()
-
-
-def visible_gpus(count: int) -> list[str]:
-    """This machine's GPUs as CUDA names them: those that an environment has chosen, else by number."""
-    chosen = os.environ.get(VISIBLE)
-    return [gpu.strip() for gpu in chosen.split(",") if gpu.strip()] if chosen else [str(i) for i in range(count)]
 
 
 class _Driver:
@@ -139,7 +138,7 @@ class _Driver:
         self.granted: deque[str] = deque()
         self.again: dict[str, Job | None] = {}
         """What has failed as it need not fail again: to be tried once more, then None."""
-        self.gpus = visible_gpus(plan.resources.gpus)
+        self.gpus = [card.name for card in visible()] if plan.resources.gpus else []
 
     def run(self) -> RunSummary:
         self.reporter.start(len(self.bases), len(self.cells), self.prepared.suite.training.steps)

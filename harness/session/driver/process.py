@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from harness.allocation.gpus import VISIBLE
 from harness.session.cell.log import log_of, tail
 from harness.session.driver.worker_messages import FromWorker, Job, Said, ToWorker, encoder, from_worker
 from harness.threads import LARGE_BLOCKS, ONE_THREAD
@@ -22,7 +23,6 @@ from harness.threads import LARGE_BLOCKS, ONE_THREAD
 LAST_WORDS_SECONDS = 1.0
 START_SECONDS = 300.0
 """So much longer than ever after a new process may be silent: it imports its libraries."""
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 Inbox = queue.Queue[tuple["WorkerProcess", FromWorker | None]]
 """What workers say, and None from one that has ended."""
 

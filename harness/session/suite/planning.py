@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from harness.allocation import embedded
 from harness.allocation import inventory as machines
 from harness.allocation.cells_as_demand import RegimeLoad, kind_of, longest_sequence, plan_suite
+from harness.allocation.chunks import MICRO_TOKENS
 from harness.allocation.demand import CellDemand
 from harness.allocation.estimates import Estimates
 from harness.allocation.gangs import Bundle
@@ -185,8 +186,8 @@ def _worker(
         (n.gpu_memory * USABLE - CONTEXT_BYTES if gpus else n.memory - embedded.WORKER_BYTES) for n in machine.nodes
     )
     own = options.get("micro_tokens")
-    tried = [own] if own else [embedded.MICRO_TOKENS, *embedded.FEWER_TOKENS]
-    found = {tokens: account.process_memory(demanded, tokens) for tokens in tried}
+    tried = [own] if own else [MICRO_TOKENS, *embedded.FEWER_TOKENS]
+    found = {tokens: account.process_memory(demanded, tokens, gpus) for tokens in tried}
     tokens = next((tokens for tokens, memory in found.items() if memory.train <= room), tried[-1])
     memory, chosen = found[tokens], tokens if tokens in embedded.FEWER_TOKENS and not own else 0
     on = device(next(n.gpu_kind for n in machine.nodes if n.gpus) if gpus else "CORE")
@@ -198,7 +199,8 @@ def _worker(
         size = embedded.WORKER_BYTES + memory.train
         return WorkerDemand(cell.key, name, seconds, size, micro_tokens=chosen, cores=cores)
     size, share = embedded.device_bytes(memory), embedded.busy(demanded, on)
-    return WorkerDemand(cell.key, name, seconds, embedded.GPU_WORKER_BYTES, size, share, chosen)
+    half = any(p.precision == "bf16" for p in demanded.policies)
+    return WorkerDemand(cell.key, name, seconds, embedded.GPU_WORKER_BYTES, size, share, chosen, half=half)
 
 
 def _base_seconds(

@@ -15,17 +15,18 @@ from harness.errors import DataError, PluginError, StoreError, SuiteError, Usage
 from harness.session.cell.log import LOG
 from harness.session.cell.manifests import Base, state_of, suite_file
 from harness.session.policy.roots import check_file_root, check_roots
-from harness.session.policy.weights import pinned, unpinned
+from harness.session.policy.weights import pinned
 from harness.session.suite import rules
 from harness.session.suite.identity import Identities, forerunners, notes, why_anew
 from harness.session.suite.lock import holding
 from harness.store.manifest import Manifest, SuiteFile, read_suite, readable, suite_files, write_suite
+from harness.store.processors import mixed
 from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell
 from harness.suite.load import find, load, resolve
 from harness.suite.schema import Evaluation, FileTask, Policy, Stage0, Suite
 from harness.tasks.jsonl import pinned as pinned_file
-from harness.tasks.registry import get_task, has_examples, is_generated
+from harness.tasks.registry import get_task, has_examples
 
 MICRO = "micro/"
 
@@ -141,12 +142,11 @@ class Prepared:
         return [b for b in needed.values() if self.state(b.key)[0] != "done"]
 
     def notes(self) -> list[str]:
-        """Which models and which training pool these cells have, as far as it is known by now; a line each."""
-        policies = [p for group in self.suite.groups for p in group.policies]
-        tells = not is_generated(self.suite.training.task) or any(map(unpinned, policies))
-        folders = [self.folder / cell.key for cell in self.cells] if tells else []
-        said = notes(self.suite, (manifest for _, manifest in readable(folders)))
-        return [*said, *([self.damaged] if self.damaged else [])]
+        """Which models and which training pool these cells have, as far as it is known by now, and whether paired cells ran on
+        unlike processors; a line each."""
+        stored = [manifest for _, manifest in readable(self.folder / cell.key for cell in self.cells)]
+        remark = mixed((m.group, m.seed, m.provenance.machine) for m in stored)
+        return [*notes(self.suite, stored), *filter(None, [remark, self.damaged])]
 
     def bases_of(self, cell: Cell) -> list[Base]:
         """The start checkpoints that this run evaluates before the cell."""
@@ -165,7 +165,8 @@ def _explained(status: CellStatus, before: Manifest | None) -> CellStatus:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Part `number` of `count` of a suite, for as many runs side by side. The same suite and --only always have the same parts."""
+    """Part `number` of `count` of a suite, for as many runs side by side: whole blocks of one group and seed. The same suite and
+    --only always have the same parts."""
 
     number: int
     count: int
@@ -184,10 +185,25 @@ class Shard:
         return f"{self.number}/{self.count}"
 
     def of(self, prepared: Prepared) -> Prepared:
-        """Its cells, every `count`th, and of the start checkpoints those that its cells are the first to need."""
-        first = {b.key: next((i for i, c in enumerate(prepared.cells) if b.needed_by(c)), 0) for b in prepared.bases}
-        elsewhere = frozenset(key for key, i in first.items() if i % self.count != self.number - 1)
-        return replace(prepared, cells=prepared.cells[self.number - 1 :: self.count], elsewhere=elsewhere)
+        """Its blocks (`blocks`), and of the start checkpoints those that its cells are the first to need.
+
+        The largest block left goes to the part with the fewest cells, so that none is empty where there are blocks for all.
+        """
+        parts: list[list[Cell]] = [[] for _ in range(self.count)]
+        for block in sorted(blocks(prepared.cells), key=len, reverse=True):
+            min(parts, key=len).extend(block)
+        mine = {cell.key for cell in parts[self.number - 1]}
+        first = {b.key: next((c.key for c in prepared.cells if b.needed_by(c)), "") for b in prepared.bases}
+        elsewhere = frozenset(base for base, cell in first.items() if cell not in mine)
+        return replace(prepared, cells=tuple(c for c in prepared.cells if c.key in mine), elsewhere=elsewhere)
+
+
+def blocks(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """The cells by group and seed: what is compared in pairs, and must come from one machine and one set of base checkpoints."""
+    found: dict[tuple[str, int], list[Cell]] = {}
+    for cell in cells:
+        found.setdefault((cell.group.name, cell.seed), []).append(cell)
+    return list(found.values())
 
 
 def prepare(

@@ -1,0 +1,81 @@
+"""`tools/install_openrlhf.sh` where there is a GPU: the script is real, `nvidia-smi` and the environment's Python are scripts that
+write down how they were called."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "tools" / "install_openrlhf.sh"
+PYTHON = """#!/bin/sh
+echo "DS_ACCELERATOR=${DS_ACCELERATOR:-} DS_BUILD_OPS=${DS_BUILD_OPS:-} $*" >>"$LOG"
+case $* in *Python.h*) exit "$HEADER" ;; *device=*cuda*) exit "$DEVICE" ;; esac
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path) -> Callable[..., tuple[int, str, list[str]]]:
+    """Runs it with a driver, where Python.h and the device are as said (0 is there), and with these commands on the path:
+    exit code, stderr, and the calls of Python."""
+
+    def run(
+        driver: str, header: int = 0, device: int = 0, commands: tuple[str, ...] = ("gcc",)
+    ) -> tuple[int, str, list[str]]:
+        path = tmp_path / "bin"
+        scripts = {path / name: "#!/bin/sh\n" for name in commands}
+        scripts |= {path / "nvidia-smi": f"#!/bin/sh\necho {driver}\n", tmp_path / "venv" / "bin" / "python": PYTHON}
+        for file, text in scripts.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+            file.chmod(0o755)
+        for tool in ("sh", "dirname", "head", "cut", "grep"):
+            (path / tool).unlink(missing_ok=True)
+            (path / tool).symlink_to(
+                next(Path(p, tool) for p in os.environ["PATH"].split(":") if Path(p, tool).exists())
+            )
+        log = tmp_path / "log"
+        log.write_text("")
+        done = subprocess.run(
+            ["sh", SCRIPT, tmp_path / "venv"], capture_output=True, text=True, timeout=60,
+            env={"PATH": str(path), "LOG": str(log), "HEADER": str(header), "DEVICE": str(device)},
+        )  # fmt: skip
+        return done.returncode, done.stderr, log.read_text().splitlines()
+
+    return run
+
+
+def test_deepspeed_alone_is_built_as_for_a_cpu(install):
+    """The GPU path, 2: where torch has CUDA its setup asks for nvcc, though no op is compiled."""
+    code, said, calls = install("580.65.06")
+    assert (code, said) == (0, "")
+    cpu = [call for call in calls if call.startswith("DS_ACCELERATOR=cpu DS_BUILD_OPS=0 ")]
+    assert len(cpu) == 1
+    assert " deepspeed==" in cpu[0]
+    assert not [call for call in calls if "deepspeed==" in call and call not in cpu]
+    assert [call for call in calls if " openrlhf==" in call], "the rest comes after it"
+
+
+def test_it_ends_with_a_tensor_on_the_device(install):
+    """The GPU path, 3: an older driver passes `nvidia-smi` and the import; the first CUDA call fails."""
+    code, said, calls = install("580.65.06")
+    assert "torch.ones(1, device='cuda')" in calls[-2]
+    code, said, calls = install("535.183.01", device=1)
+    assert code == 1
+    assert said.count("a GPU needs NVIDIA's driver 580 or newer") == 2, "before anything is fetched, and at the end"
+    assert "here: 535.183.01" in said
+    assert "import deepspeed" not in calls[-1]
+
+
+@pytest.mark.parametrize(
+    ("lacks", "words"),
+    [({"header": 1}, "a GPU needs Python.h, for Triton"), ({"commands": ()}, "a GPU needs gcc, for Triton")],
+)
+def test_what_triton_needs_is_asked_for_before_anything_is_fetched(install, lacks, words):
+    """The GPU path, 3."""
+    code, said, calls = install("580.65.06", **lacks)
+    assert (code, words in said) == (1, True), said
+    assert not [call for call in calls if "pip install" in call]
