@@ -35,6 +35,7 @@ from streamlit.testing.v1 import AppTest
 from leaderboard import RESULTS_VARIABLE, charts, command
 from leaderboard.data import Choice, open_store
 from leaderboard.frames import SPREAD, over_seeds
+from leaderboard.overview import BEST
 from leaderboard.parts import INK, csv_text, escaped
 from leaderboard.report import export_report
 from leaderboard.tokens import token_view
@@ -527,6 +528,14 @@ def test_the_first_screen_answers_for_every_suite(
     for link in re.findall("<a href=#(.*?)>", text):
         assert text.count(f"<h2 id={link}>") == 1
     assert text.count("<a href=") == 3
+
+
+def test_the_best_of_several_is_said_to_be_that(several: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """15: "All suites" showed the best of many with an interval that knows nothing of the choice, without a word."""
+    assert BEST in [caption.value for caption in app_on(several, monkeypatch).caption]
+    assert "not corrected for the choice" in BEST
+    export_report(several, tmp_path / "r.html")
+    assert BEST in (tmp_path / "r.html").read_text()
 
 
 def test_an_unknown_suite_in_the_address_is_said(several: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import msgspec
 import pytest
+import streamlit as st
 
 from harness.cli.results import show_suite
 from harness.session.cell.manifests import cell_manifest, mark
@@ -34,7 +36,7 @@ training: {steps: 6}
 
 
 @pytest.fixture
-def suite(tmp_path: Path) -> Path:
+def suite(tmp_path: Path) -> Iterator[Path]:
     """A suite of four cells that have finished, in tmp_path/results."""
     file = tmp_path / "lab.yaml"
     file.write_text(SUITE)
@@ -51,7 +53,8 @@ def suite(tmp_path: Path) -> Path:
             )
         journal.commit(1)
     ingest(tmp_path / "results")
-    return file
+    yield file
+    st.cache_resource.clear()
 
 
 def shown(suite: object, results: Path, form: str = "json") -> tuple[str, str]:
