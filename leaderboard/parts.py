@@ -33,7 +33,7 @@ def draw_page(page: Page, view: View) -> None:
     if page.lead:
         st.markdown(page.lead)
     if view.store is not None and view.suite is not None:
-        if page.needs_results:
+        if page.needs_results or page.figures:
             say_missing(view.store, view.suite)
         page.draw(view.store, view.suite, view)
     elif page.needs_results:

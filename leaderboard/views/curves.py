@@ -72,7 +72,7 @@ def draw(store: Store, suite: str, view: View) -> None:
         everyone = [r for r in store.regimes(suite) if r in set(rows["regime"])]
         regimes = choose_some("Regimes", everyone, "regime")
     rows = rows[rows["group"].isin(groups) & rows["policy"].isin(policies) & rows["regime"].isin(regimes)]
-    points = over_seeds(rows.assign(y=100 * rows["y"]), ["group"], axis)
+    points = over_seeds(rows.assign(y=100 * rows["y"]), ["group"], axis, most=100.0)
     y_title = "accuracy, %" if kind != REWARD else "share of right answers, %"
     figures = [
         charts.lines(points[points["group"] == group], f"{group}: {kind}", AXES[axis], y_title, everyone, shown=regimes)

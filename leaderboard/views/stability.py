@@ -149,7 +149,7 @@ def draw(store: Store, suite: str, view: View) -> None:
                 column.caption(f"{name}: not measured in this suite.")
                 continue
             present = [r for r in order if r in set(rows["regime"])]
-            points = over_seeds(rows, [], "steps")
+            points = over_seeds(rows, [], "steps", most=1.0 if _unit(name) == "share" else None)
             figures.append(charts.lines(points, name, "step", _unit(name), order, shown=present))
             draw_figure(figures[-1], f"component-{name}", column)
             column.caption(f"{MEASURES[name].meaning[0].upper()}{MEASURES[name].meaning[1:]}.")

@@ -38,12 +38,11 @@ def _compared(snapshot: Snapshot, suite: str, stored: list[Missing], prepared: P
     )
     shown = dict(zip(rows["label"].to_pylist(), rows["cell"].to_pylist(), strict=True))
     found = []
-    for status in replace(prepared, cells=prepared.every, seen=None).status():
+    others = tuple(c for c in prepared.every if shown.get(c.label) != c.key)
+    old = {label: shown[label] for label in shown.keys() - {c.label for c in prepared.every}}
+    for status in replace(prepared, cells=others, seen=None).status():
         label, key, state, reason = status.cell.label, status.cell.key, status.state, status.reason
-        before = known.pop(label, None)
-        there = shown.pop(label, None)
-        if there == key:
-            continue
+        before, there = known.pop(label, None), shown.get(label)
         if there is not None:
             why = reason.removesuffix(f" (was {there})") or f"{state}, but shown is {there}"
             found.append(Missing(cell=label, key=key, state=STALE, reason=why))
@@ -53,4 +52,7 @@ def _compared(snapshot: Snapshot, suite: str, stored: list[Missing], prepared: P
             found.append(Missing(cell=label, key=key, state=state, reason=reason))
     if prepared.suite.tune is not None:  # what its search has chosen stands beside it in what is stored alone
         return [*found, *known.values()]
-    return [*found, *(Missing(cell=c, key=k, state=STALE, reason="no longer in the suite") for c, k in shown.items())]
+    return [
+        *found,
+        *(Missing(cell=c, key=k, state=STALE, reason="no longer in the suite") for c, k in sorted(old.items())),
+    ]
