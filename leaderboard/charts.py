@@ -304,13 +304,15 @@ def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Seq
     )
     cells = base.transform_filter("datum.kind == 'cell'").mark_point(size=35, opacity=1)
     means = base.transform_filter("datum.kind == 'mean'").mark_point(size=170, filled=True, opacity=1)
-    labels = _merged(rows[rows["kind"] == "mean"], rows, log_y)
-    names = alt.Chart(labels).mark_text(dy=-15, fontSize=12, fontWeight="bold").encode(x=x, y=y, text="label:N")
+    names = [
+        alt.Chart(labels).mark_text(dy=dy, fontSize=12, fontWeight="bold").encode(x=x, y=y, text="label:N")
+        for dy, labels in _labels(rows[rows["kind"] == "mean"], rows, log_y).groupby("dy")
+    ]
     said = "; ".join(f"{r.regime} at {r.x:.3g}, {r.y:.3g}" for r in rows[rows["kind"] == "mean"].itertuples())
     figure = alt.layer(
         cells,
         means,
-        names,
+        *names,
         title=_title(title),
         width="container",
         height=420,
@@ -319,21 +321,33 @@ def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Seq
     return _spec(figure)
 
 
-def _merged(means: pd.DataFrame, rows: pd.DataFrame, log_y: bool) -> pd.DataFrame:
-    """One label for means that lie on each other; of many the first few names."""
+def _labels(means: pd.DataFrame, rows: pd.DataFrame, log_y: bool) -> pd.DataFrame:
+    """A label for each mean at its own mark, one for marks that lie on each other (of many the first few names), and by how many
+    pixels it stands below the mark: where it covers no mark and no label before it."""
     height = np.log10 if log_y else np.asarray
-    reach_x, reach_y = 0.25 * np.ptp(rows["x"]), 0.06 * np.ptp(height(rows["y"]))
-    found: list[tuple[float, float, list[str]]] = []
+    across, up = (_PLANE / max(float(np.ptp(v)), 1e-12) for v in (rows["x"], height(rows["y"])))
+    marks: dict[tuple[float, float], list[str]] = {}
     for row in means.itertuples():
-        near = (k for k in found if abs(k[0] - row.x) <= reach_x and abs(height(k[1]) - height(row.y)) <= reach_y)
-        if (one := next(near, None)) is None:
-            found.append((row.x, row.y, [row.regime]))
-        else:
-            one[2].append(row.regime)
-    said = [", ".join(n if len(n) <= _NAMES else [*n[:_NAMES], f"{len(n) - _NAMES} more"]) for _, _, n in found]
-    return pd.DataFrame({"x": [k[0] for k in found], "y": [k[1] for k in found], "label": said})
+        at = (row.x, row.y)
+        near = (
+            k for k in marks if abs(k[0] - row.x) * across < _MARK and abs(height(k[1]) - height(row.y)) * up < _MARK
+        )
+        marks.setdefault(next(near, at), []).append(row.regime)
+    taken = [(x * across, -float(height(y)) * up, _MARK / 2) for x, y in marks]
+    found = []
+    for (x, y), names in marks.items():
+        label = ", ".join(names if len(names) <= _NAMES else [*names[:_NAMES], f"{len(names) - _NAMES} more"])
+        middle, half = (x * across, -float(height(y)) * up), 3.5 * len(label)
+        offers = [(dy, [t for t in taken if abs(t[0] - middle[0]) < half + t[2] and abs(t[1] - middle[1] - dy) < 13])
+                  for dy in (-15, 17, -28, 30, -41, 43)]  # fmt: skip
+        dy = min(offers, key=lambda offer: len(offer[1]))[0]
+        taken.append((middle[0], middle[1] + dy, half))
+        found.append((x, y, label, dy))
+    return pd.DataFrame(found, columns=["x", "y", "label", "dy"])
 
 
+_PLANE, _MARK = 280, 12
+"""Pixels of the plane's sides at the least, and of a mean's mark."""
 _NAMES = 3
 """Of means that lie on each other, in their label."""
 

@@ -15,6 +15,7 @@ import streamlit as st
 
 from harness.errors import StoreError
 from harness.statistics import MARGIN
+from harness.store.missing import Missing, counted
 from harness.store.place import store_path
 from harness.store.ranking import Aggregate, aggregates, heading, in_pairs
 from harness.store.read import Snapshot
@@ -147,6 +148,14 @@ class Store:
             frame = frame[["group", "variant", "first_on", "first", "second_on", "second", "apart", *shares[2:]]]
         return frame
 
+    def missing(self, suite: str) -> list[Missing]:
+        """The cells that the suite's numbers lack, or have from other settings or code: what `harness status` says of them."""
+        return _missing(self.results, self.stamp, suite)
+
+    def states(self, suite: str) -> str:
+        """How many of the suite's cells are in which state, e.g. `4 done, 2 failed`."""
+        return counted(_snapshot(self.results, self.stamp), suite, self.missing(suite))
+
     def in_pairs(self, suite: str) -> bool:
         """Whether all groups of the suite have two policies."""
         return in_pairs(_snapshot(self.results, self.stamp), suite)
@@ -197,6 +206,13 @@ def _frame(results: str, stamp: Stamp, sql: str, parameters: tuple[Any, ...]) ->
         if pa.types.is_decimal(column.type):  # sums of integers
             found = found.set_column(i, column.name, found.column(i).cast(pa.float64()))
     return found.to_pandas()
+
+
+@st.cache_resource(max_entries=256, show_spinner=False)
+def _missing(results: str, stamp: Stamp, suite: str) -> list[Missing]:
+    from harness.session.suite.lacking import lacking  # takes long to import
+
+    return lacking(_snapshot(results, stamp), Path(results), suite)[0]
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import pandas as pd
 
+from harness.statistics import mean_interval
 from harness.statistics.judgement import BASELINE
 from harness.store.ranking import Rank, Ranking
 from harness.store.sentences import verdict_words
@@ -46,6 +47,23 @@ def seeds_frame(rows: Sequence[SeedRow]) -> pd.DataFrame:
     )
     frame[["base", "gain"]] = frame[["base", "gain"]].astype(float)
     return frame
+
+
+SPREAD = "95 % intervals over seeds (Student t)"
+
+
+def over_seeds(rows: pd.DataFrame, by: Sequence[str], x: str, most: float | None = None) -> pd.DataFrame:
+    """Means of `y` over seeds, each seed's own over its rows, with 95 % intervals (of no width for one seed): columns `by`, regime,
+    x, y, low, high. Points are those of equal `steps`; x: the column whose mean is across; most: of what is never below 0."""
+    place = [*by, "regime", "steps"]
+    each = rows.groupby([*place, "seed"], as_index=False, sort=False)[sorted({"y", x} - {"steps"})].mean()
+    wide = each.pivot_table(index=place, columns="seed", values="y", sort=False)
+    found = mean_interval(wide.to_numpy())
+    points = wide.index.to_frame(index=False).assign(y=found.mean, low=found.low, high=found.high)
+    points["x"] = points["steps"] if x == "steps" else each.groupby(place)[x].mean().reindex(wide.index).to_numpy()
+    cut = (None, None) if most is None else (0.0, most)
+    ends = {end: points[end].fillna(points["y"]).clip(*cut) for end in ("low", "high")}
+    return points.assign(**ends).drop(columns="steps").sort_values([*by, "regime", "x"])
 
 
 def baseline_of(rows: pd.DataFrame, otherwise: str) -> str:

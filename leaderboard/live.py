@@ -77,10 +77,4 @@ def live_status(results: Path, store: Store, suite: str | None) -> None:
         st.rerun()
     if suite is None:
         return
-    counts = store.frame(
-        "SELECT state, count(*) AS n FROM current_cells WHERE kind = 'cell' AND suite = ? GROUP BY state", suite
-    )
-    by_state = dict(zip(counts["state"], counts["n"], strict=True))
-    known = ("done", "running", "cut off", "failed", "pending")
-    words = [f"{by_state[state]:,} {state}" for state in known if state in by_state]
-    st.caption("Cells: " + ", ".join(words))
+    st.caption(f"Cells: {store.states(suite)}")

@@ -20,6 +20,11 @@ KEY = (
     "Gain: over the baseline at the same rollout budget. Whom: each policy by itself. Cost: seconds of CPU (of GPU, where the "
     "baseline used one) over the baseline's."
 )
+BEST = (
+    "Of each suite the regime with the largest gain, of those that gain where one does. The best of several is likely to have been "
+    "lucky too: its interval is that of one comparison chosen beforehand, not corrected for the choice among regimes and suites. "
+    "Whether it is real is judged with a correction within its suite."
+)
 _NAMED = 4
 """Policies that are told one by one; of more, how many, and the ends."""
 
@@ -59,7 +64,7 @@ class Outcome:
             "Is it real?": f"{SIGNS[first.verdict]} {verdict_mark(first.verdict, self.found.margin)}",
             "Whom": self._whom(first.regime),
             "Cost": self._cost(first.regime),
-            "Seeds": str(first.seeds),
+            "Its seeds": str(first.seeds),
             "All regimes": _counted(r.verdict for r in compared),
             "Metric": self.metric,
         }
@@ -106,13 +111,13 @@ def overview(
     state: Callable[[str], str],
 ) -> pd.DataFrame:
     """A row per suite, without those that hold the trials of another one. name: of a suite, as it is to be shown; state: what
-    has become of the cells of one of which none has finished."""
+    has become of its cells."""
     return pd.DataFrame([_row(suite, find(suite), name, state) for suite in without_trials(suites)]).fillna("")
 
 
 def _row(suite: str, found: Outcome | None, name: Callable[[str], str], state: Callable[[str], str]) -> dict[str, str]:
-    told = {"Most gain, points": f"no cell has finished: {state(suite)}"} if found is None else found.line()
-    return {"Suite": name(suite), **told}
+    told = {"Most gain, points": "no cell has finished"} if found is None else found.line()
+    return {"Suite": name(suite), **told, "Cells": state(suite)}
 
 
 def _gain(r: Rank) -> str:

@@ -11,6 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from harness.statistics import MARGIN
+from harness.store.missing import noted
 from harness.store.statistic import POINTS
 from harness.store.text import visible
 from leaderboard.charts import Figure, inked, legible, printable
@@ -32,6 +33,8 @@ def draw_page(page: Page, view: View) -> None:
     if page.lead:
         st.markdown(page.lead)
     if view.store is not None and view.suite is not None:
+        if page.needs_results or page.figures:
+            say_missing(view.store, view.suite)
         page.draw(view.store, view.suite, view)
     elif page.needs_results:
         empty("There are no results yet. This trains, evaluates and stores a first suite:", "harness run quickstart")
@@ -75,25 +78,15 @@ def empty(message: str, command: str = "") -> None:
 
 
 def unfinished(store: Store, suite: str, message: str) -> None:
-    """An empty state that says what has become of the suite's cells, and why those that failed did."""
-    told = state_words(store, suite)
+    """An empty state that says what has become of the suite's cells."""
+    told = store.states(suite)
     empty(f"{message} Its cells: {told}." if told else message, f"harness status {shlex.quote(suite)}")
-    states = _states(store, suite)
-    for row in states[states["state"] == "failed"].itertuples():
-        st.warning(f"Failed, the first of {row.n:,}: {escaped(row.reason, 2000)}", icon=":material/error:")
 
 
-def state_words(store: Store, suite: str) -> str:
-    """How many of the suite's cells are in which state, e.g. `4 done, 2 failed`."""
-    return ", ".join(f"{row.n:,} {row.state}" for row in _states(store, suite).itertuples())
-
-
-def _states(store: Store, suite: str) -> pd.DataFrame:
-    return store.frame(
-        "SELECT state, count(*) AS n, first(reason ORDER BY cell) AS reason FROM current_cells "
-        "WHERE suite = ? AND kind = 'cell' GROUP BY state ORDER BY state",
-        suite,
-    )
+def say_missing(store: Store, suite: str) -> None:
+    """Which cells are in none of the page's numbers, or are there of other settings or code."""
+    for head, lines in noted(store.missing(suite)).items():
+        st.warning(escaped(f"{head}: {'; '.join(lines)}", 4000), icon=":material/error:")
 
 
 def percent_interval(low: object, high: object) -> str:

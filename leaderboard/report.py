@@ -13,6 +13,7 @@ import pandas as pd
 from harness.errors import PluginError, StoreError
 from harness.files import write_atomic
 from harness.statistics import MARGIN
+from harness.store.missing import Missing, counted, noted
 from harness.store.ranking import Ranking, in_pairs
 from harness.store.read import Snapshot
 from harness.store.sentences import doubt, explained, sentence
@@ -21,7 +22,7 @@ from harness.store.table import MEAN, seed_rows, show_rows, suites
 from harness.store.text import visible
 from leaderboard.charts import LEGEND, Figure
 from leaderboard.frames import panel, ranking_frame, readable, show_frame, telling
-from leaderboard.overview import KEY, Outcome, answer, first_metric, overview
+from leaderboard.overview import BEST, KEY, Outcome, answer, first_metric, overview
 
 _STYLE = """
 :root {color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --page: #ffffff; --line: #d1d9e0; --note: #eef6ff}
@@ -44,18 +45,20 @@ def export_report(results: Path, target: Path, only: str | None = None) -> int:
 
     Raises StoreError (no results, unknown suite), PluginError (the `leaderboard` extra is missing), DiskFullError.
     """
+    from harness.session.suite.lacking import lacking  # takes long to import
+
     with Snapshot(results) as snapshot:
         names = suites(snapshot)
         if only is not None:
             if only not in names:
                 raise StoreError(f"{results}: no results of a suite {only!r}")
             names = [only]
-        sections = [_suite(snapshot, name) for name in names]
+        lacks = {name: lacking(snapshot, results, name)[0] for name in names}
+        sections = [_suite(snapshot, name, lacks[name]) for name in names]
         found = {name: _answer(snapshot, name) for name in names}
-        all_suites = _grid(
-            overview(names, found.get, _link, lambda name: _states(snapshot, name)), "All suites", "Suite"
-        )
-    body = "\n".join([all_suites] * (len(names) > 1) + sections)
+        states = {name: counted(snapshot, name, lacks[name]) for name in names}
+        all_suites = _grid(overview(names, found.get, _link, states.__getitem__), "All suites", "Suite")
+    body = "\n".join([f"{all_suites}<p>{BEST}</p>"] * (len(names) > 1) + sections)
     page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n'
         f"<title>Experience-sharing results</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
@@ -69,15 +72,17 @@ def export_report(results: Path, target: Path, only: str | None = None) -> int:
     return len(names)
 
 
-def _suite(snapshot: Snapshot, suite: str) -> str:
+def _suite(snapshot: Snapshot, suite: str, lacks: Sequence[Missing]) -> str:
     table, seeds = show_frame(show_rows(snapshot, suite)), seed_rows(snapshot, suite)
     about = snapshot.query("SELECT title FROM suites WHERE suite = ?", [suite]).to_pylist()
     title = _text(about[0]["title"]) if about and about[0]["title"] else ""
     head = f"<section>\n<h2 id={_anchor(suite)}>{_text(suite)}</h2>\n" + (
         f'<p class="soft">{title}</p>\n' if title else ""
     )
+    for what, lines in noted(lacks).items():
+        head += f"<p>{_text(what)}</p>\n<ul>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</ul>\n"
     if table.empty:
-        return head + f"<p>No cell has finished. Its cells: {_states(snapshot, suite)}.</p>\n</section>"
+        return head + f"<p>No cell has finished. Its cells: {counted(snapshot, suite, lacks)}.</p>\n</section>"
     parts = [head]
     policy = MEAN if (table["policy"] == MEAN).any() else table["policy"].iloc[0]
     pairs = in_pairs(snapshot, suite)
@@ -137,14 +142,6 @@ def _scrolled(kind: str, heads: str, lines: Sequence[str], name: str) -> str:
         f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(name)}"><table class="{kind}">\n'
         f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>\n"
     )
-
-
-def _states(snapshot: Snapshot, suite: str) -> str:
-    rows = snapshot.query(
-        "SELECT state, count(*) AS n FROM current_cells WHERE suite = ? AND kind = 'cell' GROUP BY state ORDER BY state",
-        [suite],
-    ).to_pylist()
-    return ", ".join(f"{row['n']:,} {row['state']}" for row in rows)
 
 
 def _figures(figures: Sequence[Figure]) -> str:

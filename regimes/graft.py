@@ -46,6 +46,7 @@ class GRAFT(Regime):
     """
 
     Options = GRAFTOptions
+    published = "arXiv 2609.37868"
     shares = frozenset({Rollout})
 
     @property

@@ -68,6 +68,7 @@ class HACPO(Regime):
     """
 
     Options = HACPOOptions
+    published = "arXiv 2603.02604"
     shares = frozenset({Rollout})
 
     def __init__(self, options: Any = None) -> None:

@@ -33,6 +33,7 @@ class SAPO(Regime):
     """
 
     Options = SAPOOptions
+    published = "arXiv 2509.08721"
     shares = frozenset({TextRollout})
 
     @property

@@ -36,6 +36,7 @@ class SGT(Regime):
     """
 
     Options = SGTOptions
+    published = "arXiv 2605.07244, 2609.37868"
     shares = frozenset({Success})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:

@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 from synthetic_results import REGIMES, write_results, write_trials
 
+from harness.statistics import mean_interval
 from harness.store.ingest import ingest
 from harness.store.manifest import read_manifest, read_suite, write_manifest
 from harness.store.ranking import aggregates, heading, rank
@@ -33,6 +34,8 @@ from streamlit.testing.v1 import AppTest
 
 from leaderboard import RESULTS_VARIABLE, charts, command
 from leaderboard.data import Choice, open_store
+from leaderboard.frames import SPREAD, over_seeds
+from leaderboard.overview import BEST
 from leaderboard.parts import INK, csv_text, escaped
 from leaderboard.report import export_report
 from leaderboard.tokens import token_view
@@ -517,15 +520,22 @@ def test_the_first_screen_answers_for_every_suite(
 ) -> None:
     found = app_on(several, monkeypatch, suite="second").table[0].value.set_index("Suite")
     assert set(found.index) == {f"[{name}](?suite={name}#suite)" for name in ("first", "second", "third")}
-    assert found.loc["[third](?suite=third#suite)", "Most gain, points"] == "no cell has finished: 2 failed".replace(
-        ":", "\\:"
-    )
+    assert found.loc["[third](?suite=third#suite)", "Most gain, points"] == "no cell has finished"
+    assert list(found["Cells"].sort_index()) == ["2 done", "2 done", "2 failed"]
     assert found.loc["[first](?suite=first#suite)", "Most gain, points"] == "nothing to compare yet"
     export_report(several, tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text()
     for link in re.findall("<a href=#(.*?)>", text):
         assert text.count(f"<h2 id={link}>") == 1
     assert text.count("<a href=") == 3
+
+
+def test_the_best_of_several_is_said_to_be_that(several: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """15: "All suites" showed the best of many with an interval that knows nothing of the choice, without a word."""
+    assert BEST in [caption.value for caption in app_on(several, monkeypatch).caption]
+    assert "not corrected for the choice" in BEST
+    export_report(several, tmp_path / "r.html")
+    assert BEST in (tmp_path / "r.html").read_text()
 
 
 def test_an_unknown_suite_in_the_address_is_said(several: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -545,9 +555,60 @@ def test_a_failed_suite_says_so_and_why(several: Path, tmp_path: Path) -> None:
     for slug in ("ranking", "head-to-head"):
         text = said(page(several, slug, "third"))
         assert "Its cells: 2 failed." in text
-        assert "Failed, the first of 2: the disk is full \\<b\\>" in text
+        assert "failed \\(the disk is full \\<b\\>\\)" in text
     export_report(several, tmp_path / "r.html", "third")
     assert "<p>No cell has finished. Its cells: 2 failed.</p>" in (tmp_path / "r.html").read_text()
+
+
+def test_a_label_stands_at_its_own_mark_alone() -> None:
+    """On the Stability page a label of three regimes stood at the mark of two."""
+    places = {
+        "independent": (0.0, 1.0),
+        "xgrpo": (0.0, 1.0),
+        "sgt": (0.031, 1.0),
+        "hacpo": (0.0015, 0.4),
+        "prp": (0.09, 8e4),
+    }
+    means = pd.DataFrame(
+        [(r, x, y, "mean", "all") for r, (x, y) in places.items()], columns=["regime", "x", "y", "kind", "group"]
+    )
+    layers = charts.plane(means, "t", "x", "y", list(places), log_y=True)
+    labels = [row for rows in layers["datasets"].values() for row in rows if "label" in row]
+    assert {row["label"]: (row["x"], row["y"]) for row in labels} == {
+        "independent, xgrpo": (0.0, 1.0), **{name: places[name] for name in ("sgt", "hacpo", "prp")}
+    }  # fmt: skip
+    at = {row["label"]: row["dy"] for row in labels}
+    assert at["hacpo"] > 0 > at["independent, xgrpo"], "no label covers another mark"
+
+
+def test_bars_over_steps_are_95_percent_intervals_over_seeds() -> None:
+    """They were one standard deviation over policies and seeds (14)."""
+    table = pd.DataFrame(
+        [
+            (s, p, 1, v)
+            for s, pair in enumerate(([1.0, 3.0], [2.0, 6.0], [3.0, 3.0]))
+            for p, v in zip("ab", pair, strict=True)
+        ],
+        columns=["seed", "policy", "steps", "y"],
+    )
+    (row,) = over_seeds(table.assign(regime="r"), [], "steps").itertuples()
+    seeds = mean_interval([2.0, 4.0, 3.0])
+    assert (row.x, row.y, row.low, row.high) == pytest.approx((1, 3.0, seeds.low, seeds.high))
+    (row,) = over_seeds(table[table["seed"] == 0].assign(regime="r"), [], "steps").itertuples()
+    assert row.low == row.y == row.high == 2.0
+
+
+@pytest.mark.parametrize("slug", ["stability", "curves"])
+def test_pages_with_bars_say_what_they_are(stores: dict[str, Path], slug: str) -> None:
+    """14: unlabelled where the same marks mean 95 % elsewhere."""
+    assert SPREAD in said(page(stores["large"], slug)).replace("\\", "")
+
+
+def test_question_by_question_has_one_measure_of_chance(stores: dict[str, Path]) -> None:
+    """17: a sign test stood beside the interval without a word on what each asks."""
+    app = page(stores["large"], "head-to-head")
+    assert not [c for frame in app.dataframe for c in frame.value.columns if "test" in c]
+    assert "by however little" in said(app)
 
 
 def test_a_regime_has_one_colour_whatever_stands_beside_it() -> None:

@@ -17,8 +17,11 @@ from harness.session.cell.manifests import state_of
 from harness.store.comparisons import MEAN, Key, finished, mean_score
 from harness.store.diagnosis import diagnose, summary
 from harness.store.ingest import ingest
+from harness.store.journal import Journal
 from harness.store.manifest import read_manifest, read_standing, write_manifest
 from harness.store.read import Snapshot
+from harness.store.rows import ExchangeRow, StepRow
+from harness.store.symptoms import Trouble
 from harness.suite.cells import Identity, cell_keys, digest, keyed
 
 SUITE = "synthetic-small"
@@ -140,3 +143,36 @@ def test_means_along_policies_are_those_of_lists() -> None:
     scores = np.random.default_rng(0).random((50, 17))
     for size in range(2, 18):
         assert scores[:, :size].copy().mean(axis=1).tolist() == [float(np.mean(row[:size].tolist())) for row in scores]
+
+
+@pytest.mark.parametrize(
+    ("sharing", "told"),
+    [
+        ({}, {"llama", "qwen"}),
+        ({"direction": "edges", "edges": [["llama", "qwen"]]}, {"qwen"}),
+        ({"direction": "strong_to_weak", "edges": None}, set()),
+        ({"direction": ["odd"], "edges": {"odd": 1}}, set()),
+    ],
+)
+def test_a_policy_to_which_nobody_is_to_send_is_no_finding(tmp_path: Path, sharing: object, told: set[str]) -> None:
+    """`doctor` called one-way sharing a fault (16)."""
+    third = {"trio": ("llama", "qwen", "gpt2")}
+    write_results(
+        tmp_path, SUITE, third, [r for r in REGIMES if r.name == "prp"], (1,), steps=2, questions=2, exchanges=3
+    )
+    (folder,) = (m.parent for m in tmp_path.glob(f"{SUITE}/*/manifest.json") if read_manifest(m.parent).kind == "cell")
+    manifest = read_manifest(folder)
+    write_manifest(folder, msgspec.structs.replace(manifest, config={**manifest.config, "sharing": sharing}))
+    (folder / "journal" / "compact-000001").rename(folder / "kept")
+    journal = Journal(folder)
+    for name in third["trio"]:
+        journal.append(StepRow(policy=name, step=1, right=1, wrong=1, answers=2))
+    journal.append(
+        ExchangeRow(
+            step=1, author="llama", receiver="gpt2", kind="rollout", prompt_id="p", messages=1, accepted=True, used=True
+        )
+    )
+    journal.commit(1)
+    ingest(tmp_path)
+    with Snapshot(tmp_path) as snapshot:
+        assert {f.policy for f in diagnose(snapshot, SUITE) if f.trouble is Trouble.UNSENT} == told

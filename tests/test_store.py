@@ -36,6 +36,7 @@ from harness.store.manifest import (
 from harness.store.read import Limits, Snapshot
 from harness.store.render import render
 from harness.store.rows import CostRow, SampleRow, StepRow
+from harness.store.statistic import STATISTICS
 from harness.store.table import show_rows, status_rows
 
 FIELDS = [
@@ -134,6 +135,24 @@ def test_a_table_says_where_its_pairs_ran_on_unlike_processors(tmp_path: Path, c
     said = tables()
     assert said.count("mixed processors") == 4, "table, JSON, Markdown and LaTeX"
     assert "the regimes of pair/1 ran on different ones (x86_64, EPYC, 2b; x86_64, Xeon, 1a)" in " ".join(said.split())
+
+
+def test_a_gain_per_rollout_is_that_of_one_policy_on_a_mean_line_too(tmp_path: Path) -> None:
+    """12: it was divided by the sum over policies: half for a pair, a third for three."""
+    for seed in (1, 2):
+        for regime, right in (("independent", [1, 0, 0, 0]), ("sgt", [1, 1, 0, 0])):
+            cell(tmp_path, regime, seed, dict.fromkeys(("L", "Q", "G"), right))
+            journal = Journal(tmp_path / "hand" / f"{regime}-{seed}")
+            for policy in ("L", "Q", "G"):
+                journal.append(CostRow(attempt=1, policy=policy, phase="train", gpu_seconds=2.0))
+            journal.commit(3)
+    rows = shown(tmp_path)
+    for policy in ("*", "L", "Q", "G"):
+        row = rows["sgt", policy]
+        assert row.gain == pytest.approx(0.25)
+        assert row.gain_per_1000_rollouts == pytest.approx(0.25 / 24 * 1000), "three steps of eight"
+        assert row.gain_per_gpu_second == pytest.approx(0.25 / 2)
+    assert "points" in STATISTICS["gain_per_1000_rollouts"].full_title
 
 
 def test_show_by_hand(tmp_path: Path) -> None:

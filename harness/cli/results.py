@@ -27,7 +27,10 @@ from harness.errors import StoreError, UsageError
 from harness.store.text import visible
 
 if TYPE_CHECKING:
-    from harness.store.manifest import SuiteFile
+    from collections.abc import Sequence
+
+    from harness.session.suite.prepare import Prepared
+    from harness.store.missing import Missing
     from harness.store.read import Snapshot
 
 FORMATS = ("table", "json", "csv", "markdown", "latex")
@@ -35,8 +38,6 @@ SAID: dict[str, Literal["everything", "opening"]] = {"table": "opening", "json":
 """Formats with sentences above the rows, and which."""
 EXPORTS = {"html": "report.html", "lm-eval": "lm-eval", "eee": "eee", "parquet": "parquet", "cards": "cards"}
 """Formats of `export`, and what each writes by default."""
-NAMED = 3
-"""So many of the cells that an export lacks are named."""
 
 
 def show(
@@ -60,7 +61,7 @@ def show(
     if format_ not in FORMATS:
         raise UsageError(f"--format {format_}: one of {', '.join(FORMATS)}")
     _ingest(results)
-    file = None
+    prepared = None
     if set_:
         from harness.session.suite.prepare import prepare, prepare_stored
         from harness.store.manifest import suite_files
@@ -68,8 +69,8 @@ def show(
         if suite is None:
             raise UsageError("--set: name the suite too")
         stored = bool(suite_files(results / suite)) and not is_file(suite)
-        file = (prepare_stored if stored else prepare)(suite, results, overrides=set_).file()
-    show_suite(suite, results, format_, against, margin / 100, file)
+        prepared = (prepare_stored if stored else prepare)(suite, results, overrides=set_)
+    show_suite(suite, results, format_, against, margin / 100, prepared)
 
 
 def _ingest(results: Path) -> None:
@@ -112,11 +113,11 @@ def show_suite(
     format_: str,
     against: str | None = None,
     margin: float | None = None,
-    file: SuiteFile | None = None,
+    prepared: Prepared | None = None,
 ) -> None:
     """Print one suite's table; of several in a terminal what each opens with. `margin` is a share (`statistics.MARGIN`).
 
-    file: the altered run to show instead of what stands for the suite's folder.
+    prepared: the run to show instead of what stands for the suite's folder.
     """
     import msgspec
 
@@ -132,6 +133,7 @@ def show_suite(
     from harness.store.tuning import read_tuning, transfer_rows, tuning_rows, with_tuning, without_trials
 
     margin = MARGIN if margin is None else margin
+    file = None if prepared is None else prepared.file()
     with Snapshot(results, file) as snapshot:
         known, name = _known(suite, snapshot, results)
         names = [name] if name else own(known)
@@ -166,7 +168,12 @@ def show_suite(
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         names = names if suite else without_trials(names)
         if len(names) > 1 and format_ == "table":
-            heads = {one: heading(snapshot, one, margin, "opening") for one in names}
+            heads = {
+                one: msgspec.structs.replace(
+                    heading(snapshot, one, margin, "opening"), missing=_lacking(snapshot, results, one)
+                )
+                for one in names
+            }
             sys.stdout.write(overview(heads, width, colour))
             print("harness show SUITE: its table", file=sys.stderr)
             for one in names:
@@ -176,7 +183,10 @@ def show_suite(
             rows = show_rows(snapshot, one, margin)
             if one.endswith(MARK) and not rows and (damaged := damages(snapshot, one)):  # nothing of it can be read
                 raise StoreError(str(damaged[0]))
-            head = heading(snapshot, one, margin, SAID.get(format_, "nothing"))
+            lacks = _lacking(snapshot, results, one, suite, prepared)
+            head = msgspec.structs.replace(heading(snapshot, one, margin, SAID.get(format_, "nothing")), missing=lacks)
+            if format_ == "csv":
+                _say_gaps(one, lacks)
             if (taken := read_submission(suite_folder(results, one))) is not None:
                 head = msgspec.structs.replace(head, submission=taken.describe())
             text = render(one, rows, format_, width, colour, head)
@@ -265,9 +275,9 @@ def export(
     from harness.store.read import Snapshot
 
     with Snapshot(results) as snapshot:
-        known, suite = _known(suite, snapshot, results)
+        asked, (known, suite) = suite, _known(suite, snapshot, results)
         for one in known if suite is None else [suite]:
-            _say_gaps(snapshot, one)
+            _say_gaps(one, _lacking(snapshot, results, one, asked))
             _say_damage(snapshot, one)
     if format_ == "html":
         from leaderboard.report import export_report
@@ -295,16 +305,26 @@ def _check_target(target: Path, format_: str) -> None:
         raise UsageError(f"--out {target}: nothing can be written to {place}")
 
 
-def _say_gaps(snapshot: Snapshot, suite: str) -> None:
-    """On stderr, in a line: the suite's cells that have been started and are not among what is exported."""
-    from harness.store.ranking import missing
+def _lacking(
+    snapshot: Snapshot, results: Path, suite: str, asked: str | None = None, prepared: Prepared | None = None
+) -> list[Missing]:
+    """`session.suite.lacking.lacking` of a suite that was asked for by its name or its file; on stderr where it cannot be told."""
+    from harness.session.suite.lacking import lacking
 
-    lacking = missing(snapshot, suite)
-    if lacking:
-        words = [visible(" ".join(str(one).split()), 200) for one in lacking[:NAMED]]
-        words += [f"{len(lacking) - NAMED} more"] if len(lacking) > NAMED else []
-        count = f"{len(lacking)} cell{'s' * (len(lacking) > 1)}"
-        print(f"{suite}: missing from what is written: {count}: {'; '.join(words)}", file=sys.stderr)
+    file = Path(asked) if asked is not None and is_file(asked) else None
+    found, unknown = lacking(snapshot, results, suite, file, prepared)
+    if unknown:
+        print(f"harness: {suite}: {visible(unknown)}", file=sys.stderr)
+    return found
+
+
+def _say_gaps(suite: str, lacks: Sequence[Missing]) -> None:
+    """On stderr, in a line each: what is not among what is written, or is there of other settings."""
+    from harness.store.missing import noted
+
+    for head, lines in noted(lacks).items():
+        words = [visible(" ".join(line.split()), 400) for line in lines]
+        print(f"{suite}: {head[0].lower()}{head[1:]}: {'; '.join(words)}", file=sys.stderr)
 
 
 def _export_suite(suite: str, format_: str, out: Path, results: Path) -> int:

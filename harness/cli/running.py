@@ -191,7 +191,7 @@ def _after(prepared: Prepared, results: Path, json: bool) -> None:
     from harness.store.read import Snapshot
 
     suite, file = prepared.suite.name, prepared.file()
-    show_suite(suite, results, "json" if json else "table", file=file)
+    show_suite(suite, results, "json" if json else "table", prepared=prepared)
     with Snapshot(results, file) as snapshot:
         lines = summary(snapshot, suite)
     if lines:

@@ -100,6 +100,9 @@ class Regime:
     shares: ClassVar[frozenset[type[Record]]] = frozenset()
     results_version: ClassVar[int | None] = None
     """A plugin's own, to be raised when results change. None: every change of the module's code counts as one."""
+    published: ClassVar[str] = ""
+    """Where its formula and all its defaults are published, e.g. `arXiv 2603.02604`; empty where some of them are our reading, or
+    nobody's but its author's."""
     unequal_rollouts: ClassVar[bool] = True
     """Whether policies may differ in rollouts per prompt."""
     unequal_reason: ClassVar[str] = ""

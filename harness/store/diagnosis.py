@@ -65,8 +65,8 @@ def diagnose(snapshot: Snapshot, suite: str, key: str | None = None) -> list[Fin
 def _findings(snapshot: Snapshot, suite: str, key: str | None, late: Mapping[str, Sequence[Sums]]) -> list[Finding]:
     """late: by cell, its policies over the last quarter of their steps."""
     cells = snapshot.query(
-        f"SELECT cell, {LABEL} AS label, state, fault, reason, "
-        f"len(policies) AS policies FROM {_CELLS[key is None]} ORDER BY label",
+        f"SELECT cell, {LABEL} AS label, state, fault, reason, policies, config ->> '$.sharing.direction' AS direction, "
+        f"config ->> '$.sharing.edges[*][1]' AS receivers FROM {_CELLS[key is None]} ORDER BY label",
         _where(suite, key),
     )
     labels = {cell["cell"]: cell["label"] for cell in cells.to_pylist()}
@@ -123,7 +123,15 @@ def _cell(cell: Mapping[str, Any], unread: bool, late: Sequence[Sums], exchanges
     for sums in late:
         yield from (_told(sums.policy, trouble, words) for trouble, words in judge(sums))
     for row in exchanges:
-        yield from _exchange(row, cell["policies"])
+        yield from _exchange(row, _due(cell))
+
+
+def _due(cell: Mapping[str, Any]) -> set[str]:
+    """The policies to which peers must send. From strong to weak, or the reverse, one of them may rightly receive nothing, and who
+    that is stands in no record: none of them is told."""
+    if cell["direction"] in (None, "all"):
+        return set(cell["policies"] if len(cell["policies"]) > 1 else ())
+    return set(cell["receivers"] or ())
 
 
 def summary(snapshot: Snapshot, suite: str) -> list[str]:
@@ -174,10 +182,10 @@ def _where(suite: str, key: str | None) -> list[Any]:
     return [suite] if key is None else [suite, key]
 
 
-def _exchange(row: Mapping[str, Any], policies: int) -> Iterator[dict[str, Any]]:
+def _exchange(row: Mapping[str, Any], due: set[str]) -> Iterator[dict[str, Any]]:
     policy = row["policy"]
     if not row["records"]:
-        if policies > 1 and row["shares"]:
+        if policy in due and row["shares"]:
             yield _told(policy, Trouble.UNSENT, "no peer sent it anything")
     elif not row["accepted"]:
         yield _told(

@@ -14,8 +14,8 @@ from jaxtyping import Float
 from harness.statistics import MARGIN, improvement, iqm, iqm_intervals, probabilities_of_improvement, verdict
 from harness.statistics.bootstrap import BootstrapInterval
 from harness.store.comparisons import BySeed, Score, finished, judged, mean_score
-from harness.store.ddl import LABEL
 from harness.store.kept import kept
+from harness.store.missing import Missing
 from harness.store.processors import mixed_in
 from harness.store.read import Snapshot
 from harness.store.sentences import doubt, sentence
@@ -99,23 +99,10 @@ class Headline(msgspec.Struct, frozen=True):
     doubt: str = ""
 
 
-class Missing(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell of the suite that is in no row. fault: the word for it (`errors.Fault`), None where it has not failed."""
-
-    cell: str
-    key: str
-    state: str
-    fault: str | None
-    reason: str
-
-    def __str__(self) -> str:
-        why = f"{self.fault}: {self.reason}" if self.fault else self.reason
-        return f"{self.cell} {self.state}" + (f" ({why})" if why else "")
-
-
 class Head(msgspec.Struct, frozen=True):
     """What stands above a suite's rows: the sentence of every choice, and by metric the regimes across groups and benchmarks
-    (means of the groups' policies; nothing where there is one group and one benchmark). starts: of pretrained policies that had
+    (means of the groups' policies; nothing where there is one group and one benchmark). missing: filled in by who shows it
+    (`session.suite.lacking.lacking`). starts: of pretrained policies that had
     a supervised one, accuracy before it, after it and after RL. submission: of another lab's results, how far they were checked
     (`store.submission`). processors: the remark that paired cells ran on unlike ones, where they did."""
 
@@ -271,16 +258,6 @@ def _compared(rows: Sequence[SeedRow]) -> Iterator[_Compared]:
             yield _Compared(regime, references[regime], scores, runs.get(references[regime] or "", np.empty((0, 0))))
 
 
-def missing(snapshot: Snapshot, suite: str) -> list[Missing]:
-    """The suite's cells that have been started and are not done."""
-    rows = snapshot.query(
-        f"SELECT {LABEL} AS cell, cell AS key, state, fault, reason "
-        "FROM current_cells WHERE suite = ? AND kind = 'cell' AND state <> 'done' ORDER BY ALL",
-        [suite],
-    )
-    return msgspec.convert(rows.to_pylist(), list[Missing])
-
-
 def heading(
     snapshot: Snapshot,
     suite: str,
@@ -302,7 +279,7 @@ def _heading(snapshot: Snapshot, suite: str, margin: float, said: Said) -> Head:
     tasks = list(dict.fromkeys(key.task for key in families))
     policies = sorted(dict.fromkeys(key.policy for key in families), key=lambda policy: policy != MEAN)
     choices = [MEAN, *tasks] if len(tasks) > 1 and said == "everything" else [MEAN]
-    head = Head(margin, [], {}, missing(snapshot, suite), stages(snapshot, suite), processors=mixed_in(snapshot, suite))
+    head = Head(margin, [], {}, starts=stages(snapshot, suite), processors=mixed_in(snapshot, suite))
     opening: dict[str, list[SeedRow]] = {}
     for policy in policies[: {"everything": None, "opening": 1, "nothing": 0}[said]]:
         rows = seed_rows(snapshot, suite, policy)

@@ -13,7 +13,8 @@ from rich.cells import cell_len, chop_cells
 
 from harness.errors import UsageError
 from harness.statistics.judgement import GAINS, LOSES
-from harness.store.ranking import MIN_RUNS, Aggregate, Head, Missing
+from harness.store.missing import Missing, noted
+from harness.store.ranking import MIN_RUNS, Aggregate, Head
 from harness.store.sentences import explained
 from harness.store.statistic import PERCENT, SHARE, Pair, Statistic, Unit, shown
 from harness.store.supervised_start import AS_PUBLISHED, STARTED, STRICT, Stage
@@ -50,7 +51,8 @@ def overview(heads: Mapping[str, Head], width: int = 120, colour: bool = False) 
     for suite, head in heads.items():
         said = next((f"{h.metric}: {h.sentence}" for h in head.sentences), "no cell has finished")
         parts += _folded(visible(suite), width, "bold", colour)
-        parts += textwrap.wrap(visible(said), width, initial_indent="  ", subsequent_indent="  ")
+        for line in (said, *noted(head.missing)):
+            parts += textwrap.wrap(visible(line), width, initial_indent="  ", subsequent_indent="  ")
     return "\n".join(parts) + "\n"
 
 
@@ -90,20 +92,26 @@ def _table(suite: str, rows: Rows, width: int, colour: bool, head: Head) -> str:
 
 
 def _not_there(missing: Sequence[Missing], width: int) -> list[str]:
-    """What is part of no number above."""
-    if not missing:
-        return []
-    lines = [line for one in missing for line in textwrap.wrap(visible(f"- {one}"), width, subsequent_indent="  ")]
-    return [f"missing from these numbers: {len(missing)} cell{'s' * (len(missing) > 1)}", *lines, ""]
+    """What is part of no number above, or of other settings."""
+    parts = []
+    for head, lines in noted(missing).items():
+        parts += [
+            head,
+            *(part for line in lines for part in textwrap.wrap(visible(f"- {line}"), width, subsequent_indent="  ")),
+            "",
+        ]
+    return parts
 
 
 def _left_out(form: str, missing: Sequence[Missing]) -> str:
     """The same for papers; a CSV has rows only."""
-    if not missing or form == "csv":
+    if form == "csv":
         return ""
     if form == "latex":
-        return "".join(f"% missing: {visible(str(one)).translate(_TEX)}\n" for one in missing)
-    return "\nMissing from these numbers:\n\n" + "".join(f"- {_cell(str(one))}\n" for one in missing)
+        lines = [f"{head}: {line}" for head, each in noted(missing).items() for line in each]
+        return "".join(f"% {visible(line).translate(_TEX)}\n" for line in lines)
+    listed = {head: "".join(f"- {_cell(line)}\n" for line in lines) for head, lines in noted(missing).items()}
+    return "".join(f"\n{head}:\n\n{lines}" for head, lines in listed.items())
 
 
 def _remarked(form: str, remark: str) -> str:

@@ -57,7 +57,7 @@ PERCENT = Unit(name="%", factor=100, digits=1)
 POINTS = Unit(name="points", factor=100, digits=1, signed=True)
 SHARE = Unit(name="%", factor=100, mark="%")
 TIMES = Unit(name="× baseline", digits=2)
-RATE = Unit(factor=100, digits=2)
+RATE = Unit(name="points", factor=100, digits=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Line:
 
     found: the family's judgement, in which the regime stands at `place`. reference: the regime that gains are over. base: by
     seed, accuracy before training. spent: sum over `seeds` seeds; None where costs do not belong to the line. against: the
-    reference's, mean per seed.
+    reference's, mean per seed. policies: how many the line is the mean of; `spent` is theirs together.
     """
 
     found: Judgement
@@ -77,6 +77,7 @@ class Line:
     against: Spent | None = None
     seeds: int = 0
     budget: str = ""
+    policies: int = 1
 
     def mean(self, what: str) -> float:
         """Per seed, a field of `Spent`."""
@@ -309,11 +310,15 @@ def verdict(line: Line) -> str:
 
 @statistic("Gain per 1,000 rollouts", RATE, head="per 1000", better="higher", terminal=None, markdown=None, page=14)
 def gain_per_1000_rollouts(line: Line) -> float | None:
-    """In points."""
-    return number(per_unit(line.found.gains.mean[line.place], line.mean("rollouts"), 1000))
+    """Of one policy; where the line is the policies' mean, mean gain over their mean rollouts."""
+    return _per(line, "rollouts", 1000)
 
 
 @statistic("Gain per GPU-second", RATE, better="higher", terminal=None, markdown=None, page=None)
 def gain_per_gpu_second(line: Line) -> float | None:
-    """In points; none where no GPU was used."""
-    return number(per_unit(line.found.gains.mean[line.place], line.mean("gpu")))
+    """Of one policy, as per 1,000 rollouts; none where no GPU was used."""
+    return _per(line, "gpu", 1)
+
+
+def _per(line: Line, what: str, size: int) -> float | None:
+    return number(per_unit(line.found.gains.mean[line.place], line.mean(what) / line.policies, size))

@@ -169,6 +169,7 @@ def _family_rows(key: Key, family: Family, cells: Finished, margin: float) -> It
             against=None if against is None else Spent(*np.mean(against, axis=0)),
             seeds=len(family.costs[name]),
             budget=cells.variants[name].budget,
+            policies=len(cells.policies[group]) if policy == MEAN else 1,
         )
         values = {s.name: s.of(line) for s in STATISTICS.values()}
         yield ShowRow(group=group, policy=policy, regime=name, task=task, metric=metric, **values)

@@ -8,6 +8,7 @@ import streamlit as st
 from harness.statistics import area_under_curve, mean_interval
 from leaderboard import charts
 from leaderboard.data import Store
+from leaderboard.frames import SPREAD, over_seeds
 from leaderboard.parts import choose, choose_some, downloads, draw_figures, empty
 from leaderboard.view import Page, View
 
@@ -71,7 +72,7 @@ def draw(store: Store, suite: str, view: View) -> None:
         everyone = [r for r in store.regimes(suite) if r in set(rows["regime"])]
         regimes = choose_some("Regimes", everyone, "regime")
     rows = rows[rows["group"].isin(groups) & rows["policy"].isin(policies) & rows["regime"].isin(regimes)]
-    points = _points(rows, axis)
+    points = over_seeds(rows.assign(y=100 * rows["y"]), ["group"], axis, most=100.0)
     y_title = "accuracy, %" if kind != REWARD else "share of right answers, %"
     figures = [
         charts.lines(points[points["group"] == group], f"{group}: {kind}", AXES[axis], y_title, everyone, shown=regimes)
@@ -79,7 +80,7 @@ def draw(store: Store, suite: str, view: View) -> None:
     ]
     draw_figures(figures, "curve")
     st.caption(
-        "Lines: mean over seeds (and over the chosen policies). Bars at the right: 95 % intervals over seeds at the end; choose "
+        f"Lines: mean over seeds (and over the chosen policies). Bars at the right: {SPREAD} at the end; choose "
         "one or two regimes to see them all the way. None with a single seed."
     )
     areas = _areas(rows)
@@ -96,22 +97,6 @@ def draw(store: Store, suite: str, view: View) -> None:
         },
     )
     downloads(f"curves-{suite}-{axis}", points, figures)
-
-
-def _points(rows: pd.DataFrame, axis: str) -> pd.DataFrame:
-    by_seed = rows.groupby(["group", "regime", "seed", "steps"], as_index=False, sort=False)[
-        ["y", *([axis] if axis != "steps" else [])]
-    ].mean()
-    found = []
-    for (group, regime, _), part in by_seed.groupby(["group", "regime", "steps"], sort=False):
-        estimate = mean_interval(100 * part["y"].to_numpy())
-        found.append(
-            (group, regime, part[axis].mean(), *(float(v) for v in (estimate.mean, estimate.low, estimate.high)))
-        )
-    points = pd.DataFrame(found, columns=["group", "regime", "x", "y", "low", "high"])
-    return points.assign(low=points["low"].fillna(points["y"]), high=points["high"].fillna(points["y"])).sort_values(
-        ["group", "regime", "x"]
-    )
 
 
 def _areas(rows: pd.DataFrame) -> pd.DataFrame:

@@ -156,7 +156,6 @@ def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:
                 "worse": found.losses,
                 "difference": 100 * float(found.difference.mean),
                 "interval": percent_interval(found.difference.low, found.difference.high),
-                "sign test p": found.sign_p,
             }
         )
     st.dataframe(
@@ -167,11 +166,11 @@ def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:
         column_config={
             "difference": st.column_config.NumberColumn("Difference, points", format="%+.1f"),
             "interval": st.column_config.TextColumn("95 % interval over questions"),
-            "sign test p": st.column_config.NumberColumn(format="%.3g"),
         },
     )
     st.caption(
-        "Each question's accuracy is its mean over seeds and repeats. This interval takes the trained checkpoints "
+        "Each question's accuracy is its mean over seeds and repeats. Better, equal, worse: on how many questions, by however "
+        "little; the difference is how much, on the mean question. This interval takes the trained checkpoints "
         "as given and speaks of other questions; the one above takes the questions as given and speaks of other seeds."
     )
     with st.expander("Questions with the largest differences"):

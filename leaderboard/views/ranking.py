@@ -17,7 +17,7 @@ from harness.store.table import MEAN
 from leaderboard.charts import LEGEND, Figure
 from leaderboard.data import Choice, Store
 from leaderboard.frames import panel, ranking_frame, readable, telling
-from leaderboard.overview import KEY, Outcome, overview
+from leaderboard.overview import BEST, KEY, Outcome, overview
 from leaderboard.parts import (
     choose,
     choose_margin,
@@ -27,7 +27,6 @@ from leaderboard.parts import (
     empty,
     escaped,
     percent_interval,
-    state_words,
     unfinished,
 )
 from leaderboard.view import Page, View
@@ -109,10 +108,10 @@ def draw_suites(store: Store) -> None:
     names = [s.name for s in store.suites()]
     if len(names) < 2:
         return
-    rows = overview(names, store.answer, linked, lambda name: state_words(store, name))
+    rows = overview(names, store.answer, linked, store.states)
     st.header("All suites", anchor="all-suites")
     st.table(marked(rows, but="Suite"), hide_index=True, border="horizontal", alt="The answer of every suite")
-    st.caption("Of each suite the regime with the largest gain, of those that gain where one does.")
+    st.caption(BEST)
 
 
 def draw_answer(said: Outcome) -> None:

@@ -9,6 +9,7 @@ import streamlit as st
 
 from leaderboard import charts
 from leaderboard.data import Store
+from leaderboard.frames import SPREAD, over_seeds
 from leaderboard.parts import choose, choose_some, downloads, draw_figure, empty, escaped
 from leaderboard.view import Page, View
 
@@ -95,9 +96,8 @@ SELECT c.group_name AS "group", c.regime, c.seed, t.policy, {x} AS x, {y} AS y F
 ) t USING (suite, cell) WHERE c.suite = $1 AND c.kind = 'cell'
 """
 _STEPS = """
-SELECT c.group_name AS "group", c.regime, t.step AS x, avg({value}) AS y, avg({value}) - stddev_samp({value}) AS low,
-    avg({value}) + stddev_samp({value}) AS high
-FROM current_cells c JOIN steps t USING (suite, cell) WHERE c.suite = ? AND c.kind = 'cell' GROUP BY ALL ORDER BY regime, x
+SELECT c.group_name AS "group", c.regime, c.seed, t.step AS steps, {value} AS y
+FROM current_cells c JOIN steps t USING (suite, cell) WHERE c.suite = ? AND c.kind = 'cell' AND y IS NOT NULL
 """
 
 
@@ -144,15 +144,19 @@ def draw(store: Store, suite: str, view: View) -> None:
     for start in range(0, len(chosen), 2):
         for column, name in zip(st.columns(2), chosen[start : start + 2], strict=False):
             rows = store.frame(_STEPS.format(value=f"({MEASURES[name].sql})"), suite)
-            rows = rows[rows["group"].isin(groups)].dropna(subset=["y"])
-            rows = rows.groupby(["regime", "x"], as_index=False, sort=False)[["y", "low", "high"]].mean()
+            rows = rows[rows["group"].isin(groups)]
             if rows.empty:
                 column.caption(f"{name}: not measured in this suite.")
                 continue
             present = [r for r in order if r in set(rows["regime"])]
-            figures.append(charts.lines(rows, name, "step", _unit(name), order, shown=present))
+            points = over_seeds(rows, [], "steps", most=1.0 if _unit(name) == "share" else None)
+            figures.append(charts.lines(points, name, "step", _unit(name), order, shown=present))
             draw_figure(figures[-1], f"component-{name}", column)
             column.caption(f"{MEASURES[name].meaning[0].upper()}{MEASURES[name].meaning[1:]}.")
+    st.caption(
+        f"Lines: mean over seeds, of each seed over the groups and their policies. Bars at the right, or bands: {SPREAD}; none "
+        "with a single seed."
+    )
     downloads(f"stability-{suite}", cells, [figure, *figures])
 
 

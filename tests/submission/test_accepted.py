@@ -37,13 +37,13 @@ def test_a_real_bundle_is_accepted_and_shown_with_its_badge(results: Path, bundl
     assert (code, report["refused"], err) == (0, "", "")
     assert [line["good"] for line in report["lines"]] == [True] * 14
     assert report["submission"]["badge"] == "re-scored"
-    assert report["submission"]["category"] == "published defaults"
+    assert report["submission"]["category"] == "published defaults: sgt"
     code, out, err = harness("import", bundle, "--origin", "lab-b", "--results", tmp_path)
     assert code == 0, err
     code, out, _ = harness("show", "labs@lab-b", "--results", tmp_path)
-    assert out.splitlines()[0] == "labs@lab-b: re-scored; published defaults"
+    assert out.splitlines()[0] == "labs@lab-b: re-scored; published defaults: sgt"
     assert json.loads(harness("show", "labs@lab-b", "--format", "json", "--results", tmp_path)[1])["submission"] == (
-        "re-scored; published defaults"
+        "re-scored; published defaults: sgt"
     )
     harness("show", "labs", "--results", results)
     with Snapshot(results) as mine, Snapshot(tmp_path) as theirs:
@@ -71,7 +71,9 @@ def test_taking_over_changes_nothing_that_is_here(bundle: Path, tmp_path: Path) 
 
 def test_an_imported_folder_is_marked_as_reported(results: Path, tmp_path: Path) -> None:
     assert harness("import", results, "--origin", "c", "--results", tmp_path)[0] == 0
-    assert harness("show", "labs@c", "--results", tmp_path)[1].startswith("labs@c: as reported; published defaults\n")
+    assert harness("show", "labs@c", "--results", tmp_path)[1].startswith(
+        "labs@c: as reported; published defaults: sgt\n"
+    )
 
 
 def test_a_cell_runs_again_to_its_rows_and_a_tampered_one_does_not(bundle: Path, tmp_path: Path) -> None:

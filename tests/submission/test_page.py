@@ -80,7 +80,7 @@ def test_every_command_runs_as_printed(walked: list[tuple[str, str]]) -> None:
     assert "halves" in said["harness show halves"]
     assert "accepted: re-executed (llama-qwen/" in said["harness submit-check halves-*.zip --re-execute 1"]
     assert said["harness show halves@my-lab --results seen"].startswith(
-        "halves@my-lab: re-scored; published defaults\n"
+        "halves@my-lab: re-scored; defaults that nobody published: halves\n"
     )
 
 
@@ -93,7 +93,7 @@ def test_who_has_not_the_regime_judges_everything_and_trains_what_is_known(
         pass
     assert report.submission is not None, report.describe()
     assert set(report.submission.re_executed) == {"llama-qwen/independent/1", "llama-qwen/independent/2"}
-    assert report.submission.category == "published defaults; not installed here: halves"
+    assert report.submission.category == "not installed here: halves"
 
 
 def _added(stranger: dict[str, str], clone: Path, out: Path) -> subprocess.CompletedProcess[str]:

@@ -156,7 +156,7 @@ def test_what_would_be_refused_is_not_kept(results: Path, tmp_path: Path, monkey
 
 def test_everything_opens_on_them_where_there_is_nothing_else(clone: Path, tmp_path: Path) -> None:
     code, out, err = harness("show", "labs", "--results", clone)
-    assert (code, out.splitlines()[0]) == (0, "labs@reference: reference; published defaults")
+    assert (code, out.splitlines()[0]) == (0, "labs@reference: reference; published defaults: sgt")
     assert err == "reference results; your own: harness run labs\n"
     code, everything, err = harness("show", "--results", clone)
     assert (code, everything) == (0, out)
@@ -362,7 +362,7 @@ def test_every_page_of_the_leaderboard_opens_on_them(clone: Path, monkeypatch: p
     monkeypatch.setenv("HARNESS_RESULTS", str(clone))
     app = AppTest.from_file(str(Path(str(leaderboard.__file__)).parent / "app.py"), default_timeout=60).run()
     assert not app.exception
-    assert any("reference; published defaults" in caption.value for caption in app.sidebar.caption)
+    assert any("reference; published defaults: sgt" in caption.value for caption in app.sidebar.caption)
     for page in PAGES:
         app = AppTest.from_function(draw, args=(str(clone), page.slug), default_timeout=60).run()
         assert not app.exception, (page.slug, app.exception[0].stack_trace)
