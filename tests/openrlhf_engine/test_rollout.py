@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
+import numpy as np
 import psutil
 import pytest
 import ray
@@ -17,9 +20,12 @@ from vllm.v1.worker.gpu.sample.logit_bias import MAX_NUM_LOGIT_BIAS_TOKENS, Logi
 
 from harness.engines.openrlhf import engine, seams
 from harness.engines.openrlhf.remote import RemoteActor, end, processes
-from harness.engines.openrlhf.rollout import RolloutWorker
+from harness.engines.openrlhf.rollout import Generated, RolloutWorker
 from harness.engines.openrlhf.settings import Settings
 from harness.engines.openrlhf.strategy import Strategy
+from harness.engines.protocol import Sampling
+from harness.errors import EngineError
+from harness.experience.answers import Prompt
 
 
 @pytest.mark.parametrize("more", [0, 1])
@@ -44,6 +50,28 @@ def test_more_forbidden_ids_than_the_newer_runner_holds_go_to_the_older_one(more
         monkeypatch.setenv(name, value)
     older = "VLLM_USE_V2_MODEL_RUNNER" in handed and VllmConfig.use_v2_model_runner.fget(None) is False
     assert older == bool(more)
+
+
+def test_answers_that_the_engines_own_limit_ended_are_no_answers(monkeypatch):
+    """24.1: they were returned as if `max_new_tokens` had ended them, and counted as wrong."""
+    tokens = np.zeros(5, np.int32)
+    found = [Generated(tokens, np.zeros(5, np.float32), finished) for finished in (True, False, False)]
+    policy = object.__new__(engine.OpenRLHFEngine)
+    vocabulary = SimpleNamespace(
+        encode=lambda prompt: [1], text=lambda ids, finished: "", stop=(0,), forbidden=frozenset()
+    )
+    policy.__dict__.update(
+        name="a", _settings=Settings(max_length=8), _vocabulary=vocabulary, _rollouts=[MagicMock()],
+        _place=SimpleNamespace(turn=lambda *held: nullcontext()),
+    )  # fmt: skip
+    monkeypatch.setattr(engine.OpenRLHFEngine, "_gather", lambda *given, **more: [found])
+    monkeypatch.setattr(engine.OpenRLHFEngine, "_rollout_cores", lambda self: [])
+    ask = lambda longest: policy.sample([Prompt("p", "p", "")], np.zeros((1, 3), np.uint64), Sampling(1.0, longest))  # noqa: E731
+    assert len(ask(5)[0]) == 3
+    with pytest.raises(
+        EngineError, match=r"2 of 3 answers were ended by the rollout engine's own limit .*max_length: 8\)"
+    ):
+        ask(6)
 
 
 def test_starting_may_take_longer_than_a_rank_waits_for_another(monkeypatch):
