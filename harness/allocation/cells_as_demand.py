@@ -13,10 +13,10 @@ from harness.allocation.planner import Plan, plan_cells
 from harness.allocation.precision import Precision
 from harness.allocation.shapes import load_shape
 from harness.suite.cells import Cell
-from harness.suite.schema import Policy, Suite
+from harness.suite.schema import Policy
 
 PROMPT_TOKENS = 1024
-"""Longest prompt where the engine's options do not say how long prompt and answer may be together."""
+"""Longest prompt where no tokenizer is at hand to measure it: a prior for the plan alone, never a limit."""
 MEAN_ANSWER = 0.5
 """Expected answer length as a share of the longest: a prior."""
 IMITATED = 0.1
@@ -63,15 +63,23 @@ def kind_of(cell: Cell) -> str:
     return f"{cell.group.name}/{cell.variant.name}"
 
 
-def longest_sequence(owner: Cell | Suite) -> int:
-    """Tokens of prompt and answer together that a policy must be able to hold."""
-    groups = [owner.group] if isinstance(owner, Cell) else owner.groups
-    task = owner.training.task.partition(".")[0] if isinstance(owner.training.task, str) else ""
+class Lengths(NamedTuple):
+    """Tokens. prompt: longest in training; longest: prompt and answer together of all that is asked, in evaluation too."""
+
+    prompt: int
+    longest: int
+
+
+def prior_lengths(cell: Cell, asked: Asked) -> Lengths:
+    """Where no tokenizer is at hand. A stated `max_length` leaves no more than it."""
+    task = cell.training.task.partition(".")[0] if isinstance(cell.training.task, str) else ""
     by_style = {"micro": MICRO_PROMPT_TOKENS, "ladder": dict.fromkeys(MICRO_PROMPT_TOKENS, LADDER_PROMPT_TOKENS)}.get(
         task, {}
     )
-    prompt = max(by_style.get(policy.style, PROMPT_TOKENS) for group in groups for policy in group.policies)
-    return int(owner.engine_options.get("max_length") or owner.training.max_new_tokens + prompt)
+    prompt = max(by_style.get(policy.style, PROMPT_TOKENS) for policy in cell.group.policies)
+    answer = max(cell.training.max_new_tokens, asked.tokens)
+    longest = min(prompt + answer, cell.engine_options.get("max_length") or prompt + answer)
+    return Lengths(max(1, longest - answer), longest)
 
 
 def demand(
@@ -81,11 +89,12 @@ def demand(
     precision: Callable[[Policy], Precision],
     pending: bool = True,
     devices: int | None = None,
+    lengths: Lengths | None = None,
 ) -> CellDemand:
     """One cell as the planner sees it. precision: what the engine computes each policy in. devices: per policy, where the suite
-    has chosen the layout. Raises UsageError."""
+    has chosen the layout. lengths: as measured, over the policies. Raises UsageError."""
     training, evaluation, options = cell.training, cell.evaluation, cell.engine_options
-    longest = longest_sequence(cell)
+    lengths = lengths or prior_lengths(cell, asked)
     peers = _peers(cell)
     directed = cell.sharing.direction in {"strong_to_weak", "weak_to_strong"}
     measured = training.steps // training.measure_every if training.measure_every else 0
@@ -108,7 +117,7 @@ def demand(
     work = Workload(
         steps=training.steps,
         prompts=training.prompts,
-        prompt_tokens=max(1, longest - training.max_new_tokens),
+        prompt_tokens=lengths.prompt,
         answer_tokens=training.max_new_tokens,
         mean_answer_tokens=MEAN_ANSWER * training.max_new_tokens,
         trained=1.0 + peers * load.trained,
@@ -120,6 +129,7 @@ def demand(
         curves=curves,
         curve=curves * evaluation.curve_prompts,
         saves=-(-training.steps // training.checkpoint_every),
+        longest=lengths.longest,
     )
     return CellDemand(cell.key, kind_of(cell), policies, work, pending, options.get("share_devices"))
 
@@ -142,12 +152,13 @@ def plan_suite(
     pending: Collection[str] | None = None,
     estimates: Estimates | None = None,
     devices: int | None = None,
+    lengths: Callable[[Cell], Lengths | None] = lambda cell: None,
     **abilities: Any,
 ) -> Plan:
     """The plan of a suite's cells on GPUs (`plan_cells`).
 
     loads: by variant. pending: keys still to do, None for all. estimates: measured
-    seconds by kind, ``group/variant``. precision, devices: see `demand`. abilities: `sleeps`, `stacks` of the engine.
+    seconds by kind, ``group/variant``. precision, devices, lengths: see `demand`. abilities: `sleeps`, `stacks` of the engine.
 
     Raises
     ------
@@ -155,7 +166,15 @@ def plan_suite(
         A model's shape is unknown.
     """
     demands = [
-        demand(cell, loads[cell.variant.name], asked, precision, pending is None or cell.key in pending, devices)
+        demand(
+            cell,
+            loads[cell.variant.name],
+            asked,
+            precision,
+            pending is None or cell.key in pending,
+            devices,
+            lengths(cell),
+        )
         for cell in cells
     ]
     return plan_cells(demands, inventory, estimates=estimates, **abilities)

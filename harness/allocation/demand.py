@@ -43,7 +43,8 @@ class PolicyDemand:
 class Workload:
     """One step and what surrounds it.
 
-    prompts: per step. prompt_tokens, answer_tokens: longest; mean_answer_tokens: expected. trained, scored: answers that go
+    prompts: per step. prompt_tokens, answer_tokens: longest in training; mean_answer_tokens: expected. longest: prompt and answer
+    together that are sampled, in evaluation too; 0 where training has them. trained, scored: answers that go
     through an optimiser update, and through a forward pass only, per own rollout (the regime's factors). staleness: steps that
     experience may lag; 0 is lockstep. measured: steps with measurements. Per policy: evaluated, answers generated for evaluation,
     of at most evaluation_tokens; curves, points of the learning curve, of curve answers together; saves, checkpoints written.
@@ -63,11 +64,17 @@ class Workload:
     curves: int = 0
     curve: int = 0
     saves: int = 0
+    longest: int = 0
 
     @property
     def sequence(self) -> int:
-        """Longest prompt and answer together, tokens."""
+        """Longest prompt and answer together that are trained on, tokens."""
         return self.prompt_tokens + self.answer_tokens
+
+    @property
+    def sampled(self) -> int:
+        """The same that a rollout engine must hold."""
+        return max(self.sequence, self.longest)
 
     @property
     def mean_sequence(self) -> float:

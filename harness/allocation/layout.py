@@ -72,7 +72,8 @@ class Gpu:
 
 class PolicyLayout(msgspec.Struct, frozen=True):
     """One policy's place. gpus: its trainer's ranks; rollout_gpus: its engines' (the same ones unless split). sleeps: trainer
-    and engine take turns in the GPU's memory. memory: per device, of the fullest; host: RAM over all its GPUs."""
+    and engine take turns in the GPU's memory. sequence: tokens of the longest prompt and answer that are trained on.
+    memory: per device, of the fullest; host: RAM over all its GPUs."""
 
     policy: str
     model: str
@@ -91,9 +92,10 @@ class PolicyLayout(msgspec.Struct, frozen=True):
     capacity: int
     host: int
     seconds: StepSeconds
+    sequence: int
 
-    def engine_options(self, sequence: int) -> dict[str, int | float | bool]:
-        """The layout as `engine_options` of the openrlhf engine, for sequences of at most so many tokens."""
+    def engine_options(self) -> dict[str, int | float | bool]:
+        """The layout as `engine_options` of the openrlhf engine."""
         return {
             "zero_stage": self.zero,
             "trainers": self.gpus,
@@ -102,10 +104,9 @@ class PolicyLayout(msgspec.Struct, frozen=True):
             "colocate": not self.split,
             "sleep": self.sleeps,
             "gradient_checkpointing": self.checkpointing,
-            "micro_batch_tokens": self.micro_batch * sequence,
+            "micro_batch_tokens": self.micro_batch * self.sequence,
             "rollout_sequences": self.concurrent,
             "rollout_memory": round((self.memory.rollout + self.capacity // 100) / self.capacity, 3),
-            "max_length": sequence,
         }
 
 
@@ -134,7 +135,7 @@ def policy_layout(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, asl
             peak = asleep + (alone if sleeps else memory.train + memory.rollout)
             best = PolicyLayout(
                 policy.name, policy.model.name, gpus, gpus, gpus // tensor_parallel, tensor_parallel, zero, micro,
-                checkpointing, sleeps, False, concurrent, memory, peak, gpu.memory, host, seconds,
+                checkpointing, sleeps, False, concurrent, memory, peak, gpu.memory, host, seconds, work.sequence,
             )  # fmt: skip
     return best
 
@@ -205,7 +206,7 @@ def split_layout(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu) -> P
                 best = PolicyLayout(
                     policy.name, policy.model.name, ranks, others, others // tensor_parallel, tensor_parallel, zero, micro,
                     checkpointing, False, True, concurrent, memory, max(memory.train, memory.rollout), gpu.memory,
-                    host, seconds,
+                    host, seconds, work.sequence,
                 )  # fmt: skip
             break
     return best
@@ -250,7 +251,7 @@ def _engine(
     """(sequences at once, bytes of weights, bytes of KV cache) per device of an engine with `room` bytes, or None."""
     answers = work.prompts * policy.rollouts
     weights = weight_bytes(policy.model, policy.precision) // tensor_parallel
-    one = kv_cache_bytes(policy.model, 1, work.sequence, tensor_parallel, 2 if policy.precision == "bf16" else 4)
+    one = kv_cache_bytes(policy.model, 1, work.sampled, tensor_parallel, 2 if policy.precision == "bf16" else 4)
     wanted = -(-answers // engines)
     concurrent = min(wanted, (room - weights) // one)
     if concurrent < min(LEAST_CONCURRENT, wanted):

@@ -1,7 +1,8 @@
-"""In which precision the embedded engine computes a policy. Imports neither torch nor transformers.
+"""In which precision the embedded engine computes a policy: decided by its model and its suite, on every machine alike. Imports
+neither torch nor transformers.
 
-Weights that come in half precision are multiplied in bf16 where the hardware does that fast; the optimiser moves fp32 copies of
-them. Weights that come in fp32, as the micro families' do, stay in it.
+Weights that come in half precision are multiplied in bf16, and the optimiser moves fp32 copies of them. Weights that come in fp32,
+as the micro families' do, stay in it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import Any, Literal
 Precision = Literal["bf16", "fp32"]
 FAST = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "Arm BF16"}
 """CPU flags of instructions that multiply bf16, and what people call them."""
+EMULATED = "bf16 takes 2.5 to 5 times as long as fp32 (engine_options.dtype: fp32 gives cells of their own)"
+"""On a CPU without them: matrix products of an AMD EPYC, its instructions left out."""
 
 
-def chosen(config: Mapping[str, Any], fast: bool) -> Precision:
-    """By a model's ``config.json``. fast: whether the device multiplies bf16 faster than fp32."""
+def chosen(config: Mapping[str, Any]) -> Precision:
+    """By a model's ``config.json``."""
     stored = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
-    return "bf16" if fast and stored in ("bfloat16", "float16") else "fp32"
+    return "bf16" if stored in ("bfloat16", "float16") else "fp32"
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from harness.allocation.gpus import VISIBLE, visible
-from harness.allocation.precision import cpu_bf16
+from harness.allocation.precision import EMULATED, cpu_bf16
 from harness.cache import cache_folder
 from harness.clusters.check import Check
 from harness.engines import catalogue
@@ -58,10 +58,8 @@ def _memory() -> Check:
 
 def _bf16() -> Check:
     name = cpu_bf16()
-    found = f"{name}: pretrained policies in bf16, fp32 masters" if name else "not fast here: everything in fp32"
-    return Check(
-        "bf16", bool(name), found, "" if name else "pretrained policies take longer on this CPU (AMX, AVX512-BF16)"
-    )
+    found = f"{name}: pretrained policies in bf16, fp32 masters" if name else "emulated here"
+    return Check("bf16", bool(name), found, "" if name else f"a CPU without AMX or AVX512-BF16: {EMULATED}")
 
 
 def _disk() -> Check:

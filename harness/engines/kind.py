@@ -98,6 +98,9 @@ class Engines(ABC):
     """How they are had."""
     Options: ClassVar[type[msgspec.Struct]] = NoOptions
     """A suite's `engine_options`, checked before anything is opened."""
+    half_precision: ClassVar[str] = ""
+    """What it computes models in that come in half precision where `engine_options.dtype` is not set, for the keys of other than
+    micro cells; empty leaves it out of them."""
     results_version: ClassVar[int | None] = None
     """Raised by the author when the engine computes something else, so that cells get new keys; None takes the code's digest."""
     clustered: ClassVar[bool] = False
@@ -114,8 +117,8 @@ class Engines(ABC):
         self._opened = ExitStack()
 
     @classmethod
-    def precision(cls, policy: Policy, options: Mapping[str, Any], fast: bool) -> Precision:
-        """What it computes a policy in, for the plan.
+    def precision(cls, policy: Policy, options: Mapping[str, Any]) -> Precision:
+        """What it computes a policy in, whatever machine it runs on.
 
         Parameters
         ----------
@@ -123,8 +126,6 @@ class Engines(ABC):
             Of a suite.
         options
             The suite's `engine_options`.
-        fast
-            Whether the device multiplies bf16 fast.
 
         Raises
         ------
@@ -134,12 +135,7 @@ class Engines(ABC):
         asked: Precision | None = options.get("dtype")
         if asked or policy.model.startswith(MICRO):
             return asked or "fp32"
-        return chosen(load_config(policy.model, policy.revision), fast)
-
-    @classmethod
-    def decided_here(cls, options: Mapping[str, Any]) -> Mapping[str, str]:
-        """What this machine decides where the options do not, and what the keys of cells of other than micro models must hold."""
-        return {}
+        return chosen(load_config(policy.model, policy.revision))
 
     @classmethod
     def devices(cls, options: Mapping[str, Any], source: str) -> int | None:

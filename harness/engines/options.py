@@ -13,7 +13,6 @@ from harness.allocation.precision import Precision
 from harness.errors import SuiteError
 
 Options = TypeVar("Options", bound=msgspec.Struct)
-DEVICE = r"^(cpu|cuda|mps|xpu)(:\d{1,3})?\Z"
 
 
 class Lora(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,13 +23,13 @@ class Lora(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Embedded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of the embedded engine. device: as torch names it; None takes CUDA where there is any. micro_tokens: padded tokens of one
-    forward and backward pass. dtype: None takes bf16 for weights that come in half precision where the device multiplies it fast,
-    else fp32. threads: of torch on a CPU; None takes what the plan gives the cell.
+    """Of the embedded engine. device: as torch names it, without a number: a worker sees only the one that the plan gives it; None
+    takes CUDA where there is any. micro_tokens: padded tokens of one forward and backward pass. dtype: None takes bf16 for weights
+    that come in half precision, else fp32. threads: of torch on a CPU; None takes what the plan gives the cell.
     lora: `{rank: 16, alpha: 32}` trains adapters of that rank, counted alpha / rank times, and not the model's own weights.
     checkpointing: activations are made again in the backward pass, to save memory."""
 
-    device: Annotated[str, Meta(pattern=DEVICE)] | None = None
+    device: Annotated[str, Meta(pattern=r"^(cpu|cuda|mps|xpu)\Z")] | None = None
     micro_tokens: Annotated[int, Meta(ge=1, le=1 << 30)] = MICRO_TOKENS
     dtype: Precision | None = None
     threads: Annotated[int, Meta(ge=1, le=1024)] | None = None

@@ -13,6 +13,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 
 from harness.engines.protocol import PolicyEngine, Sample, Sampling
+from harness.errors import EngineError
 from harness.experience.answers import Prompt
 from harness.phases import halt, phase
 from harness.suite.seeds import derive_many
@@ -36,7 +37,8 @@ class Generation(str):
 class EngineLM(LM):  # type: ignore[misc]  # lm-eval is untyped
     """Generates by `engine.sample`, at most `rows` answers a call. The engine applies its own chat template.
 
-    An answer gets at most three quarters of the model's context, and a prompt longer than the rest loses its beginning.
+    An answer gets at most three quarters of the model's context, and a prompt longer than the rest loses its beginning. Where that
+    ends an answer, the evaluation fails with EngineError: it would count as wrong.
     A sample's seed derives from (seed, task, document, repeat) alone: neither order, limit nor batching changes a sample.
     """
 
@@ -59,6 +61,7 @@ class EngineLM(LM):  # type: ignore[misc]  # lm-eval is untyped
         length = min(int(settings["max_gen_toks"]), 3 * self._context // 4)
         sampling = Sampling(temperature=float(settings["temperature"]), max_new_tokens=length)
         generated: dict[int, list[str]] = {}
+        cut = 0
         with phase(f"generating {task}", len(unique) * width) as generation:
             for chunk in _chunks(unique, max(1, self.rows // width)):
                 halt()
@@ -67,10 +70,17 @@ class EngineLM(LM):  # type: ignore[misc]  # lm-eval is untyped
                     [derive_many(width, "evaluation", self.seed, task, prompt.id) for prompt in prompts]
                 )
                 answers = self.engine.sample(prompts, seeds, sampling)
+                cut += sum(not a.finished and a.tokens.size < settings["max_gen_toks"] for row in answers for a in row)
                 for request, prompt, row in zip(chunk, prompts, answers, strict=True):
                     read = self.engine.reads(prompt)
                     generated[id(request)] = [_cut(answer, settings["until"], read) for answer in row]
                 generation.count(generation.done + len(chunk) * width)
+        if cut:
+            raise EngineError(
+                f"{task}: {cut:,} of {len(unique) * width:,} answers were ended by the model's context of {self._context:,} "
+                f"tokens, before their {settings['max_gen_toks']:,} new tokens; ask for at most {length:,} "
+                "(evaluation.max_new_tokens, --max-new-tokens)"
+            )
         taken: Counter[int] = Counter()
         texts = []
         for request in requests:

@@ -28,14 +28,9 @@ def cell(shape: ModelShape, precision: str = "bf16") -> CellDemand:
     return CellDemand("a", "a", (PolicyDemand("a", shape, 8, precision),), WORK)
 
 
-def test_precision_follows_the_stored_weights_and_the_hardware() -> None:
-    assert chosen({"dtype": "bfloat16"}, fast=True) == chosen({"torch_dtype": "torch.float16"}, fast=True) == "bf16"
-    assert (
-        chosen({"dtype": "bfloat16"}, fast=False)
-        == chosen({"dtype": "float32"}, fast=True)
-        == chosen({}, True)
-        == "fp32"
-    )
+def test_precision_follows_the_stored_weights() -> None:
+    assert chosen({"dtype": "bfloat16"}) == chosen({"torch_dtype": "torch.float16"}) == "bf16"
+    assert chosen({"dtype": "float32"}) == chosen({}) == "fp32"
 
 
 def test_states_and_logits(shape: ModelShape) -> None:

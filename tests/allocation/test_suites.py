@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from harness.allocation.cells_as_demand import Asked, RegimeLoad, demand, plan_suite, regime_load
+from harness.allocation.cells_as_demand import Asked, Lengths, RegimeLoad, demand, plan_suite, regime_load
 from harness.allocation.inventory import parse
 from harness.allocation.layout import HOST_BYTES, USABLE
 from harness.learning import registry
 from harness.suite.cells import Cell, Identity, expand
 from harness.suite.load import load, shipped
 
-ASKED = Asked(9000, 4096)
+ASKED = Asked(9000, 8196)
 IN_BF16 = lambda policy: "bf16"  # noqa: E731
 
 
@@ -46,6 +46,7 @@ def test_a_cell_as_the_planner_sees_it() -> None:
     assert (single.workload.trained, single.workload.scored) == (1.0, 0.0)
     assert double.policies[0].rollouts == 2 * single.policies[0].rollouts
     assert naive.workload.sequence == 5120
+    assert naive.workload.sampled == 5120 + 8196 - 4096
     assert naive.workload.evaluated == ASKED.answers
     assert naive.workload.measured == 5
     assert all(p.measured for p in (*naive.policies, *single.policies))
@@ -76,6 +77,26 @@ def test_every_place_of_a_shipped_suite_holds_reference_and_measuring(name: str,
             assert bool(memory.measuring) == measured
             assert memory.reference == 0  # the base borrows the trainer's memory; its own weights wait in the host
             assert place.host >= place.gpus * (HOST_BYTES + 4 * measured * memory.weights // (8 * place.gpus))
+
+
+def test_memory_is_planned_for_the_lengths_that_each_side_has() -> None:
+    """24.1: trainers hold what is trained on, rollout engines what evaluation asks too; a prior for a prompt limits nobody."""
+    cells, loads = cells_and_loads("hetero_size")
+    plans = {
+        tokens: plan_suite(cells, parse("8xH100-80G"), loads=loads, asked=Asked(9000, tokens), precision=IN_BF16)
+        for tokens in (4096, 8196)
+    }
+    short, long = ([p for k in plans[tokens].kinds for p in k.layout.policies] for tokens in plans)  # type: ignore[union-attr]
+    for less, more in zip(short, long, strict=True):
+        assert less.sequence == more.sequence == 5120
+        assert more.memory.kv_cache / more.concurrent / (less.memory.kv_cache / less.concurrent) == pytest.approx(
+            9220 / 5120 * less.tensor_parallel / more.tensor_parallel, rel=0.01
+        )
+        assert more.engine_options()["micro_batch_tokens"] == more.micro_batch * 5120
+        assert "max_length" not in more.engine_options()
+    (measured, *_) = cells
+    work = demand(measured, loads["grpo"], Asked(9000, 8196), IN_BF16, lengths=Lengths(2000, 10_000)).workload
+    assert (work.sequence, work.sampled) == (6096, 10_000)
 
 
 def test_finished_cells_cost_nothing() -> None:

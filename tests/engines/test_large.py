@@ -22,6 +22,7 @@ from harness.engines.conformance import (
 from harness.engines.embedded import head, sampling
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.protocol import Optimisation, Sampling
+from harness.errors import EngineError
 from harness.learning.terms import Objective, Term, TermAnswer
 
 one_family = pytest.mark.parametrize("folder", ["qwen"], indirect=True)
@@ -186,17 +187,18 @@ def test_bf16_masters_learn_what_bf16_weights_would_lose(folder, prompts, tmp_pa
 
 @one_family
 def test_default_precision(folder, tmp_path, monkeypatch):
-    """fp32 for weights in fp32; bf16 for weights in half precision, where the CPU multiplies it fast."""
+    """fp32 for weights in fp32; bf16 for weights in half precision, fast here or not (24.6); refused where there is none."""
     model = AutoModelForCausalLM.from_pretrained(folder)
-    monkeypatch.setattr("harness.engines.embedded.loading.cpu_bf16", lambda: "AMX")
+    monkeypatch.setattr("harness.engines.embedded.packed.cpu_bf16", lambda: "")
     engine = EmbeddedEngine("a", folder, device="cpu")
     assert engine.precision == "fp32"
     model.to(torch.bfloat16).save_pretrained(tmp_path)
     engine.tokenizer.save_pretrained(tmp_path)
     assert EmbeddedEngine("a", tmp_path, device="cpu").precision == "bf16"
     assert EmbeddedEngine("a", tmp_path, device="cpu", dtype="fp32").precision == "fp32"
-    monkeypatch.setattr("harness.engines.embedded.loading.cpu_bf16", lambda: "")
-    assert EmbeddedEngine("a", tmp_path, device="cpu").precision == "fp32"
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    with pytest.raises(EngineError, match=r"this GPU has no bf16; `--set engine_options\.dtype=fp32`"):
+        EmbeddedEngine("a", tmp_path, device="cuda")
 
 
 def test_cpu_flags(monkeypatch, tmp_path):

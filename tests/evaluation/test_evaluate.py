@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.errors import InfeasibleError, UsageError
+from harness.errors import EngineError, InfeasibleError, UsageError
 from harness.evaluation.backends import open_lm
 from harness.evaluation.engine_lm import EngineLM
 from harness.evaluation.run import evaluate
@@ -176,6 +176,17 @@ def test_a_stop_string_ends_an_answer_and_long_prompts_lose_their_beginning(
     lm = EngineLM(engine)
     assert lm._fit(text, 44).endswith(text[-400:])
     assert len(engine.tokenizer.encode(lm._fit(text, 44))) <= engine.tokenizer.model_max_length - 44
+
+
+def test_answers_that_the_models_context_ends_fail_the_evaluation(engine: EmbeddedEngine, verifier: Verifier) -> None:
+    """24.1: they counted as wrong; 192 tokens are three quarters of this model's context."""
+    task = get_task("micro", per_skill=1)
+    whole = evaluate(EngineLM(engine), [task], verifier=verifier, metrics=["greedy"], max_new_tokens=192).samples
+    cut = sum(s.tokens == 192 and not s.finished for s in whole)
+    assert cut
+    words = rf"micro:greedy: {cut} of {len(whole)} answers were ended by the model's context of 256 tokens, before their 300 new"
+    with pytest.raises(EngineError, match=words):
+        evaluate(EngineLM(engine), [task], verifier=verifier, metrics=["greedy"], max_new_tokens=300)
 
 
 def test_refusals(checkpoint: Path, engine: EmbeddedEngine, verifier: Verifier, tmp_path: Path) -> None:

@@ -340,10 +340,10 @@ def test_a_name_in_the_cache_leads_nowhere_else(suite, model, tmp_path, monkeypa
 @pytest.mark.skipif(inventory.local().gpus > 0, reason="there is a CUDA device")
 def test_a_device_that_is_not_here_is_refused_before_the_bases_are_trained(suite, tmp_path):
     file = Path(suite("micro/llama"))
-    file.write_text(file.read_text() + "engine_options: {device: 'cuda:0'}\n")
+    file.write_text(file.read_text() + "engine_options: {device: cuda}\n")
     prepared = prepare(str(file), tmp_path / "results")
     assert not [remark for remark in preflight(prepared, run=False) if "cuda" in remark]  # planned for another machine
-    with pytest.raises(SuiteError, match=r"engine_options: device: cuda:0: there is no CUDA device"):
+    with pytest.raises(SuiteError, match=r"engine_options: device: cuda: there is no CUDA device"):
         preflight(prepared, run=True)
 
 
@@ -365,3 +365,21 @@ def test_a_recording_of_no_suite_is_said_before_anything_is_trained(suite):
     said = "regimes[1].replay.suite: there are no results of elsewhere here"
     assert refusal(file).startswith(said)
     assert [remark for remark in remarks(file, run=False) if remark.startswith(said)]
+
+
+def test_a_run_on_a_cpu_that_emulates_bf16_is_remarked(suite, broken, monkeypatch):
+    """24.6: the precision stays what the key says; that it takes longer here is said."""
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    monkeypatch.setattr("harness.session.suite.preflight.cpu_bf16", lambda: "AMX")
+    assert remarks(suite(broken)) == []
+    monkeypatch.setattr("harness.session.suite.preflight.cpu_bf16", lambda: "")
+    (said,) = remarks(suite(broken))
+    assert said.startswith(f"{broken}: on this CPU bf16 takes 2.5 to 5 times as long as fp32")
+    assert remarks(suite(broken), "engine_options.dtype=fp32") == remarks(suite(broken), run=False) == []
+
+
+def test_a_device_with_a_number_is_refused(suite):
+    """24.4: a worker sees one device only, so `cuda:1` could never work."""
+    with pytest.raises(SuiteError, match=r"engine_options\.device: .*cpu\|cuda\|mps\|xpu"):
+        prepare(suite("micro/llama"), Path("nowhere"), overrides=["engine_options.device=cuda:1"])

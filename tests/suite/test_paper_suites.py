@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from harness import published
+from harness.errors import SuiteError
 from harness.published import Trained
 from harness.session.suite import rules
+from harness.session.suite.prepare import prepare
 from harness.suite.load import find, load
 from harness.tasks.registry import EVALUATION_SETS
 
@@ -28,6 +31,18 @@ def test_loads_with_valid_options_and_a_header(name: str) -> None:
     assert set(suite.evaluation.tasks) <= set(EVALUATION_SETS)
     for policy in (policy for group in suite.groups for policy in group.policies):
         assert policy.revision is not None or "OctoThinker" in policy.model
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_evaluation_gets_its_whole_length(name: str, tmp_path: Path) -> None:
+    """24.1: with `max_length: 5120` four of them cut answers of 8,196 tokens short."""
+    assert "max_length" not in load(name).engine_options
+    longest = load(name).evaluation.max_new_tokens
+    assert longest is not None
+    with pytest.raises(
+        SuiteError, match=rf"engine_options\.max_length: 2,000 tokens cut an answer of {longest:,} short"
+    ):
+        prepare(name, tmp_path, overrides=["engine_options.max_length=2000"])
 
 
 @pytest.mark.parametrize("name", SUITES)

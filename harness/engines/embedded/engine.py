@@ -55,8 +55,8 @@ class EmbeddedEngine:
     micro_tokens
         Tokens that go through a forward and backward pass at once.
     dtype
-        ``bf16`` computes in bf16, with fp32 master weights and moments; ``fp32``; by default what suits the folder's weights and
-        the device (`allocation.precision`).
+        ``bf16`` computes in bf16, with fp32 master weights and moments; ``fp32``; by default that of the folder's weights
+        (`allocation.precision`).
     threads
         Of torch in this whole process; by default what it has.
     lora

@@ -18,7 +18,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from harness.allocation.precision import Precision, chosen, cpu_bf16
+from harness.allocation.precision import Precision, chosen
 from harness.engines.embedded import lora as adapters
 from harness.engines.embedded.attention import GROUPED
 from harness.engines.embedded.head import Head
@@ -65,13 +65,14 @@ def open_policy(
 ) -> Policy:
     """Load model (dropout off) and tokenizer from a folder; nothing is downloaded, no code of it is run.
 
-    precision: None takes what suits the folder's weights and the device (`allocation.precision`). lora: adapters to be put in.
+    precision: None takes that of the folder's weights (`allocation.precision`). lora: adapters to be put in.
     checkpointing: activations are made again in the backward pass. A folder that adapters were merged into is computed in fp32.
 
     Raises
     ------
     EngineError
-        One line: the folder does not open, a layer has neither full nor sliding attention, or the tokenizer lacks what is needed.
+        One line: the folder does not open, a layer has neither full nor sliding attention, the tokenizer lacks what is needed,
+        or the device has no bf16.
     """
     try:
         check_small_files(folder)
@@ -84,7 +85,9 @@ def open_policy(
     check_layers(folder, config)
     if (folder / adapters.ADAPTERS).exists():
         precision = "fp32"  # bf16 would round away what they added
-    precision = precision or chosen(config.to_dict(), multiplies_bf16(device))
+    precision = precision or chosen(config.to_dict())
+    if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise EngineError(f"{where}: this GPU has no bf16; `--set engine_options.dtype=fp32` computes in fp32")
     capped = getattr(config, "attn_logit_softcapping", None)  # which torch's kernels leave out
     kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     ours = (capped or (precision == "bf16" and device.type == "cpu")) and getattr(
@@ -116,11 +119,6 @@ def open_policy(
     except EngineError as error:
         raise EngineError(f"{where}: {error}") from None
     return Policy(model, head, vocabulary, torch.tensor(vocabulary.stop, device=device), forbidden)
-
-
-def multiplies_bf16(device: torch.device) -> bool:
-    """Whether the device does so faster than fp32."""
-    return bool(cpu_bf16()) if device.type == "cpu" else torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def check_layers(folder: Path, config: PretrainedConfig) -> None:

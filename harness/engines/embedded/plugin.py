@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.allocation import inventory
-from harness.allocation.precision import cpu_bf16
 from harness.engines import options
 from harness.engines.kind import Engines
 from harness.engines.protocol import PolicyEngine
@@ -23,20 +22,12 @@ class Embedded(Engines):
     """torch and transformers in this process; CPU, or one CUDA device"""
 
     Options = options.Embedded
-
-    @classmethod
-    def decided_here(cls, options: Mapping[str, Any]) -> Mapping[str, str]:
-        if options.get("dtype"):
-            return {}
-        device = options.get("device") or ("cuda" if inventory.local().gpus else "cpu")
-        fast = not device.startswith("cpu") or cpu_bf16()
-        return {"dtype of half-precision models": "bf16" if fast else "fp32"}
+    half_precision = "bf16"
 
     @classmethod
     def lacking(cls, options: Mapping[str, Any]) -> str:
-        device = str(options.get("device") or "cpu")
-        absent = device.startswith("cuda") and not inventory.local().gpus
-        return f"device: {device}: there is no CUDA device here" if absent else ""
+        absent = options.get("device") == "cuda" and not inventory.local().gpus
+        return "device: cuda: there is no CUDA device here" if absent else ""
 
     @staticmethod
     def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:

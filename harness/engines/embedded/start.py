@@ -26,7 +26,6 @@ import transformers
 from harness.allocation.config import read_config
 from harness.allocation.precision import Precision, chosen
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.embedded.loading import multiplies_bf16
 from harness.engines.embedded.mixture import Example, draw_examples, draw_ladder_examples
 from harness.engines.embedded.presets import PRESETS, START_EXAMPLES, START_STEPS, Mixture
 from harness.engines.embedded.pretraining import Schedule
@@ -130,7 +129,7 @@ def started(
         No room for the checkpoint.
     """
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    precision = dtype or chosen(read_config(folder / "config.json"), multiplies_bf16(place))
+    precision = dtype or chosen(read_config(folder / "config.json"))
     options = {"device": str(place), "dtype": precision, "threads": threads}
     key = start.key(precision)
     return kept(key, lambda new: _build(start, folder, new, progress or _silent, options), deadline)

@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 
 
 def check_length(folder: Path, config: PretrainedConfig, options: Mapping[str, Any]) -> None:
-    """Raises EngineError where vLLM would refuse `max_length`: it is more than the model has positions."""
+    """Raises EngineError where vLLM would refuse `max_length`, stated or measured: it is more than the model has positions."""
     from harness.engines.openrlhf.settings import settings_of
 
     asked, limit = settings_of(options).max_length, getattr(config, "max_position_embeddings", None)
     if asked and limit and asked > limit:
-        raise EngineError(f"{folder}: the model has {limit} positions; engine_options.max_length is {asked}")
+        raise EngineError(
+            f"{folder}: the model has {limit:,} positions, fewer than the {asked:,} tokens of a question and its answer "
+            "(engine_options.max_length, or what max_new_tokens ask for)"
+        )
 
 
 def reserve(policies: Mapping[str, Mapping[str, Any]]) -> Reservation:

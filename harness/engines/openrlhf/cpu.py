@@ -8,7 +8,7 @@ In the trainers' processes (`seams.adapt_trainer`):
 3. The weight-sync group is Gloo instead of NCCL, with the one method OpenRLHF calls on it.
 4. DeepSpeed's shared-memory collectives are off: they would be compiled at first use, and only inference uses them.
 
-In vLLM's engine process (`seams.SyncWorker`, handed in as `worker_extension_cls`):
+In vLLM's engine process (`seams.Worker`, handed in as `worker_extension_cls`):
 
 5. Received weights are CPU tensors and come over Gloo.
 6. Linear layers keep their weights as they are. vLLM packs them for the CPU and drops the originals, after which

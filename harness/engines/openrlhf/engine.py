@@ -21,7 +21,7 @@ from vllm import SamplingParams
 
 from harness.engines import checkpoint
 from harness.engines.gradients import check_norm
-from harness.engines.openrlhf import cpu
+from harness.engines.openrlhf import cpu, seams
 from harness.engines.openrlhf.batches import AnswerRow, learning_splits, plan, scoring_split
 from harness.engines.openrlhf.cluster import Reservation, Slot, connect
 from harness.engines.openrlhf.remote import Call, Process, RemoteActor, end, gather
@@ -149,6 +149,13 @@ class OpenRLHFEngine:
                 places.append(mine)
                 calls.append(Call(member, member.handle.sample.remote([ids[asked[i][0]] for i in mine], requests)))
             answers = self._gather(calls, "sampling", watch=self._rollout_cores())
+        cut = sum(not one.finished and len(one.tokens) < sampling.max_new_tokens for row in answers for one in row)
+        if cut:
+            raise EngineError(
+                f"policy {self.name!r}: {cut:,} of {len(asked):,} answers were ended by the rollout engine's own limit "
+                f"(engine_options.max_length: {self._settings.max_length or 'the model has no more positions'}), before their "
+                f"{sampling.max_new_tokens:,} new tokens: they would count as wrong"
+            )
         samples: list[Sample | None] = [None] * len(asked)
         for mine, generated in zip(places, answers, strict=True):
             for i, one in zip(mine, generated, strict=True):
@@ -238,7 +245,8 @@ class OpenRLHFEngine:
     def _probes(self, rows: Sequence[AnswerRow]) -> list[tuple[list[int], Float32[np.ndarray, "T-1"]]]:
         """A few of the rows as whole sequences, so that one call of the rollout engine gives all there is to compare, with
         the trainer's log-probabilities."""
-        probes = [row for row in rows if row.length > 1][: PROBES * len(self._rollouts) : len(self._rollouts)]
+        room = self._settings.max_length or math.inf  # for the one token that a rollout engine is to add
+        probes = [row for row in rows if 1 < row.length < room][: PROBES * len(self._rollouts) : len(self._rollouts)]
         sequences = [[*row.prompt, *row.answer.tolist()] for row in probes]
         asked = [AnswerRow(ids[:1], np.array(ids[1:], np.int32)) for ids in sequences]
         return list(zip(sequences, self._scores(asked, "logprobs", True) if asked else [], strict=True))
@@ -315,7 +323,8 @@ class OpenRLHFEngine:
 
     def _open_rollouts(self) -> None:
         """Start them and wait until everyone is up."""
-        handles = open_rollouts(self._folder, self._settings, self._slot, cpu.environment(self._settings.sync_seconds))
+        environment = cpu.environment(self._settings.sync_seconds) | seams.runner(len(self._vocabulary.forbidden))
+        handles = open_rollouts(self._folder, self._settings, self._slot, environment)
         self._rollouts = self._members("rollout engine", handles)
         up = [Call(member, member.handle.processes.remote()) for member in (*self._trainers, *self._rollouts)]
         found = self._gather(up, "starting", self._settings.start_seconds, watch=[])

@@ -46,7 +46,7 @@ class OpenRLHF(Engines):
     clustered = True
 
     @classmethod
-    def precision(cls, policy: Policy, options: Mapping[str, Any], fast: bool) -> Precision:
+    def precision(cls, policy: Policy, options: Mapping[str, Any]) -> Precision:
         asked: Precision = options.get("dtype") or "bf16"
         return asked
 

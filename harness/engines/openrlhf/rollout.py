@@ -101,8 +101,10 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         return os.getpid()
 
     async def processes(self) -> list[Process]:
-        """This process and all it started."""
-        return processes()
+        """This process and all it started; where the engine spans several devices, vLLM's workers too, which Ray started."""
+        apart = self.kwargs["distributed_executor_backend"] == "ray"
+        workers = await self.llm.collective_rpc("worker_processes") if apart else []
+        return [*processes(), *(Process(*process) for found in workers for process in found)]
 
     async def cpu_seconds(self) -> float:
         """CPU time of these processes so far."""
@@ -152,7 +154,7 @@ def open_rollouts(folder: str, settings: Settings, slot: Slot, environment: dict
             max_logprobs=1,
             trust_remote_code=False,
             full_determinism=False,
-            worker_extension_cls=seams.worker_extension() or "openrlhf.trainer.ray.vllm_worker_wrap.WorkerWrap",
+            worker_extension_cls=f"{seams.__name__}.Worker",
         )
         handles.append(handle)
     return handles

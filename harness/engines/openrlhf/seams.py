@@ -1,19 +1,21 @@
 """Every touch of what OpenRLHF, DeepSpeed, vLLM and Ray do not offer as their interface, each with its reason (`SEAMS`).
 
 Nothing is changed when a module is imported: a trainer calls `adapt_trainer` when it starts, and vLLM's engine process asks for
-`SyncWorker` before it builds the model. `tests/openrlhf_engine/test_versions.py` says which of these a newer version has moved.
+`Worker` before it builds the model. `tests/openrlhf_engine/test_versions.py` says which of these a newer version has moved.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+from dataclasses import astuple
 from typing import Any
 
 import torch
 
 from harness.engines.openrlhf.away import Away, discard
 from harness.engines.openrlhf.cpu import SYNC_SECONDS, GlooGroup, needed
+from harness.engines.openrlhf.remote import processes
 
 SEAMS = {
     "openrlhf.utils.utils:convert_to_torch_dtype": "knows bf16 and fp16 only; the DeepSpeed configuration for any other name is "
@@ -38,6 +40,8 @@ SEAMS = {
     "step by step",
     "deepspeed:DeepSpeedEngine.buffered_allreduce_fallback": "without ZeRO and in fp32 no gradient norm is reported, so the "
     "gradients are reduced here, once and for all",
+    "vllm.v1.worker.gpu.sample.logit_bias:MAX_NUM_LOGIT_BIAS_TOKENS": "above it, the newer model runner ends "
+    "the engine",
     "ray._private.state:available_resources_per_node": "`ray.nodes` says what nodes have, nothing what is free on them",
     "ray._private.state:total_resources_per_node": "in the same terms",
 }
@@ -107,15 +111,18 @@ class _CpuDevice(str):
         return "0"
 
 
-def worker_extension() -> str | None:
-    """Name of the class that vLLM's workers inherit from; None for OpenRLHF's own."""
-    return f"{__name__}.SyncWorker" if needed() else None
+def runner(forbidden: int) -> dict[str, str]:
+    """Environment of a rollout engine that rules out so many ids: the older of vLLM's model runners where the newer one, which CUDA
+    takes, would refuse them in its worker and end with it."""
+    from vllm.v1.worker.gpu.sample.logit_bias import MAX_NUM_LOGIT_BIAS_TOKENS
+
+    return {"VLLM_USE_V2_MODEL_RUNNER": "0"} if forbidden > MAX_NUM_LOGIT_BIAS_TOKENS else {}
 
 
 def __getattr__(name: str) -> Any:
     # vLLM looks the extension up by name in its own process, before it builds the model: the moment for change 6.
-    if name == "SyncWorker":
-        return _sync_worker()
+    if name == "Worker":
+        return _worker()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -133,9 +140,21 @@ def _wake_up(worker: Any, tags: list[str] | None = None) -> None:
 
 
 @functools.cache
-def _sync_worker() -> type:
-    import vllm.model_executor.layers.utils as layers
+def _worker() -> type:
     from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
+
+    class Worker(WorkerWrap):  # type: ignore[misc]
+        """OpenRLHF's worker extension, which tells its processes to who waits for their end."""
+
+        def worker_processes(self) -> list[tuple[str, int, float]]:
+            """Fields of `Process`, in types that vLLM sends."""
+            return [astuple(process) for process in processes()]
+
+    return _without_cuda(Worker) if needed() else Worker
+
+
+def _without_cuda(extension: type) -> type:
+    import vllm.model_executor.layers.utils as layers
     from vllm.v1.worker.cpu_worker import CPUWorker
 
     def plain(layer: torch.nn.Module, remove_weight: bool) -> None:
@@ -144,8 +163,8 @@ def _sync_worker() -> type:
     layers.dispatch_cpu_unquantized_gemm = plain
     CPUWorker.sleep, CPUWorker.wake_up = _sleep, _wake_up
 
-    class SyncWorker(WorkerWrap):  # type: ignore[misc]
-        """OpenRLHF's worker extension without its two uses of CUDA."""
+    class SyncWorker(extension):  # type: ignore[misc]
+        """The extension without its two uses of CUDA."""
 
         def init_process_group(
             self, host: str, port: int, rank_offset: int, world: int, name: str, backend: str, use_ray: bool

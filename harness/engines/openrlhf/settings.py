@@ -28,8 +28,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     attention: the trainers' kernel. gradient_checkpointing: activations are computed again backward, to save memory.
     micro_batch_tokens: padded tokens of one forward and backward pass per rank.
     rollout_memory: share of a device's memory that a vLLM engine may take. rollout_sequences: answers it decodes at once.
-    max_length: longest prompt and answer together, in tokens; None takes the model's own limit.
-    start_seconds, sync_seconds, call_seconds: deadlines of starting up, of one weight sync and of any other call.
+    max_length: longest prompt and answer together, in tokens. None takes what training, curves and evaluation ask, measured by the
+        policy's tokenizer; fewer are refused.
+    start_seconds, sync_seconds, call_seconds: deadlines of starting up (imports, weights, compilation, graphs), of one weight sync
+        and of any other call; the longer of the first and the last is how long a rank waits for the others.
     silence_seconds: an actor that gives no sign of life for so long counts as hung, whatever the deadline.
     sync_tolerance: largest difference, in nats per token on average, between the rollout engine's and the trainer's
         log-probabilities after a weight sync; None takes 1e-4 for fp32 and 0.05 for bf16.
@@ -50,7 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     rollout_memory: Annotated[float, Meta(gt=0, lt=1)] = 0.4
     rollout_sequences: Count = 256
     max_length: Annotated[int, Meta(ge=2, le=1 << 30)] | None = None
-    start_seconds: Seconds = 300.0
+    start_seconds: Seconds = 900.0
     sync_seconds: Seconds = 300.0
     call_seconds: Seconds = 1800.0
     silence_seconds: Seconds = 60.0

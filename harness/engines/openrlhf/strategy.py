@@ -31,10 +31,11 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
             args=arguments(settings, temperature),
         )
         self.deadline = settings.start_seconds
+        self.patience = timedelta(seconds=max(settings.start_seconds, settings.call_seconds))
 
     def setup_distributed(self, timeout: timedelta | None = None) -> None:
-        """Join the ranks' process group; no wait in it is longer than the engine's starting deadline."""
-        super().setup_distributed(timeout or timedelta(seconds=self.deadline))
+        """Join the ranks' process group; in it a rank waits for the others at most as long as any call may take."""
+        super().setup_distributed(timeout or self.patience)
 
     def print(self, *_: Any) -> None:
         """OpenRLHF prints whole models here."""

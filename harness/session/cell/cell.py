@@ -23,6 +23,7 @@ from harness.session.cell.clock import Clock
 from harness.session.cell.evaluate import cost_rows, evaluate_member
 from harness.session.cell.health import check_trained
 from harness.session.cell.learners import Learner
+from harness.session.cell.lengths import with_length
 from harness.session.cell.loop import Observer, Run
 from harness.session.cell.manifests import cell_manifest, mark, with_commits
 from harness.session.cell.prompt_order import pool_entry, trained_by
@@ -55,9 +56,15 @@ def run_cell(
     manifest = structs.replace(cell_manifest(cell), pool=pool_entry(cell.training))
     mark(folder, manifest, "running", attempts=attempt, guard=fence)
     journal = Journal(folder, fence)
-    options = {p.name: {**layout.get(p.name, {}), **cell.engine_options} for p in cell.group.policies}
+    start = start_options(cell.engine, cell.engine_options)
+    folders = {p.name: base_folder(p, cell.seed, options=start) for p in cell.group.policies}
+    chosen = {name: {**layout.get(name, {}), **cell.engine_options} for name in folders}
+    options = {
+        p.name: with_length(cell.engine, chosen[p.name], p, folders[p.name], cell.evaluation, cell)
+        for p in cell.group.policies
+    }
     with open_engines(cell.engine, options, cell.training.temperature) as engines:
-        learners = engines.each(partial(_open, cell, engines), range(len(cell.group.policies)))
+        learners = engines.each(partial(_open, cell, engines, folders), range(len(cell.group.policies)))
         computed = {m.name: getattr(m.engine, "precision", "") for m in learners}
         manifest = with_commits(manifest, {m.name: m.base for m in learners}, computed)
         try:
@@ -125,10 +132,10 @@ class _Told:
         self.observe(done, total, words)
 
 
-def _open(cell: Cell, engines: Engines, index: int) -> Learner:
+def _open(cell: Cell, engines: Engines, folders: Mapping[str, Path], index: int) -> Learner:
     policy = cell.group.policies[index]
+    folder = folders[policy.name]
     with phase(f"opening {policy.name}"):
-        folder = base_folder(policy, cell.seed, options=start_options(cell.engine, cell.engine_options))
         engine = engines.open(policy, folder)
     regime = registry.build(cell.variant.regime, cell.variant.options)
     clock = Clock(partial(engines.cpu_seconds, policy.name), engine.gpus, policy.name)

@@ -18,6 +18,7 @@ from harness.evaluation.samples import EvaluationSample
 from harness.phases import halt, phase
 from harness.session.cell.clock import Clock
 from harness.session.cell.learners import Learner
+from harness.session.cell.lengths import with_length
 from harness.session.cell.manifests import Base, base_manifest, mark, with_commits
 from harness.session.policy.model_folders import base_folder, has_start, raw_folder, start_options
 from harness.store.fence import Fence
@@ -59,6 +60,7 @@ def evaluate_base(
 
         options = {**layout, **base.suite.engine_options}
         checkpoint = base_folder(base.policy, base.seed or 0, trained, start_options(base.suite.engine, options))
+    options = with_length(base.suite.engine, options, base.policy, checkpoint, base.suite.evaluation)
     manifest = with_commits(base_manifest(base), {base.policy.name: checkpoint})
     journal = Journal(folder, fence)
     journal.rewind(-1)

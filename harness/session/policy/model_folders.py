@@ -83,6 +83,17 @@ def hub_folder(policy: Policy, fetch: bool) -> Path:
     return _snapshot(policy, local_files_only=True)
 
 
+def at_hand(policy: Policy) -> Path | None:
+    """The folder with a policy's tokenizer, where it is on this machine; a micro model's is made with its base checkpoint."""
+    if policy.model.startswith("micro/"):
+        return None
+    try:
+        folder = local_folder(policy) or hub_folder(policy, fetch=False)
+    except DataError:
+        return None
+    return folder if (folder / "tokenizer_config.json").is_file() else None
+
+
 def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) -> Path:
     """From the hub, or from the cache alone where the hub cannot be reached: a pinned commit is the same in both."""
     from huggingface_hub import is_offline_mode, snapshot_download

@@ -35,7 +35,7 @@ def loads(suite: Suite) -> Mapping[str, RegimeLoad]:
     return found
 
 
-def demand_of(cell: Cell, load: RegimeLoad, fast: bool = True) -> CellDemand:
-    """One cell as the planner sees it. fast: whether the device multiplies bf16 fast. Raises UsageError."""
-    precision = partial(engines_of(cell.engine).precision, options=cell.engine_options, fast=fast)
+def demand_of(cell: Cell, load: RegimeLoad) -> CellDemand:
+    """One cell as the planner sees it. Raises UsageError."""
+    precision = partial(engines_of(cell.engine).precision, options=cell.engine_options)
     return demand(cell, load, asked(cell.evaluation), precision)

@@ -102,10 +102,8 @@ def draft(models: Sequence[str], task: str, name: str) -> str:
         "title": " x ".join(named),
         "engine": "embedded" if embedded else "openrlhf",
         "why_engine": "one process here, on a CPU or one GPU" if embedded else "Ray, DeepSpeed and vLLM on GPUs (docs/openrlhf.md)",
-        "options": f"{{dtype: {dtype}}}" if embedded else f"{{dtype: bf16, max_length: {tokens + 1024}}}",
-        "why_options": "bf16 where the machine multiplies it fast (`harness doctor`), else fp32"
-        if embedded
-        else "max_length: tokens of prompt and answer together",
+        "options": f"{{dtype: {dtype}}}",
+        "why_options": "bf16 where the machine multiplies it fast (`harness doctor`), else fp32",
         "policies": "\n".join(_policy(m, n, task, evaluated) for m, n in zip(read, named, strict=True)),
         "task": task,
         "trained": _written(chosen),
@@ -133,7 +131,7 @@ def _read(given: str) -> Model:
     model = str(folder.resolve()) if folder.is_dir() else given
     positions = config.get("max_position_embeddings") or config.get("n_positions") or 0
     name = re.sub(r"[^a-z0-9.+-]+", "-", Path(model).name.lower()).strip("-.+")[:48] or "model"
-    half = chosen(config, fast=True) == "bf16"
+    half = chosen(config) == "bf16"
     return Model(name, model, shape.parameters, _chats(model), half, positions if isinstance(positions, int) else 0)
 
 

@@ -44,7 +44,8 @@ class Identities:
         with _at(source, "engine"):
             engine, version = DOOR.results_version(suite.engine)
         self._engine = {engine: version}
-        self._decided_here = engines_of(suite.engine).decided_here(suite.engine_options)
+        half = "" if suite.engine_options.get("dtype") else engines_of(suite.engine).half_precision
+        self._precision = {"dtype of half-precision models": half} if half else {}
 
     def of_cell(self, group: ModelGroup, variant: Variant) -> Identity:
         """Of a variant's cells on a group."""
@@ -60,7 +61,7 @@ class Identities:
     ) -> Identity:
         stage0 = ["stage0"] if any(is_micro(p) or p.stage0 is not None for p in policies) else []
         if not all(map(is_micro, policies)):
-            also = {**also, **self._decided_here}
+            also = {**also, **self._precision}
         return Identity(
             models={p.name: self._models[p.model, p.revision] for p in policies},
             pool=pool,

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from harness.allocation import embedded
 from harness.allocation import inventory as machines
-from harness.allocation.cells_as_demand import RegimeLoad, kind_of, longest_sequence, plan_suite
+from harness.allocation.cells_as_demand import Lengths, RegimeLoad, kind_of, plan_suite
 from harness.allocation.chunks import MICRO_TOKENS
 from harness.allocation.demand import CellDemand
 from harness.allocation.estimates import Estimates
@@ -27,20 +27,20 @@ from harness.allocation.layout import USABLE
 from harness.allocation.placement import START_SECONDS, policy_bundles
 from harness.allocation.plan_text import describe, first_of
 from harness.allocation.planner import KindPlan, Plan, WorkerDemand, plan_workers
-from harness.allocation.precision import cpu_bf16
 from harness.allocation.size import CONTEXT_BYTES
 from harness.allocation.work import device
 from harness.engines import catalogue
 from harness.engines.catalogue import engines_of
 from harness.engines.embedded.presets import START_EXAMPLES, START_STEPS
-from harness.errors import InfeasibleError, StoreError
+from harness.errors import DataError, EngineError, InfeasibleError, StoreError, SuiteError
 from harness.session.cell.manifests import Base
+from harness.session.policy.model_folders import at_hand
 from harness.session.policy.weights import is_micro
 from harness.session.suite.demands import asked, demand_of, loads
 from harness.session.suite.prepare import Prepared
 from harness.session.suite.room import disk_of
 from harness.suite.cells import Cell
-from harness.suite.schema import ModelGroup, Suite
+from harness.suite.schema import ModelGroup, Policy, Suite
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,8 +75,9 @@ def plan_for(prepared: Prepared, inventory: str | None, jobs: int | None = None,
         asked=asked(prepared.suite.evaluation),
         pending=pending,
         devices=engine.devices(options, prepared.source),
-        precision=partial(engine.precision, options=options, fast=True),
+        precision=partial(engine.precision, options=options),
         estimates=_estimates(prepared),
+        lengths=partial(_lengths, prepared, {}),
         sleeps=True,
         stacks=True,
     )
@@ -116,8 +117,39 @@ def _layout(kind: KindPlan, owner: Cell | Suite) -> Mapping[str, Mapping[str, in
     chosen |= {"call_seconds": patience} if patience > LEAST_CALL_SECONDS else {}
     if engines_of(owner.engine).devices(owner.engine_options, "") is not None:
         return {p.policy: chosen for p in kind.layout.policies}
-    sequence = longest_sequence(owner)
-    return {p.policy: {**p.engine_options(sequence), **chosen} for p in kind.layout.policies}
+    return {p.policy: {**p.engine_options(), **chosen} for p in kind.layout.policies}
+
+
+def _lengths(prepared: Prepared, known: dict[tuple[str, str], Lengths | None], cell: Cell) -> Lengths | None:
+    """Of the cell's policies as their tokenizers say, None where one is not at hand. known: what was found so far.
+
+    Raises SuiteError where a stated `max_length`, or a model, holds less.
+    """
+    found = []
+    for policy in cell.group.policies:
+        about = policy.model_dump_json(exclude={"name"}), cell.training.model_dump_json()
+        if about not in known:
+            known[about] = _measured_lengths(prepared, policy, cell)
+        found.append(known[about])
+    sure = [lengths for lengths in found if lengths is not None]
+    return Lengths(*map(max, zip(*sure, strict=True))) if len(sure) == len(found) else None
+
+
+def _measured_lengths(prepared: Prepared, policy: Policy, cell: Cell) -> Lengths | None:
+    from harness.session.cell.lengths import checked, measured
+
+    try:
+        folder = at_hand(policy)
+        if folder is None:
+            return None
+        lengths = measured(policy, folder, cell.evaluation, cell, fetch=False)
+    except DataError:
+        return None
+    try:
+        checked(cell.engine, cell.engine_options, policy, folder, lengths)
+    except EngineError as error:
+        raise SuiteError(prepared.source, "", str(error)) from None
+    return lengths
 
 
 def _groups(owner: Cell | Suite) -> Sequence[ModelGroup]:
@@ -179,9 +211,8 @@ def _worker(
 ) -> WorkerDemand:
     """One cell in a process of its own, by the account; the seconds of finished cells of its kind come before it. Cells that differ
     in their seed alone ask for the same."""
-    fast = gpus or bool(cpu_bf16())
     account, options = engines_of(cell.engine).account, cell.engine_options
-    demanded = demand_of(cell, load, fast)
+    demanded = demand_of(cell, load)
     room = max(
         (n.gpu_memory * USABLE - CONTEXT_BYTES if gpus else n.memory - embedded.WORKER_BYTES) for n in machine.nodes
     )
@@ -211,7 +242,7 @@ def _base_seconds(
         return BASE_SECONDS
     cell = next(c for c in prepared.every if base.needed_by(c))
     account = engines_of(cell.engine).account
-    demanded = demand_of(cell, variants[cell.variant.name], gpus or bool(cpu_bf16()))
+    demanded = demand_of(cell, variants[cell.variant.name])
     own = next(p for p in demanded.policies if p.name == base.policy.name)
     on = device(next(n.gpu_kind for n in machine.nodes if n.gpus) if gpus else "CORE")
     seconds = account.phases(dataclasses.replace(demanded, policies=(own,)), on, gpus).evaluate

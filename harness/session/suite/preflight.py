@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from harness.allocation import inventory
+from harness.allocation.precision import EMULATED, cpu_bf16
 from harness.allocation.shapes import load_shape
 from harness.cache import PRETRAINED, model_folder
 from harness.engines.catalogue import engines_of
@@ -52,11 +54,13 @@ def preflight(prepared: Prepared, run: bool) -> list[str]:
         The first fault.
     """
     cells = prepared.left()
-    lacking = engines_of(prepared.suite.engine).lacking(prepared.suite.engine_options)
+    engine, options = engines_of(prepared.suite.engine), prepared.suite.engine_options
+    lacking = engine.lacking(options)
     if run and cells and lacking:
         raise SuiteError(prepared.source, "engine_options", lacking)
     remarks = [*_data(prepared, run), *_replays(prepared, run)] if cells else []
-    unseen, full_size = [], None
+    unseen, emulated, full_size = [], [], None
+    slow = run and not cpu_bf16() and not inventory.local().gpus
     names = [prepared.suite.training.task, *prepared.suite.evaluation.tasks]
     for g, group in enumerate(prepared.suite.groups):
         own = [cell for cell in cells if cell.group.name == group.name]
@@ -77,9 +81,14 @@ def preflight(prepared: Prepared, run: bool) -> list[str]:
                 )
             if not _model(policy, own, prepared, at, run):
                 unseen.append(policy.model)
+            elif slow and engine.precision(policy, options) == "bf16":
+                emulated.append(policy.model)
+    if emulated:
+        remarks.append(f"{', '.join(dict.fromkeys(emulated))}: on this CPU {EMULATED}")
     if unseen:
         absent = ", ".join(dict.fromkeys(unseen))
-        remarks.append(f"not in this machine's cache: {absent}; `harness run` fetches and checks them")
+        planned = " and measures how long questions are, here a prior" * engine.clustered
+        remarks.append(f"not in this machine's cache: {absent}; `harness run` fetches and checks them{planned}")
     return [*remarks, *(_unfit_defaults(prepared, full_size) if full_size else ())]
 
 

@@ -17,6 +17,7 @@ from harness.session.cell.manifests import Base, state_of, suite_file
 from harness.session.policy.roots import check_file_root, check_roots
 from harness.session.policy.weights import pinned
 from harness.session.suite import rules
+from harness.session.suite.demands import asked
 from harness.session.suite.identity import Identities, forerunners, notes, why_anew
 from harness.session.suite.lock import holding
 from harness.store.manifest import Manifest, SuiteFile, read_suite, readable, suite_files, write_suite
@@ -275,6 +276,7 @@ def _prepare(
     suite = pinned(_with_tasks(_with_files(suite, source, overrides), source), online)
     identities = Identities(suite, source)
     _check_styles(suite, source)
+    _check_length(suite, source)
     if suite.evaluation.curve_every and get_task(suite.evaluation.tasks[0]).judge is not None:
         problem = (
             f"{suite.evaluation.tasks[0]} gives no learning curve: put another task first, or evaluation.curve_every: 0"
@@ -370,6 +372,16 @@ def _check_styles(suite: Suite, source: str) -> None:
                     place = f"groups[{g}].policies[{p}].style"
                     problem = f"{name} ({at}) cannot be asked {policy.style}; it offers {', '.join(offered)}"
                     raise SuiteError(source, place, problem)
+
+
+def _check_length(suite: Suite, source: str) -> None:
+    """A stated length has room for the longest answer; whether for its question too is seen when that is measured."""
+    stated = suite.engine_options.get("max_length")
+    trained = max(suite.training_of(variant).max_new_tokens for variant in suite.regimes)
+    answer, at = max((asked(suite.evaluation).tokens, "evaluation"), (trained, "training"))
+    if stated is not None and stated <= answer:
+        problem = f"{stated:,} tokens cut an answer of {answer:,} short ({at}.max_new_tokens). Left out, it is measured"
+        raise SuiteError(source, "engine_options.max_length", problem)
 
 
 def _check_micro(policy: Policy, source: str, at: str) -> None:
