@@ -147,7 +147,7 @@ def _measure(model: Any, shape: ModelShape, half: bool) -> dict[str, float]:
     del cache
     ratio["activations"] = _activations(model, shape)
     model(torch.zeros(1, 2, dtype=torch.long), use_cache=False).logits.float().sum().backward()
-    ratio["gradients"] = _stored(p.grad for p in model.parameters()) / states.gradients
+    ratio["gradients"] = _stored(p.grad for p in model.parameters()) / size.weight_bytes(shape, "bf16")
     total = 0
     for parameter in model.parameters():
         master = parameter.detach().to(torch.bfloat16 if half else torch.float32, copy=True).requires_grad_()

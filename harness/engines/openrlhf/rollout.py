@@ -77,6 +77,10 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
             )
         ]
 
+    async def on_workers(self, method: str) -> list[Any]:
+        """What vLLM's workers, of which each device has one, answer to a method of `checksums.Checked`."""
+        return list(await self.llm.collective_rpc(method))
+
     async def hold(self, wanted: Held) -> None:
         """Have so much on the device: vLLM's sleep of level 1, and the two stages of its waking up."""
         if wanted < self._held:
@@ -152,7 +156,7 @@ def open_rollouts(folder: str, settings: Settings, slot: Slot, environment: dict
             max_logprobs=1,
             trust_remote_code=False,
             full_determinism=False,
-            worker_extension_cls=seams.worker_extension() or "openrlhf.trainer.ray.vllm_worker_wrap.WorkerWrap",
+            worker_extension_cls=seams.WORKER_EXTENSION,
         )
         handles.append(handle)
     return handles

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from harness.engines.openrlhf.away import Away, discard
+from harness.engines.openrlhf.checksums import Checked
 from harness.engines.openrlhf.cpu import SYNC_SECONDS, GlooGroup, needed
 
 SEAMS = {
@@ -36,6 +37,10 @@ SEAMS = {
     "vllm.v1.worker.cpu_worker:CPUWorker.wake_up": "the same",
     "deepspeed:DeepSpeedEngine.gradient_clipping": "reads the configuration, which has no other way to take a suite's clipping "
     "step by step",
+    "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.get_all_grad_tensors": "the first micro-batch's own gradients, in "
+    "bf16, become the sums of all, whatever `grad_accum_dtype` says",
+    "deepspeed.runtime.zero.stage_1_and_2:mask_nan_or_inf_with_val_inplace": "gives a gradient that is not finite the norm 1",
+    "deepspeed.runtime.zero.stage3:mask_nan_or_inf_with_val_inplace": "the same",
     "deepspeed:DeepSpeedEngine.buffered_allreduce_fallback": "without ZeRO and in fp32 no gradient norm is reported, so the "
     "gradients are reduced here, once and for all",
     "ray._private.state:available_resources_per_node": "`ray.nodes` says what nodes have, nothing what is free on them",
@@ -71,7 +76,9 @@ def node_resources() -> tuple[dict[str, dict[str, float]], dict[str, dict[str, f
 
 @functools.cache
 def adapt_trainer(timeout: float) -> None:
-    """fp32 in this process, and without CUDA the changes 1 to 4 of `cpu`. Gloo waits at most `timeout` seconds.
+    """fp32 weights and sums of gradients, and norms that say what is not finite, in this process; without CUDA also the changes 1 to 4 of `cpu`.
+
+    Gloo waits at most `timeout` seconds.
 
     Called by a trainer when it starts; importing this module changes nothing.
     """
@@ -79,6 +86,11 @@ def adapt_trainer(timeout: float) -> None:
 
     half = utils.convert_to_torch_dtype
     utils.convert_to_torch_dtype = lambda name: torch.float32 if name == "fp32" else half(name)
+    from deepspeed.runtime.zero import stage3, stage_1_and_2
+
+    zero2 = stage_1_and_2.DeepSpeedZeroOptimizer
+    zero2.get_all_grad_tensors = _gradients_to_add(zero2.get_all_grad_tensors)
+    stage_1_and_2.mask_nan_or_inf_with_val_inplace = stage3.mask_nan_or_inf_with_val_inplace = lambda *_, **__: None
     if not needed():
         return
     device = _CpuDevice("cpu")
@@ -100,6 +112,17 @@ def adapt_trainer(timeout: float) -> None:
     )
 
 
+def _gradients_to_add(found: Any) -> Any:
+    """ZeRO 2's gradients of a micro-batch: the first one's in the precision in which all are added up to them."""
+
+    def get_all_grad_tensors(optimizer: Any, parameters: list[Any], dtype: torch.dtype) -> list[torch.Tensor]:
+        gradients = found(optimizer, parameters, dtype)
+        first = optimizer.all_grad_tensors.get(0) is None  # all parameters are one group, see `strategy`
+        return [gradient.to(dtype) for gradient in gradients] if first else gradients
+
+    return get_all_grad_tensors
+
+
 class _CpuDevice(str):
     """The current device: "cpu" as a device argument, and "0" inside f"cuda:{...}", which the replay buffer parses."""
 
@@ -107,9 +130,8 @@ class _CpuDevice(str):
         return "0"
 
 
-def worker_extension() -> str | None:
-    """Name of the class that vLLM's workers inherit from; None for OpenRLHF's own."""
-    return f"{__name__}.SyncWorker" if needed() else None
+WORKER_EXTENSION = f"{__name__}.SyncWorker"
+"""Name of the class that vLLM's workers inherit from."""
 
 
 def __getattr__(name: str) -> Any:
@@ -134,8 +156,14 @@ def _wake_up(worker: Any, tags: list[str] | None = None) -> None:
 
 @functools.cache
 def _sync_worker() -> type:
-    import vllm.model_executor.layers.utils as layers
     from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
+
+    class CheckedWorker(Checked, WorkerWrap):  # type: ignore[misc]
+        """OpenRLHF's worker extension, which says what arrives."""
+
+    if not needed():
+        return CheckedWorker
+    import vllm.model_executor.layers.utils as layers
     from vllm.v1.worker.cpu_worker import CPUWorker
 
     def plain(layer: torch.nn.Module, remove_weight: bool) -> None:
@@ -144,8 +172,8 @@ def _sync_worker() -> type:
     layers.dispatch_cpu_unquantized_gemm = plain
     CPUWorker.sleep, CPUWorker.wake_up = _sleep, _wake_up
 
-    class SyncWorker(WorkerWrap):  # type: ignore[misc]
-        """OpenRLHF's worker extension without its two uses of CUDA."""
+    class SyncWorker(CheckedWorker):
+        """Without its two uses of CUDA."""
 
         def init_process_group(
             self, host: str, port: int, rank_offset: int, world: int, name: str, backend: str, use_ray: bool
