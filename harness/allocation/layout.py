@@ -15,7 +15,7 @@ from harness.allocation.size import (
     PINNED,
     Memory,
     activation_bytes,
-    buffer_bytes,
+    bucket_bytes,
     checkpoint_bytes,
     kv_cache_bytes,
     measuring_bytes,
@@ -227,11 +227,12 @@ def _trainers(policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu) -> Ite
             states = trainer_states(policy.model, policy.precision, zero, ranks)
             for micro in (m for m in MICRO_BATCHES if m <= answers or m == 1):
                 activations = activation_bytes(policy.model, micro * work.sequence, checkpointing, policy.precision)
+                measuring = measuring_bytes(policy.model, ranks, activations) if policy.measured else 0
                 memory = msgspec.structs.replace(
                     states,
-                    activations=working_bytes(policy.model, policy.precision, zero, ranks, activations),
-                    measuring=measuring_bytes(policy.model, ranks, activations) if policy.measured else 0,
-                    context=gpu.context + buffer_bytes(policy.model, policy.precision, zero),
+                    activations=working_bytes(policy.model, policy.precision, zero, ranks, activations, measuring),
+                    measuring=measuring,
+                    context=gpu.context + bucket_bytes(policy.precision, zero),
                 )
                 yield memory, micro, checkpointing, zero
 

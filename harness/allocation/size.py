@@ -67,10 +67,9 @@ def weight_bytes(model: ModelShape, precision: Precision) -> int:
     return model.parameters * (2 if precision == "bf16" else 4)
 
 
-def buffer_bytes(model: ModelShape, precision: Precision, zero: int) -> int:
-    """What ZeRO 2 and 3 reduce gradients in (stage 2: while a backward pass lasts), and the weights that stage 3 has gathered."""
-    elements = REDUCE_BUCKET * (zero >= 2) + min(model.parameters, LIVE_PARAMETERS) * (zero == 3)
-    return elements * (2 if precision == "bf16" else 4)
+def bucket_bytes(precision: Precision, zero: int) -> int:
+    """The buffer in which ZeRO 2 and 3 reduce gradients (stage 2: while a backward pass lasts)."""
+    return REDUCE_BUCKET * (2 if precision == "bf16" else 4) if zero >= 2 else 0
 
 
 def trainer_states(model: ModelShape, precision: Precision, zero: int, ranks: int) -> Memory:
@@ -91,13 +90,18 @@ def trainer_states(model: ModelShape, precision: Precision, zero: int, ranks: in
     )
 
 
-def working_bytes(model: ModelShape, precision: Precision, zero: int, ranks: int, activations: int) -> int:
-    """The most that comes and goes beside the states: activations, with ZeRO 2 and a pass's own gradients; once these are gone,
-    the step's: AdamW's square root of the variances, and with ZeRO 3 the gradients as one tensor, each as large as the rank's sums
-    (benchmarks/zero_memory.py)."""
+def working_bytes(
+    model: ModelShape, precision: Precision, zero: int, ranks: int, activations: int, measuring: int
+) -> int:
+    """The most that comes and goes beside states and `measuring`, which ends before the step.
+
+    In a pass: activations, with ZeRO 2 its own gradients, with ZeRO 3 the weights that are gathered. In the step: AdamW's square
+    root of the variances, and with ZeRO 3 the gradients as one tensor, each of a rank's share in fp32 (benchmarks/zero_memory.py).
+    """
     own = weight_bytes(model, precision) // ranks if zero == 2 else 0
+    gathered = min(model.parameters, LIVE_PARAMETERS) * (2 if precision == "bf16" else 4) if zero == 3 else 0
     step = (8 if zero == 3 else 4) * model.parameters // (ranks if zero else 1)
-    return max(activations + own, step)
+    return max(activations + own + gathered, step - measuring)
 
 
 def activation_bytes(model: ModelShape, tokens: int, checkpointing: bool, precision: Precision = "bf16") -> int:

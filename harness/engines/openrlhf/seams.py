@@ -39,8 +39,6 @@ SEAMS = {
     "step by step",
     "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.get_all_grad_tensors": "the first micro-batch's own gradients, in "
     "bf16, become the sums of all, whatever `grad_accum_dtype` says",
-    "deepspeed.runtime.zero.stage_1_and_2:mask_nan_or_inf_with_val_inplace": "gives a gradient that is not finite the norm 1",
-    "deepspeed.runtime.zero.stage3:mask_nan_or_inf_with_val_inplace": "the same",
     "deepspeed:DeepSpeedEngine.buffered_allreduce_fallback": "without ZeRO and in fp32 no gradient norm is reported, so the "
     "gradients are reduced here, once and for all",
     "ray._private.state:available_resources_per_node": "`ray.nodes` says what nodes have, nothing what is free on them",
@@ -76,7 +74,7 @@ def node_resources() -> tuple[dict[str, dict[str, float]], dict[str, dict[str, f
 
 @functools.cache
 def adapt_trainer(timeout: float) -> None:
-    """fp32 weights and sums of gradients, and norms that say what is not finite, in this process; without CUDA also the changes 1 to 4 of `cpu`.
+    """fp32 weights and sums of gradients in this process, and without CUDA the changes 1 to 4 of `cpu`.
 
     Gloo waits at most `timeout` seconds.
 
@@ -86,11 +84,9 @@ def adapt_trainer(timeout: float) -> None:
 
     half = utils.convert_to_torch_dtype
     utils.convert_to_torch_dtype = lambda name: torch.float32 if name == "fp32" else half(name)
-    from deepspeed.runtime.zero import stage3, stage_1_and_2
+    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 
-    zero2 = stage_1_and_2.DeepSpeedZeroOptimizer
-    zero2.get_all_grad_tensors = _gradients_to_add(zero2.get_all_grad_tensors)
-    stage_1_and_2.mask_nan_or_inf_with_val_inplace = stage3.mask_nan_or_inf_with_val_inplace = lambda *_, **__: None
+    DeepSpeedZeroOptimizer.get_all_grad_tensors = _gradients_to_add(DeepSpeedZeroOptimizer.get_all_grad_tensors)
     if not needed():
         return
     device = _CpuDevice("cpu")

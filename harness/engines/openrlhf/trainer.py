@@ -78,6 +78,7 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
                         statistics.append(found)
                     self.strategy.backward(loss * self.strategy.world_size, self.actor, self.actor_optim)
         apart = sums.apart() if sums else UNMEASURED
+        sums = None  # its memory is the step's
         return Learnt(statistics, self._step(optimisation), apart)
 
     def _step(self, optimisation: Optimisation) -> float:
@@ -90,9 +91,10 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
         norm = self._plain_norm() if self.strategy.stage == 0 and self.strategy.param_dtype == "fp32" else None
         self.strategy.optimizer_step(self.actor_optim, self.actor, self.actor_scheduler)
         norm = self.strategy.get_grad_norm(self.actor) if norm is None else norm
-        # A step that overflows is left out by DeepSpeed, which then gives the norm of the one before.
-        if getattr(engine.optimizer, "overflow", False) or not math.isfinite(norm):
-            raise FloatingPointError(f"the gradient norm is {norm}")
+        # Of gradients that are not finite DeepSpeed gives the norm 1, or leaves the step out and gives the norm of the one before.
+        sums = torch.stack([weight.sum() for weight in weights(engine.module)])
+        if getattr(engine.optimizer, "overflow", False) or not bool(sums.isfinite().all()) or not math.isfinite(norm):
+            raise FloatingPointError("the gradient is not finite")
         return norm
 
     def _plain_norm(self) -> float:
