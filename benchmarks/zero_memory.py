@@ -1,10 +1,11 @@
-"""Bytes that DeepSpeed really allocates for weights, gradients and Adam states under ZeRO, over the planner's formulas.
+"""Bytes that DeepSpeed really allocates for weights, sums of gradients and Adam states under ZeRO, over the planner's formulas.
 
-    for stage in 0 2 3; do torchrun --nproc_per_node 2 benchmarks/zero_memory.py $stage; done
+    for stage in 2 3; do torchrun --nproc_per_node 2 benchmarks/zero_memory.py $stage; done
 
-Needs the environment of `make install-openrlhf`. SmolLM2-135M with random weights, bf16, on the CPU through gloo. What is
-alive is counted by type: bf16 after the backward pass (weights and gradients), fp32 after the optimiser's step (masters and
-moments). The last line, by rank 0, is one JSON document.
+Needs the environment of `make install-openrlhf`. SmolLM2-135M with random weights, bf16, on the CPU through gloo, two
+micro-batches. What is alive is counted by type: bf16 after the passes (weights), fp32 then (masters and sums) and after the step
+(masters and moments, with ZeRO 3 the sums). `step`: the most that the step takes beside what was there. The last line, by rank
+0, is one JSON document.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import argparse
 import gc
 import json
 import os
+from itertools import accumulate
 
 import deepspeed
 import torch
+from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.allocation.shapes import shape_from_config
-from harness.allocation.size import REDUCE_BUCKET, bucket_bytes, trainer_states
+from harness.allocation.size import REDUCE_BUCKET, bucket_bytes, trainer_states, working_bytes
+from harness.engines.openrlhf import seams
 
 CONFIG = {
     "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64,
@@ -36,37 +40,59 @@ def alive(dtype: torch.dtype) -> int:
 
 
 def main() -> None:
-    """One stage, one backward pass, one step."""
+    """One stage, two steps of two passes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", type=int, choices=[0, 2, 3])
+    parser.add_argument("stage", type=int, choices=[2, 3])
     stage = parser.parse_args().stage
     ranks = int(os.environ["WORLD_SIZE"])
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    seams.adapt_trainer(60.0)
     deepspeed.init_distributed("gloo")
     config = AutoConfig.for_model("llama", **CONFIG)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).bfloat16()
     engine, *_ = deepspeed.initialize(
         model=model,
-        optimizer=torch.optim.AdamW(model.parameters()),
+        optimizer=torch.optim.AdamW(model.parameters(), foreach=True),
         config={
             "train_micro_batch_size_per_gpu": 1,
             "train_batch_size": ranks,
             "zero_optimization": {"stage": stage, "reduce_bucket_size": REDUCE_BUCKET},
             "bf16": {"enabled": True},
+            "data_types": {"grad_accum_dtype": "fp32"},
+            "managed_gradient_accumulation": False,
             "zero_allow_untested_optimizer": True,
         },
     )
-    loss = engine(input_ids=torch.randint(0, CONFIG["vocab_size"], (1, 8))).logits.float().mean()
-    engine.backward(loss)
-    half = alive(torch.bfloat16)
+    tokens = torch.randint(0, CONFIG["vocab_size"], (1, 8))
+    for _ in range(2):
+        engine.backward(engine(input_ids=tokens).logits.float().mean())
+    half, sums = alive(torch.bfloat16), alive(torch.float32)
     engine.step()
     full = alive(torch.float32)
-    states = trainer_states(shape_from_config("SmolLM2-135M", config.to_dict()), "bf16", stage, ranks)
-    expected = states.weights + states.gradients + (bucket_bytes("bf16", 3) if stage == 3 else 0)
+    shape = shape_from_config("SmolLM2-135M", config.to_dict())
+    states = trainer_states(shape, "bf16", stage, ranks)
+    kept = states.gradients if stage == 3 else 0
+    for _ in range(2):
+        engine.backward(engine(input_ids=tokens).logits.float().mean())
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        engine.step()
+    step = working_bytes(shape, "bf16", stage, ranks, 0, 0)
     if int(os.environ["RANK"]) == 0:
-        found = {"weights_and_gradients": round(half / expected, 4), "optimiser": round(full / states.optimiser, 4)}
-        print(json.dumps({"stage": stage, "ranks": ranks, **found}))
+        found = {
+            "weights": half / (states.weights + (bucket_bytes("bf16", 3) if stage == 3 else 0)),
+            "sums": (sums - states.optimiser // 3) / states.gradients,
+            "optimiser": (full - kept) / states.optimiser,
+            "step": _most(profiled) / step,
+        }
+        print(json.dumps({"stage": stage, "ranks": ranks, **{part: round(ratio, 4) for part, ratio in found.items()}}))
+
+
+def _most(profiled: profile) -> int:
+    """Bytes beside what was there."""
+    assert profiled.profiler is not None
+    events = (e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]")
+    return max(accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())))
 
 
 if __name__ == "__main__":

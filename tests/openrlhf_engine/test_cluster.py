@@ -85,7 +85,7 @@ def test_layouts():
 def test_bad_options_name_their_place():
     with pytest.raises(SuiteError, match=r"x.yaml: engine_options.zero_stage: "):
         settings_of({"zero_stage": 1}, "x.yaml")
-    with pytest.raises(SuiteError, match="x.yaml: engine_options: zero_stage 0 needs dtype fp32"):
+    with pytest.raises(SuiteError, match=r"x.yaml: engine_options: zero_stage 0 needs dtype fp32"):
         settings_of({"zero_stage": 0}, "x.yaml")  # item 1
     assert settings_of({"zero_stage": 0, "dtype": "fp32"}).zero_stage == 0
     with pytest.raises(SuiteError, match="unknown field `zero`"):
