@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.allocation.shapes import shape_from_config
 from harness.allocation.size import REDUCE_BUCKET, bucket_bytes, trainer_states, working_bytes
-from harness.engines.openrlhf import seams
+from harness.engines.openrlhf import flash, seams
 
 CONFIG = {
     "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64,
@@ -46,6 +46,7 @@ def main() -> None:
     stage = parser.parse_args().stage
     ranks = int(os.environ["WORLD_SIZE"])
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    flash.stand_in()
     seams.adapt_trainer(60.0)
     deepspeed.init_distributed("gloo")
     config = AutoConfig.for_model("llama", **CONFIG)
