@@ -12,13 +12,16 @@ from harness.allocation.demand import PolicyDemand, Workload
 from harness.allocation.inventory import LOGICAL
 from harness.allocation.size import (
     CONTEXT_BYTES,
+    PINNED,
     Memory,
     activation_bytes,
     bucket_bytes,
+    checkpoint_bytes,
     kv_cache_bytes,
     measuring_bytes,
     trainer_states,
     weight_bytes,
+    working_bytes,
 )
 from harness.allocation.work import (
     HOST_LINK,
@@ -64,6 +67,11 @@ class Gpu:
     @property
     def usable(self) -> int:
         return int(self.memory * USABLE)
+
+    @property
+    def pinned(self) -> int:
+        """RAM by what waits there; where a GPU is a core of a CPU, it waits in a file."""
+        return 0 if self.kind == LOGICAL else PINNED
 
     @property
     def device(self) -> Device:
@@ -123,10 +131,10 @@ def policy_layout(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, asl
         concurrent, weights, cache = engine
         seconds = _seconds(policy, work, gpus, tensor_parallel, concurrent, checkpointing, gpu.device)
         memory = _with_rollouts(states, weights, cache, gpu)
-        host = (gpu.host + away_bytes(policy, zero, gpus)) * gpus
+        host = gpu.host * gpus + host_bytes(policy, zero, gpus, gpu)
         if sleeps:
             moved = (states.states + weights) * gpus
-            host += 0 if gpu.kind == LOGICAL else moved  # without CUDA it waits in a file
+            host += gpu.pinned * moved
             away = 2 * moved / (gpus * HOST_LINK)
             seconds = msgspec.structs.replace(seconds, move=seconds.move + away)
         gain = TURNS_GAIN if sleeps and best is not None and not best.sleeps else 0.999
@@ -202,7 +210,7 @@ def split_layout(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu) -> P
             seconds = msgspec.structs.replace(full, rollout=shown)
             if best is None or seconds.total < 0.999 * best.seconds.total:
                 memory = _with_rollouts(states, weights, cache, gpu)
-                host = gpu.host * gpus + away_bytes(policy, zero, ranks) * ranks
+                host = gpu.host * gpus + host_bytes(policy, zero, ranks, gpu)
                 best = PolicyLayout(
                     policy.name, policy.model.name, ranks, others, others // tensor_parallel, tensor_parallel, zero, micro,
                     checkpointing, False, True, concurrent, memory, max(memory.train, memory.rollout), gpu.memory,
@@ -216,24 +224,37 @@ def _trainers(policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu) -> Ite
     """Ways to train on `ranks` ranks, the fastest first: (memory, micro-batch, checkpointing, ZeRO stage)."""
     answers = max(1, int(work.prompts * policy.rollouts * work.trained) // ranks)
     for checkpointing in (False, True):
-        for zero in (0, 2, 3) if ranks > 1 else (0,):
+        for zero in _stages(policy, ranks):
             states = trainer_states(policy.model, policy.precision, zero, ranks)
             for micro in (m for m in MICRO_BATCHES if m <= answers or m == 1):
                 activations = activation_bytes(policy.model, micro * work.sequence, checkpointing, policy.precision)
+                measuring = measuring_bytes(policy.model, ranks, activations) if policy.measured else 0
                 memory = msgspec.structs.replace(
                     states,
-                    activations=activations,
-                    measuring=measuring_bytes(policy.model, ranks, activations) if policy.measured else 0,
+                    activations=working_bytes(policy.model, policy.precision, zero, ranks, activations, measuring),
+                    measuring=measuring,
                     context=gpu.context + bucket_bytes(policy.precision, zero),
                 )
                 yield memory, micro, checkpointing, zero
 
 
-def away_bytes(policy: PolicyDemand, zero: int, ranks: int) -> int:
-    """In the host, per rank: the trainer's own weights while the base is scored in their place, or the sums of own gradients while
-    peers' add up; never both."""
+def _stages(policy: PolicyDemand, ranks: int) -> tuple[int, ...]:
+    """ZeRO stages, the fastest first. Without ZeRO DeepSpeed keeps bf16's masters and moments where no checkpoint finds them."""
+    if policy.precision == "bf16":
+        return (2, 3) if ranks > 1 else (2,)
+    return (0, 2, 3) if ranks > 1 else (0,)
+
+
+def host_bytes(policy: PolicyDemand, zero: int, ranks: int, gpu: Gpu) -> int:
+    """RAM of the trainer's ranks beside their processes: what leaves the GPUs while it works, and a checkpoint being written, whose
+    weights and optimiser's state one rank has whole.
+
+    The former are the trainer's own weights while the base is scored in their place, or the sums of own gradients while peers' add
+    up, never both.
+    """
     base = weight_bytes(policy.model, policy.precision) // (ranks if zero == 3 else 1) if policy.reference else 0
-    return max(base, 4 * policy.model.parameters // ranks if policy.measured else 0)
+    away = max(base, 4 * policy.model.parameters // ranks if policy.measured else 0)
+    return gpu.pinned * away * ranks + checkpoint_bytes(policy.model, policy.precision, tokenizer=0).whole
 
 
 def _with_rollouts(states: Memory, weights: int, cache: int, gpu: Gpu) -> Memory:

@@ -145,7 +145,7 @@ def _stacked(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
         if not layout.sleeps:
             away = 2 * states / (gpus * HOST_LINK)
             moved = msgspec.structs.replace(layout.seconds, move=layout.seconds.move + away)
-            layout = msgspec.structs.replace(layout, host=layout.host + states, seconds=moved)
+            layout = msgspec.structs.replace(layout, host=layout.host + gpu.pinned * states, seconds=moved)
         layouts.append(layout)
     return _cell("stacked", cell, tuple(layouts), gpus, sum(p.seconds.total for p in layouts), gpu)
 

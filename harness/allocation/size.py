@@ -17,6 +17,10 @@ CONTEXT_BYTES = 2 * 10**9
 """CUDA context, communication buffers and allocator slack of one process on a GPU: a prior, not measured here."""
 REDUCE_BUCKET = 5 * 10**7
 """Elements of gradients that ZeRO 2 and 3 reduce at once. DeepSpeed's default is ten times as many: 1 GB of bf16."""
+LIVE_PARAMETERS = 10**9
+"""Of whole weights that ZeRO 3 keeps gathered at most, DeepSpeed's default."""
+PINNED = 2
+"""torch rounds each piece of pinned memory up to a power of two, so it may take twice its size."""
 LOGITS_BYTES = 12
 """Per token and entry of the vocabulary, of a backward pass through the log-softmax: three fp32 copies at the fullest moment."""
 DOUBLES_BYTES = 24
@@ -29,8 +33,8 @@ TOKENIZER_BYTES, TOKEN_BYTES = 5000, 75
 class Memory(msgspec.Struct, frozen=True):
     """Bytes on one device by part; `train` and `rollout` are the two phases' sums.
 
-    reference: a frozen copy of the base, where there is one. measuring: own and peer gradients apart. context: of the
-    trainer's process with its buffers; rollout_context: of the rollout engine's.
+    activations: or, if it takes more, the optimiser's step. reference: a frozen copy of the base, where there is one. measuring:
+    own and peer gradients apart. context: of the trainer's process with its buffers; rollout_context: of the rollout engine's.
     """
 
     weights: int = 0
@@ -71,18 +75,33 @@ def bucket_bytes(precision: Precision, zero: int) -> int:
 def trainer_states(model: ModelShape, precision: Precision, zero: int, ranks: int) -> Memory:
     """Weights, gradients and Adam states of one rank under ZeRO.
 
-    Mixed precision: 2 Psi weights, 2 Psi gradients, 12 Psi optimiser (fp32 master, momentum, variance); fp32: 4, 4 and 8 Psi.
-    Stage 1 divides the optimiser's part by the ranks, stage 2 the gradients' too, stage 3 the weights' too. Source: Rajbhandari
-    et al., ZeRO (arXiv 1910.02054), section 3.1 and figure 1; DeepSpeed 0.19.6 allocates just these bytes.
+    Mixed precision: 2 Psi weights, 12 Psi optimiser (fp32 master, momentum, variance); fp32: 4 and 8 Psi. Gradients of
+    micro-batches add up in fp32: 4 Psi. Stage 1 divides the optimiser's part by the ranks, stage 2 the gradients' too, stage 3 the
+    weights' too. Source: Rajbhandari et al., ZeRO (arXiv 1910.02054), section 3.1 and figure 1; DeepSpeed 0.19.6 allocates just
+    these bytes.
     """
     half = precision == "bf16"
     psi = model.parameters
     optimiser = (12 if half else 8) * psi // (ranks if zero >= 1 else 1)
     return Memory(
         weights=weight_bytes(model, precision) // (ranks if zero >= 3 else 1),
-        gradients=weight_bytes(model, precision) // (ranks if zero >= 2 else 1),
+        gradients=4 * psi // (ranks if zero >= 2 else 1),
         optimiser=optimiser,
     )
+
+
+def working_bytes(
+    model: ModelShape, precision: Precision, zero: int, ranks: int, activations: int, measuring: int
+) -> int:
+    """The most that comes and goes beside states and `measuring`, which ends before the step.
+
+    In a pass: activations, with ZeRO 2 its own gradients, with ZeRO 3 the weights that are gathered. In the step: AdamW's square
+    root of the variances, and with ZeRO 3 the gradients as one tensor, each of a rank's share in fp32.
+    """
+    own = weight_bytes(model, precision) // ranks if zero == 2 else 0
+    gathered = min(model.parameters, LIVE_PARAMETERS) * (2 if precision == "bf16" else 4) if zero == 3 else 0
+    step = (8 if zero == 3 else 4) * model.parameters // (ranks if zero else 1)
+    return max(activations + own + gathered, step - measuring)
 
 
 def activation_bytes(model: ModelShape, tokens: int, checkpointing: bool, precision: Precision = "bf16") -> int:

@@ -120,7 +120,7 @@ HALF = shape_from_config(
 
 
 def half_pair(**more: object) -> CellDemand:
-    work = replace(WORK, prompts=32, answer_tokens=2048, mean_answer_tokens=1024)
+    work = replace(WORK, prompts=32, answer_tokens=1024, mean_answer_tokens=512)
     return CellDemand("c", "halves", tuple(PolicyDemand(name, HALF, 8) for name in "ab"), work, **more)  # type: ignore[arg-type]
 
 
@@ -335,3 +335,25 @@ def test_no_size_is_named_where_memory_is_not_what_lacks(monkeypatch: pytest.Mon
     words = str(plan_cells([PAIR], parse("1xH100-80G")).shortfall)
     assert "does not fit on 1 GPU of 80.0 GB" in words
     assert "needs" not in words
+
+
+def test_bf16_is_never_trained_without_zero() -> None:
+    """Item 1: on one rank too; fp32 may be."""
+    for precision, stages in (("bf16", {2}), ("fp32", {0})):
+        policy = cell("Qwen3-1.7B-Base", precision=precision).policies[0]
+        layouts = [policy_layout(policy, WORK, 1, H100), policy_layout(policy, WORK, 8, H100)]
+        assert {layout.zero for layout in layouts[:1] if layout} == stages
+        assert all(layout.zero in {2, 3} or precision == "fp32" for layout in layouts if layout)
+
+
+def test_the_host_holds_a_checkpoint_and_what_sleeps_twice() -> None:
+    """Items 6 and 13: one rank has weights and optimiser's state, and pinned memory is rounded up to powers of two."""
+    policy = cell("Qwen3-1.7B-Base").policies[0]
+    layout = policy_layout(policy, WORK, 4, H100)
+    assert layout is not None
+    assert layout.host == 4 * H100.host + 14 * policy.model.parameters
+    pair = plan_cells([half_pair()], parse("1xA100-40G"), sleeps=True, stacks=True).kinds[0].layout
+    assert pair is not None
+    for place in pair.policies:
+        asleep = place.memory.states + place.memory.rollout_weights
+        assert place.host == H100.host + 14 * HALF.parameters + 2 * asleep

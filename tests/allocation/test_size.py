@@ -22,6 +22,7 @@ from harness.allocation.size import (
     measuring_bytes,
     trainer_states,
     weight_bytes,
+    working_bytes,
 )
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -71,7 +72,7 @@ def test_mixed_precision_states() -> None:
     states = trainer_states(shape, "bf16", zero=0, ranks=1)
     moments = stored(t for s in optimiser.state.values() for t in s.values() if t.dim())
     assert stored(model.parameters()) == states.weights
-    assert stored(p.grad for p in model.parameters()) == states.gradients
+    assert stored(p.grad for p in masters) == states.gradients
     assert moments + stored(masters) == states.optimiser
 
 
@@ -121,7 +122,7 @@ def test_activations_kept_for_the_backward_pass(family: str, dtype: torch.dtype)
 def test_zero_divides_what_its_stage_says() -> None:
     _, shape = build("llama", torch.float32)
     whole = trainer_states(shape, "bf16", 0, 4)
-    assert whole.weights + whole.gradients + whole.optimiser == 16 * shape.parameters
+    assert whole.weights + whole.gradients + whole.optimiser == 18 * shape.parameters
     two, three = trainer_states(shape, "bf16", 2, 4), trainer_states(shape, "bf16", 3, 4)
     assert (two.weights, two.gradients, two.optimiser) == (whole.weights, whole.gradients // 4, whole.optimiser // 4)
     assert three.weights == whole.weights // 4
@@ -208,3 +209,14 @@ def test_the_account_and_the_engine_have_their_sizes_from_one_place(monkeypatch:
     policy, work = replace(asked.policies[0], measured=False), replace(asked.workload, prompts=64)
     cpu, gpu = (embedded._training(policy, work, chunks.MICRO_TOKENS, on) for on in (False, True))
     assert gpu - cpu == embedded.LOGITS_BYTES * (chunks.GPU_LOGITS - chunks.LOGITS)
+
+
+def test_what_comes_and_goes_beside_the_states() -> None:
+    """Items 5 and 13: a pass's own gradients under ZeRO 2, gathered weights under ZeRO 3, or the optimiser's step."""
+    _, shape = build("llama", torch.float32)
+    psi = shape.parameters
+    assert working_bytes(shape, "fp32", 0, 1, 10**9, 0) == 10**9
+    assert working_bytes(shape, "bf16", 2, 4, 10**9, 0) == 10**9 + 2 * psi // 4
+    assert working_bytes(shape, "bf16", 3, 4, 10**9, 0) == 10**9 + 2 * psi
+    assert working_bytes(shape, "bf16", 2, 4, 0, 0) == psi
+    assert working_bytes(shape, "bf16", 3, 1, 0, 3 * psi) == 5 * psi

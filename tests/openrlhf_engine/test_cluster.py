@@ -16,8 +16,9 @@ import ray
 from ray._common.utils import reset_ray_address
 from ray._private.utils import read_ray_address
 
-from harness.engines.openrlhf import reserve
+from harness.engines.openrlhf import cpu, reserve
 from harness.engines.openrlhf.cluster import Reservation, fit, undivided
+from harness.engines.openrlhf.engine import OpenRLHFEngine
 from harness.engines.openrlhf.settings import Settings, settings_of
 from harness.errors import EngineError, InfeasibleError, SuiteError
 
@@ -84,8 +85,19 @@ def test_layouts():
 def test_bad_options_name_their_place():
     with pytest.raises(SuiteError, match=r"x.yaml: engine_options.zero_stage: "):
         settings_of({"zero_stage": 1}, "x.yaml")
+    with pytest.raises(SuiteError, match=r"x.yaml: engine_options: zero_stage 0 needs dtype fp32"):
+        settings_of({"zero_stage": 0}, "x.yaml")  # item 1
+    assert settings_of({"zero_stage": 0, "dtype": "fp32"}).zero_stage == 0
     with pytest.raises(SuiteError, match="unknown field `zero`"):
         settings_of({"zero": 1})
+
+
+@pytest.mark.parametrize("layout", [{"trainers": 2}, {"rollout_engines": 2}, {"trainers": 2, "tensor_parallel": 4}])
+def test_trainers_that_lend_weights_by_device_are_as_many_as_rollout_devices(layout, folders, monkeypatch):
+    """Item 12: with CUDA a trainer that has no rollout engine on its device leaves a copy of the weights behind at each sync."""
+    monkeypatch.setattr(cpu, "needed", lambda: False)
+    with pytest.raises(EngineError, match="rollout engines need as many devices as there are trainers"):
+        OpenRLHFEngine("a", folders["llama"], settings=Settings(**layout))
 
 
 def test_policies_that_share_devices_reserve_them_once():

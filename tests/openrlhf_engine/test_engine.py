@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import re
 import threading
 import time
 
 import numpy as np
 import pytest
+import ray
 from first_ratios import check_every_regime
 
 from harness.engines.conformance import CHECKS, Case, name_of
@@ -230,3 +233,85 @@ def test_policies_take_turns_on_one_device(make, prompts, folders, tmp_path):
         finally:
             for engine in engines:
                 engine.close()
+
+
+def on(member, do):
+    """Run a function of the actor in its process."""
+    return ray.get(member.handle.__ray_call__.remote(do), timeout=60)
+
+
+@pytest.mark.parametrize("fault", ["one is not sent", "one is altered"])
+def test_a_tensor_that_does_not_arrive_fails_the_sync(fault, make, prompts):
+    """Item 4: whatever its log-probabilities say."""
+    engine = make("a")
+
+    def spoil(worker):
+        trainer, module = worker.trainer, worker.actor.model.module
+        send, named, parameters = trainer.broadcast_to_vllm, module.named_parameters, list(module.named_parameters())
+        name, parameter = parameters[3]
+
+        def broadcast():
+            del trainer.broadcast_to_vllm
+            if fault == "one is altered":
+                parameter.data.flatten()[5] += 1e-3
+                send()
+                parameter.data.flatten()[5] -= 1e-3
+            else:
+                module.named_parameters = lambda: [pair for pair in parameters if pair[0] != name]
+                send()
+                module.named_parameters = named
+
+        trainer.broadcast_to_vllm = broadcast
+        return name
+
+    name = on(engine._trainers[0], spoil)
+    with pytest.raises(EngineError, match=rf"rollout engine 0: 1 of \d+ tensors .* {re.escape(name)} the first"):
+        engine.sync()
+    engine.sync()
+    engine.close()
+
+
+def test_a_stale_copy_of_a_tied_head_is_found_when_the_engine_starts(make, prompts):
+    """Item 4: what a sync does not reach is not what vLLM itself has read."""
+    engine = make("a")
+
+    def untie(worker):
+        model = worker.model_runner.model
+        model.lm_head, model.tied = copy.deepcopy(model.lm_head), model.lm_head
+
+    def tie(worker):
+        worker.model_runner.model.lm_head = worker.model_runner.model.tied
+        del worker.model_runner.model.tied
+
+    (member,) = engine._rollouts
+    engine._rehearse()
+    ray.get(member.handle.on_workers.remote(untie), timeout=60)
+    with pytest.raises(
+        EngineError, match=r"rollout engine 0: a weight sync leaves out lm_head\.weight of its parameters"
+    ):
+        engine._rehearse()
+    ray.get(member.handle.on_workers.remote(tie), timeout=60)
+    engine._rehearse()
+    engine.close()
+
+
+def test_a_sampler_that_always_differed_passes_the_check(make, prompts, monkeypatch):
+    """Item 4: what counts is by how much more than before the first update."""
+    engine = make("a")
+    rows = [AnswerRow([5, 6, 7], np.arange(8, 20, dtype=np.int32))]
+    scores = OpenRLHFEngine._scores
+
+    def differing(engine, rows, method, *arguments):
+        return [found + np.float32(0.1) for found in scores(engine, rows, method, *arguments)]
+
+    monkeypatch.setattr(Reused, "_scores", differing)
+    with pytest.raises(
+        EngineError, match=r"0\.1 nats per token from the trainer's; before the first update they were "
+    ):
+        engine.check_sync(rows)
+    samples = engine.sample(prompts[:2], np.arange(8, dtype=np.uint64).reshape(2, 4), Sampling(1.0, 24))
+    engine._before = None
+    engine.update(prompts[:2], [own_term(prompts[:2], samples)], Optimisation(max_tokens=24))
+    assert engine._before == pytest.approx(0.1, abs=1e-3)
+    engine._before = None
+    engine.close()

@@ -10,8 +10,12 @@ import torch
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
 
+from harness.engines import checkpoint
 from harness.engines.embedded.engine import EmbeddedEngine
+from harness.engines.openrlhf import moments
+from harness.engines.openrlhf.away import all_tensors, storages
 from harness.engines.openrlhf.batches import AnswerRow, learning_splits, plan, scoring_split
+from harness.engines.openrlhf.checksums import checksum
 from harness.engines.openrlhf.measuring import Sums
 from harness.engines.openrlhf.settings import Settings
 from harness.engines.openrlhf.strategy import Strategy
@@ -20,7 +24,7 @@ from harness.engines.openrlhf.turns import Held
 from harness.engines.protocol import Optimisation, Sampling
 from harness.engines.tally import Tally
 from harness.engines.vocabulary import open_vocabulary
-from harness.errors import EngineError
+from harness.errors import CheckpointError, EngineError
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerValue
 from harness.learning import registry
 from harness.learning.denominators import from_sampler
@@ -294,12 +298,12 @@ def test_one_gradient_sum_on_the_device_tells_what_two_told(dtype, world, folder
         np.testing.assert_allclose(found, whole, rtol=1e-5)
 
 
-def learn(trainers, terms, prompts, folder, optimisation):
+def learn(trainers, terms, prompts, folder, optimisation, budget=256):
     vocabulary = open_vocabulary(folder, chat=False, policy="a")
     ids = {p.id: vocabulary.encode(p) for p in prompts}
     batches = from_sampler(minibatches(terms, optimisation.updates, optimisation.max_tokens))
     splits = [
-        learning_splits(b, [AnswerRow(ids[a.prompt_id], a.tokens, a.mask) for _, a in b.live()], trainers.ranks, 256)
+        learning_splits(b, [AnswerRow(ids[a.prompt_id], a.tokens, a.mask) for _, a in b.live()], trainers.ranks, budget)
         for b in batches
     ]
     plans = PerRank([[plan(split, rank) for split in splits] for rank in range(trainers.ranks)])
@@ -361,3 +365,141 @@ def test_parity_would_notice_another_objective(world, folders):
     wrong = replace(term, objective=replace(term.objective, high=1.1))
     losses = [engine.update(world.prompts, [t], Optimisation(learning_rate=0.0)).loss for t in (term, wrong)]
     assert abs(losses[0] - losses[1]) > 100 * LOSS * abs(losses[0])
+
+
+def grow(trainers, strategy, world, folder, **more):
+    """One update of a fresh policy."""
+    trainers.call("init_model_from_pretrained", strategy, str(folder), 1 << 30)
+    trainers.call("join", [], open_vocabulary(folder, chat=False).forbidden)
+    optimisation = Optimisation(learning_rate=1e-3, max_tokens=LONGEST, **more)
+    return learn(trainers, world.terms("token-ppo-token")[:1], world.prompts, folder, optimisation, budget=1)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_micro_batches_add_up_in_fp32(stage, world, folders):
+    """Item 5: the norm of 24 micro-batches' bf16 gradients is that of their sum in fp32."""
+    strategy = Strategy(Settings(zero_stage=stage), 1.0)
+    _, norm, (exact, *_), _ = grow(InProcess(), strategy, world, folders["qwen"], measure=True)
+    assert norm == pytest.approx(exact, rel=1e-6)
+
+
+def test_a_checkpoint_without_masters_is_not_written(world, folders, tmp_path):
+    """Item 1: what DeepSpeed makes of bf16 without ZeRO, which settings refuse."""
+    strategy, trainers = Strategy(Settings(), 1.0), InProcess()
+    strategy.stage = strategy.args.ds.zero_stage = 0
+    strategy.grad_accum_dtype = None  # else DeepSpeed refuses too
+    grow(trainers, strategy, world, folders["qwen"])
+    with pytest.raises(CheckpointError, match=r"DeepSpeed has no master of model\."):
+        trainers.call("save", str(tmp_path), "moments.safetensors")
+    assert not (tmp_path / "moments.safetensors").exists()
+
+
+def sealed(trainers, folder, version):
+    """The trainers' checkpoint as the engine writes it."""
+
+    def fill(new):
+        trainers.call("save", str(new), checkpoint.OPTIMISER)
+
+    checkpoint.write(folder, "a", version, fill)
+    return contents(folder)
+
+
+def contents(folder):
+    """All tensors of a checkpoint; of tied ones that which both engines write."""
+    found = {file: load_torch(folder / file) for file in ("model.safetensors", checkpoint.OPTIMISER)}
+    return {(file, name): t for file, ts in found.items() for name, t in ts.items() if name != "lm_head.weight"}
+
+
+def same(these, those):
+    assert these.keys() == those.keys()
+    assert not [name for name, tensor in these.items() if not torch.equal(tensor, those[name])]
+
+
+@pytest.mark.parametrize(("stage", "dtype"), [(0, "fp32"), (2, "fp32"), (2, "bf16"), (3, "bf16")])
+def test_checkpoints_pass_between_engines_bit_for_bit(stage, dtype, trainers, world, folders, tmp_path):
+    """Items 1 and 5: weights, masters, moments and steps go from one engine to the other and back, in both precisions."""
+    folder, terms = folders["qwen"], world.terms("token-ppo-token")[:1]
+    strategy = Strategy(Settings(dtype=dtype, zero_stage=stage, trainers=trainers.ranks), 1.0)
+    grow(trainers, strategy, world, folder)
+    ours = sealed(trainers, tmp_path / "ours", 1)
+    assert len([name for file, name in ours if name.startswith("master:")]) == (
+        len(ours) // 5 if dtype == "bf16" else 0
+    )
+    embedded = EmbeddedEngine("a", folder, device="cpu", dtype=dtype)
+    embedded.restore(tmp_path / "ours")
+    embedded.save(tmp_path / "taken")
+    same(contents(tmp_path / "taken"), ours)
+    embedded.update(world.prompts, terms, Optimisation(learning_rate=1e-3, max_tokens=LONGEST))
+    embedded.save(tmp_path / "theirs")
+    trainers.call("init_model_from_pretrained", strategy, str(tmp_path / "theirs"), 1 << 30)
+    trainers.call("join", [], open_vocabulary(folder, chat=False).forbidden)
+    trainers.call("load_moments", str(tmp_path / "theirs" / checkpoint.OPTIMISER))
+    same(sealed(trainers, tmp_path / "back", 2), contents(tmp_path / "theirs"))
+    optimisation = Optimisation(learning_rate=1e-3, max_tokens=LONGEST)
+    theirs = embedded.update(world.prompts, terms, optimisation)
+    loss, norm, *_ = learn(trainers, terms, world.prompts, folder, optimisation)
+    assert (loss, norm) == pytest.approx((theirs.loss, theirs.gradient_norm), rel=1e-4 if dtype == "fp32" else 0.1)
+
+
+def in_memory():
+    """Bytes of all tensors of this process."""
+    return sum(storage.nbytes() for storage in storages(all_tensors("cpu")))
+
+
+def test_only_the_first_rank_keeps_what_is_saved(world, folders, tmp_path, monkeypatch):
+    """Item 6: any other rank takes part, and has one tensor at a time."""
+    trainers = InProcess()
+    grow(trainers, Strategy(Settings(), 1.0), world, folders["qwen"])
+    found, taken = moments.safe_get_full_optimizer_state, []
+
+    def gather(*arguments):
+        taken.append(in_memory())
+        return found(*arguments)
+
+    monkeypatch.setattr(moments, "safe_get_full_optimizer_state", gather)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda group=None: 1)
+    monkeypatch.setattr("deepspeed.checkpoint.utils.clone_tensors_for_torch_save", None)
+    trainers.call("save", str(tmp_path), "moments.safetensors")
+    assert not list(tmp_path.iterdir())
+    largest = max(p.numel() for p in trainers.worker.actor.model.module.parameters())
+    assert max(taken) - taken[0] <= 4 * largest
+
+
+def test_memory_is_given_back_before_another_model_is_loaded(world, folders, monkeypatch):
+    """Item 13: when a checkpoint is restored."""
+    from openrlhf.trainer.ray import ppo_actor
+
+    taken, actor = [], ppo_actor.Actor
+
+    def build(*arguments, **more):
+        taken.append(in_memory())
+        return actor(*arguments, **more)
+
+    trainers = InProcess()
+    monkeypatch.setattr(ppo_actor, "Actor", build)
+    for _ in range(2):
+        grow(trainers, Strategy(Settings(), 1.0), world, folders["qwen"])
+    weights = sum(p.nbytes for p in trainers.worker.actor.model.module.parameters())
+    assert taken[1] - taken[0] < 0.5 * weights
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_checksums_are_of_whole_weights(stage, trainers, folders):
+    """Item 4: whatever the ZeRO stage and the number of ranks, a tied weight once."""
+    strategy = Strategy(Settings(dtype="fp32", zero_stage=stage, trainers=trainers.ranks), 1.0)
+    trainers.call("init_model_from_pretrained", strategy, str(folders["qwen"]), 1 << 30)
+    stored = load_torch(folders["qwen"] / "model.safetensors")
+    expected = {name: checksum(weight) for name, weight in stored.items() if name != "lm_head.weight"}
+    for found in trainers.call("checksums"):
+        assert found == expected
+
+
+def test_a_checksum_shows_what_differs():
+    """Item 4: one bit of one element, two that change places, another shape or type."""
+    tensor = torch.randn(3000, 1500).bfloat16()
+    altered, swapped = tensor.clone(), tensor.clone()
+    altered.view(torch.int16)[2999, 1499] ^= 1
+    swapped[0], swapped[1] = tensor[1], tensor[0]
+    others = [altered, swapped, tensor.T, tensor.reshape(1500, 3000), tensor.half(), tensor.float(), -tensor]
+    assert len({checksum(t) for t in (tensor, *others)}) == 8
+    assert checksum(tensor.T.contiguous().T) == checksum(tensor)

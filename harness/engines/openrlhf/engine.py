@@ -23,6 +23,7 @@ from harness.engines import checkpoint
 from harness.engines.gradients import check_norm
 from harness.engines.openrlhf import cpu, seams
 from harness.engines.openrlhf.batches import AnswerRow, learning_splits, plan, scoring_split
+from harness.engines.openrlhf.checksums import differing
 from harness.engines.openrlhf.cluster import Reservation, Slot, connect
 from harness.engines.openrlhf.remote import Call, Process, RemoteActor, end, gather
 from harness.engines.openrlhf.rollout import open_rollouts
@@ -42,6 +43,8 @@ from harness.learning.terms import Term
 
 PROBES = 4
 """Answers on which trainer and rollout engine are compared after a weight sync."""
+USUAL = 4
+"""By so much their difference may grow over what it was before the first update."""
 TRAINER_SHARE = 0.4
 """Of a bundle's device, in Ray's books."""
 METER_SECONDS = 5.0
@@ -84,14 +87,17 @@ class OpenRLHFEngine:
         self._version = 0
         self._closed = False
         self._used = 0.0
+        self._before: float | None = None
         self._processes: list[Process] = []
         self._trainers: list[RemoteActor] = []
         self._rollouts: list[RemoteActor] = []
         connect()  # what the cluster has decides the settings
         self._strategy = Strategy(settings, temperature)
-        if self.gpus and settings.colocate and settings.devices > settings.trainers:
+        rollouts = settings.rollout_engines * settings.tensor_parallel
+        if self.gpus and settings.colocate and settings.trainers != rollouts:
             raise EngineError(
-                f"policy {name!r}: with colocate each device of a rollout engine must be a trainer's too, as weights pass within it"
+                f"policy {name!r}: with colocate weights pass within a device, so rollout engines need as many devices as "
+                f"there are trainers; {rollouts} and {settings.trainers} are given"
             )
         self._own = None if reservation else Reservation({name: settings}, settings.start_seconds)
         self._folder = str(folder.resolve())
@@ -186,6 +192,9 @@ class OpenRLHFEngine:
         batches = minibatches(terms, optimisation.updates, optimisation.max_tokens)
         batches = settle(batches, prompts, self.score, optimisation.old_logprobs, optimisation.sampler_correction)
         rows = [[self._row(ids[a.prompt_id], a.tokens, a.mask) for _, a in batch.live()] for batch in batches]
+        answers = [row for own in rows for row in own]
+        if self._before is None and answers:
+            _, self._before = self._difference(answers)
         ranks, budget = len(self._trainers), self._settings.micro_batch_tokens
         splits = [learning_splits(batch, own, ranks, budget) for batch, own in zip(batches, rows, strict=True)]
         with self._place.turn(Held.ALL, Held.NOTHING):
@@ -199,9 +208,8 @@ class OpenRLHFEngine:
         for index, one in enumerate(learnt[0]):
             check_norm(self.name, self._version + index, one.gradient_norm)
         self._version += optimisation.updates
-        probes = self._probes([row for own in rows for row in own])
         self.sync()
-        self._compare(probes)
+        self.check_sync(answers)
         tally = Tally(terms, optimisation.updates)
         for index, (batch, split) in enumerate(zip(batches, splits, strict=True)):
             live = list(batch.live())
@@ -218,7 +226,7 @@ class OpenRLHFEngine:
             loss=tally.loss,
             gradient_norm=_mean([one.gradient_norm for one in learnt[0]]),
             updates=optimisation.updates,
-            trained_tokens=sum(row.length for own in rows for row in own),
+            trained_tokens=sum(row.length for row in answers),
             own_gradient_norm=own_norm,
             peer_gradient_norm=peer_norm,
             own_peer_cosine=cosine,
@@ -226,11 +234,37 @@ class OpenRLHFEngine:
         )
 
     def sync(self) -> None:
-        """Send the trainer's weights to the rollout engines."""
+        """Send the trainer's weights to the rollout engines.
+
+        Raises
+        ------
+        EngineError
+            A tensor did not arrive there as the trainer has it.
+        """
         suspects = [*self._trainers, *self._rollout_cores()]
         with self._place.turn(Held.WEIGHTS, Held.WEIGHTS):
+            self._on_workers("expect")
             calls = self._on_trainers("broadcast_to_vllm")
             self._gather(calls, "syncing weights", self._settings.sync_seconds, suspects=suspects)
+            sent, *_ = self._gather(self._on_trainers("checksums"), "checking the weight sync")
+            for member, arrived in self._on_workers("arrived"):
+                if wrong := differing(sent, arrived):
+                    raise EngineError(
+                        f"{member.name}: {len(wrong)} of {len(sent)} tensors of a weight sync did not arrive as the trainer has "
+                        f"them, {wrong[0]} the first"
+                    )
+
+    def _rehearse(self) -> None:
+        """Lose the rollout engines' parameters and sync: they must be again what vLLM itself has read from the folder."""
+        with self._place.turn(Held.WEIGHTS, Held.WEIGHTS):
+            read = self._on_workers("held")
+            self._on_workers("lose")
+            self.sync()
+            for (member, before), (_, after) in zip(read, self._on_workers("held"), strict=True):
+                if wrong := differing(before, after):
+                    raise EngineError(
+                        f"{member.name}: a weight sync leaves out {', '.join(wrong[:5])} of its parameters"
+                    )
 
     def check_sync(self, rows: Sequence[AnswerRow]) -> float:
         """Largest mean difference per token (nats) between rollout engines and trainer on a few of the rows.
@@ -238,37 +272,37 @@ class OpenRLHFEngine:
         Raises
         ------
         EngineError
-            It is over `settings.tolerance`.
+            It is beyond `USUAL` times what it was before the first update by more than `settings.tolerance`.
         """
-        return self._compare(self._probes(rows))
+        member, worst = self._difference(rows)
+        before = self._before or 0.0
+        allowed = USUAL * before + self._settings.tolerance
+        if not worst <= allowed:
+            raise EngineError(
+                f"{member}: after the weight sync its log-probabilities are {worst:.3g} nats per token from the trainer's; "
+                f"before the first update they were {before:.3g}, and at most {allowed:.3g} is allowed "
+                "(engine_options.sync_tolerance)"
+            )
+        return worst
 
-    def _probes(self, rows: Sequence[AnswerRow]) -> list[tuple[list[int], Float32[np.ndarray, "T-1"]]]:
-        """A few of the rows as whole sequences, so that one call of the rollout engine gives all there is to compare, with
-        the trainer's log-probabilities."""
+    def _difference(self, rows: Sequence[AnswerRow]) -> tuple[str, float]:
+        """The rollout engine that is furthest from the trainer, and how far, see `check_sync`."""
         room = self._settings.max_length or math.inf  # for the one token that a rollout engine is to add
         probes = [row for row in rows if 1 < row.length < room][: PROBES * len(self._rollouts) : len(self._rollouts)]
-        sequences = [[*row.prompt, *row.answer.tolist()] for row in probes]
-        asked = [AnswerRow(ids[:1], np.array(ids[1:], np.int32)) for ids in sequences]
-        return list(zip(sequences, self._scores(asked, "logprobs", True) if asked else [], strict=True))
-
-    def _compare(self, probes: Sequence[tuple[list[int], Float32[np.ndarray, "T-1"]]]) -> float:
         if not probes:
-            return 0.0
-        sequences, mine = [sequence for sequence, _ in probes], [scores for _, scores in probes]
+            return "", 0.0
+        # Whole sequences, so that one call of the rollout engine gives all there is to compare.
+        sequences = [[*row.prompt, *row.answer.tolist()] for row in probes]
+        mine = self._scores([AnswerRow(ids[:1], np.array(ids[1:], np.int32)) for ids in sequences], "logprobs", True)
         with self._place.turn(Held.NOTHING, Held.ALL):
             theirs = self._gather(
                 [Call(member, member.handle.prompt_logprobs.remote(sequences)) for member in self._rollouts],
                 "checking the weight sync",
                 watch=self._rollout_cores(),
             )
-        for member, scores in zip(self._rollouts, theirs, strict=True):
-            worst = max(float(np.abs(a - b).mean()) for a, b in zip(mine, scores, strict=True))
-            if not worst <= self._settings.tolerance:
-                raise EngineError(
-                    f"{member.name}: after the weight sync its log-probabilities are {worst:.3g} nats per token from the "
-                    f"trainer's, at most {self._settings.tolerance:g} is allowed (engine_options.sync_tolerance)"
-                )
-        return max(float(np.abs(a - b).mean()) for scores in theirs for a, b in zip(mine, scores, strict=True))
+        found = [max(float(np.abs(a - b).mean()) for a, b in zip(mine, scores, strict=True)) for scores in theirs]
+        furthest = int(np.argmax(found))  # NaN counts as the largest
+        return self._rollouts[furthest].name, found[furthest]
 
     def save(self, folder: Path) -> None:
         """A Hugging Face folder with the optimiser's state, in the embedded engine's format; whole or not at all."""
@@ -320,6 +354,7 @@ class OpenRLHFEngine:
         self._open_rollouts()
         self._place.opened()
         self._load(self._folder)
+        self._rehearse()
 
     def _open_rollouts(self) -> None:
         """Start them and wait until everyone is up."""
@@ -392,6 +427,12 @@ class OpenRLHFEngine:
 
     def _on_trainers(self, method: str, *arguments: Any) -> list[Call]:
         return [Call(member, getattr(member.handle, method).remote(*arguments)) for member in self._trainers]
+
+    def _on_workers(self, method: str) -> list[tuple[RemoteActor, Any]]:
+        """What each worker of each rollout engine answers, see `RolloutWorker.on_workers`."""
+        calls = [Call(member, member.handle.on_workers.remote(method)) for member in self._rollouts]
+        answers = self._gather(calls, "checking the weight sync", self._settings.sync_seconds)
+        return [(call.member, one) for call, found in zip(calls, answers, strict=True) for one in found]
 
     def _rollout_cores(self) -> list[RemoteActor]:
         """The rollout engines, watched down to vLLM's own process. Only while it is not taking weights: it hears nothing then."""

@@ -13,7 +13,8 @@ from deepspeed.utils import (
     safe_set_full_fp32_param,
     safe_set_full_optimizer_state,
 )
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from harness.errors import CheckpointError
@@ -24,37 +25,43 @@ MASTER = "master"
 
 
 def save(file: Path, engine: Any) -> None:
-    """Write `key:parameter` entries from rank 0; every rank takes part. Nothing but weights before the first update."""
+    """Write `key:parameter` entries from rank 0, which alone keeps them; every rank takes part. Nothing but weights before the
+    first update. Raises CheckpointError where DeepSpeed does not have a master or moment."""
     state: dict[str, Tensor] = {}
-    updates = _updates(engine)
+    updates, first = _updates(engine), torch.distributed.get_rank() == 0
     for name, parameter in engine.module.named_parameters():
-        if parameter.dtype != torch.float32:
-            _keep(state, f"{MASTER}:{name}", safe_get_full_fp32_param(parameter))
+        for key in (*[MASTER] * (parameter.dtype != torch.float32), *KEYS * bool(updates)):
+            value = _full(engine, parameter, key)
+            if value is None:
+                raise CheckpointError(f"{file}: DeepSpeed has no {key} of {name}")
+            if first:
+                state[f"{key}:{name}"] = value.detach().float().cpu().contiguous().clone()
         if updates:
-            for key in KEYS:
-                _keep(state, f"{key}:{name}", _moment(engine, parameter, key))
             state[f"step:{name}"] = torch.tensor(float(updates))
-    if torch.distributed.get_rank() == 0:
+    if first:
         save_file(state, file)
 
 
 def load(file: Path, engine: Any) -> None:
-    """Put a saved state back on every rank. Raises CheckpointError where it belongs to other parameters."""
-    state = load_file(file)
-    steps = {int(value) for entry, value in state.items() if entry.startswith("step:")}
-    if len(steps) > 1:
-        raise CheckpointError(f"{file}: parameters with unequal numbers of updates")
-    if steps:
-        _create(engine)
-    parameters = dict(engine.module.named_parameters())
-    for entry, value in state.items():
-        key, _, name = entry.partition(":")
-        if name not in parameters or (key != "step" and value.shape != _shape(parameters[name])):
-            raise CheckpointError(f"{file}: {entry} does not belong to this model")
-        if key == MASTER:
-            safe_set_full_fp32_param(parameters[name], value)
-        elif key in KEYS:
-            _set_moment(engine, parameters[name], key, value)
+    """Put a saved state back on every rank, one tensor after another. Raises CheckpointError where it belongs to other parameters,
+    or lacks a moment or master of one."""
+    with safe_open(file, framework="pt") as state:
+        entries = dict.fromkeys(state.keys())
+        steps = {int(state.get_tensor(entry)) for entry in entries if entry.startswith("step:")}
+        if len(steps) > 1:
+            raise CheckpointError(f"{file}: parameters with unequal numbers of updates")
+        if steps:
+            _create(engine)
+        parameters = dict(engine.module.named_parameters())
+        for entry in entries:
+            key, _, name = entry.partition(":")
+            value = state.get_tensor(entry)
+            if name not in parameters or (key != "step" and value.shape != _shape(parameters[name])):
+                raise CheckpointError(f"{file}: {entry} does not belong to this model")
+            if key == MASTER:
+                safe_set_full_fp32_param(parameters[name], value)
+            elif key in KEYS:
+                _set_moment(engine, parameters[name], key, value)
     for known in engine.basic_optimizer.state.values():
         if steps and "step" in known:
             known["step"].fill_(float(max(steps)))
@@ -75,10 +82,13 @@ def _create(engine: Any) -> None:
     engine.step()
 
 
-def _moment(engine: Any, parameter: Tensor, key: str) -> Any:
+def _full(engine: Any, parameter: Tensor, key: str) -> Tensor | None:
+    """The whole master or moment on every rank, None where DeepSpeed has none."""
+    if key == MASTER:
+        return safe_get_full_fp32_param(parameter)  # type: ignore[no-any-return]
     if parameter in engine.basic_optimizer.state:
-        return engine.basic_optimizer.state[parameter][key]
-    return safe_get_full_optimizer_state(parameter, key)
+        return engine.basic_optimizer.state[parameter][key]  # type: ignore[no-any-return]
+    return safe_get_full_optimizer_state(parameter, key)  # type: ignore[no-any-return]
 
 
 def _set_moment(engine: Any, parameter: Tensor, key: str, value: Tensor) -> None:
@@ -86,11 +96,6 @@ def _set_moment(engine: Any, parameter: Tensor, key: str, value: Tensor) -> None
         engine.basic_optimizer.state[parameter][key].copy_(value)
     else:
         safe_set_full_optimizer_state(parameter, value.to(torch.cuda.current_device()), key)
-
-
-def _keep(state: dict[str, Tensor], entry: str, value: Tensor | None) -> None:
-    if value is not None:
-        state[entry] = value.detach().float().cpu().contiguous().clone()
 
 
 def _shape(parameter: Any) -> torch.Size:

@@ -77,6 +77,10 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
             )
         ]
 
+    async def on_workers(self, method: str) -> list[Any]:
+        """What vLLM's workers, of which each device has one, answer to a method of `checksums.Checked`."""
+        return list(await self.llm.collective_rpc(method))
+
     async def hold(self, wanted: Held) -> None:
         """Have so much on the device: vLLM's sleep of level 1, and the two stages of its waking up."""
         if wanted < self._held:

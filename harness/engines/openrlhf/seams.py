@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from harness.engines.openrlhf.away import Away, discard
+from harness.engines.openrlhf.checksums import Checked
 from harness.engines.openrlhf.cpu import SYNC_SECONDS, GlooGroup, needed
 from harness.engines.openrlhf.remote import processes
 
@@ -38,6 +39,8 @@ SEAMS = {
     "vllm.v1.worker.cpu_worker:CPUWorker.wake_up": "the same",
     "deepspeed:DeepSpeedEngine.gradient_clipping": "reads the configuration, which has no other way to take a suite's clipping "
     "step by step",
+    "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.get_all_grad_tensors": "the first micro-batch's own gradients, in "
+    "bf16, become the sums of all, whatever `grad_accum_dtype` says",
     "deepspeed:DeepSpeedEngine.buffered_allreduce_fallback": "without ZeRO and in fp32 no gradient norm is reported, so the "
     "gradients are reduced here, once and for all",
     "vllm.v1.worker.gpu.sample.logit_bias:MAX_NUM_LOGIT_BIAS_TOKENS": "above it, the newer model runner ends "
@@ -75,7 +78,9 @@ def node_resources() -> tuple[dict[str, dict[str, float]], dict[str, dict[str, f
 
 @functools.cache
 def adapt_trainer(timeout: float) -> None:
-    """fp32 in this process, and without CUDA the changes 1 to 4 of `cpu`. Gloo waits at most `timeout` seconds.
+    """fp32 weights and sums of gradients in this process, and without CUDA the changes 1 to 4 of `cpu`.
+
+    Gloo waits at most `timeout` seconds.
 
     Called by a trainer when it starts; importing this module changes nothing.
     """
@@ -83,6 +88,9 @@ def adapt_trainer(timeout: float) -> None:
 
     half = utils.convert_to_torch_dtype
     utils.convert_to_torch_dtype = lambda name: torch.float32 if name == "fp32" else half(name)
+    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
+    DeepSpeedZeroOptimizer.get_all_grad_tensors = _gradients_to_add(DeepSpeedZeroOptimizer.get_all_grad_tensors)
     if not needed():
         return
     device = _CpuDevice("cpu")
@@ -102,6 +110,17 @@ def adapt_trainer(timeout: float) -> None:
     ppo_actor.stateless_init_process_group = lambda host, port, rank, world, _device: GlooGroup(
         host, port, rank, world, timeout
     )
+
+
+def _gradients_to_add(found: Any) -> Any:
+    """ZeRO 2's gradients of a micro-batch: the first one's in the precision in which all are added up to them."""
+
+    def get_all_grad_tensors(optimizer: Any, parameters: list[Any], dtype: torch.dtype) -> list[torch.Tensor]:
+        gradients = found(optimizer, parameters, dtype)
+        first = optimizer.all_grad_tensors.get(0) is None  # all parameters are one group, see `strategy`
+        return [gradient.to(dtype) for gradient in gradients] if first else gradients
+
+    return get_all_grad_tensors
 
 
 class _CpuDevice(str):
@@ -143,17 +162,15 @@ def _wake_up(worker: Any, tags: list[str] | None = None) -> None:
 def _worker() -> type:
     from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
 
-    class Worker(WorkerWrap):  # type: ignore[misc]
-        """OpenRLHF's worker extension, which tells its processes to who waits for their end."""
+    class CheckedWorker(Checked, WorkerWrap):  # type: ignore[misc]
+        """OpenRLHF's worker extension, which says what arrives, and tells its processes to who waits for their end."""
 
         def worker_processes(self) -> list[tuple[str, int, float]]:
             """Fields of `Process`, in types that vLLM sends."""
             return [astuple(process) for process in processes()]
 
-    return _without_cuda(Worker) if needed() else Worker
-
-
-def _without_cuda(extension: type) -> type:
+    if not needed():
+        return CheckedWorker
     import vllm.model_executor.layers.utils as layers
     from vllm.v1.worker.cpu_worker import CPUWorker
 
@@ -163,8 +180,8 @@ def _without_cuda(extension: type) -> type:
     layers.dispatch_cpu_unquantized_gemm = plain
     CPUWorker.sleep, CPUWorker.wake_up = _sleep, _wake_up
 
-    class SyncWorker(extension):  # type: ignore[misc]
-        """The extension without its two uses of CUDA."""
+    class SyncWorker(CheckedWorker):
+        """Without its two uses of CUDA."""
 
         def init_process_group(
             self, host: str, port: int, rank_offset: int, world: int, name: str, backend: str, use_ray: bool

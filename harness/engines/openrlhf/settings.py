@@ -18,7 +18,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Layout, precision and patience of one policy.
 
     dtype: of weights and activations; `fp32` also keeps fp32 gradients (parity, micro models), `bf16` has fp32 masters.
-    zero_stage: DeepSpeed's, what is cut over the ranks: nothing, moments and gradients, weights too.
+    zero_stage: DeepSpeed's, what is cut over the ranks: nothing (only with fp32), moments and gradients, weights too.
     trainers: DeepSpeed ranks. rollout_engines: vLLM engines, each on `tensor_parallel` devices.
     tensor_parallel: devices over which each of them cuts its weights.
     colocate: rollout engines share the trainers' devices; otherwise they have their own.
@@ -33,8 +33,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     start_seconds, sync_seconds, call_seconds: deadlines of starting up (imports, weights, compilation, graphs), of one weight sync
         and of any other call; the longer of the first and the last is how long a rank waits for the others.
     silence_seconds: an actor that gives no sign of life for so long counts as hung, whatever the deadline.
-    sync_tolerance: largest difference, in nats per token on average, between the rollout engine's and the trainer's
-        log-probabilities after a weight sync; None takes 1e-4 for fp32 and 0.05 for bf16.
+    sync_tolerance: after a weight sync the rollout engine's log-probabilities may differ from the trainer's by four times what they
+        did before the first update and by so much more, in nats per token on average; None takes 1e-4 for fp32 and 0.05 for bf16.
     """
 
     dtype: Literal["fp32", "bf16"] = "bf16"
@@ -57,6 +57,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     call_seconds: Seconds = 1800.0
     silence_seconds: Seconds = 60.0
     sync_tolerance: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype == "bf16" and self.zero_stage == 0:
+            raise ValueError(
+                "zero_stage 0 needs dtype fp32: without ZeRO the masters and moments of bf16 cannot be saved"
+            )
 
     @property
     def devices(self) -> int:

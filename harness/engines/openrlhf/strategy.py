@@ -6,7 +6,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from harness.allocation.size import REDUCE_BUCKET
+from harness.allocation.size import LIVE_PARAMETERS, REDUCE_BUCKET
 from harness.engines.openrlhf import cpu, flash
 
 flash.stand_in()
@@ -51,7 +51,11 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
         if optim_dict is not None:
             optim_dict["params"]["torch_adam"] = True
         config = super().get_ds_train_config(optim_dict, max_norm=max_norm)
-        config["zero_optimization"]["reduce_bucket_size"] = REDUCE_BUCKET
+        config["zero_optimization"] |= {
+            "reduce_bucket_size": REDUCE_BUCKET,
+            "stage3_max_live_parameters": LIVE_PARAMETERS,
+            "stage3_max_reuse_distance": LIVE_PARAMETERS,
+        }
         return {
             **config,
             "managed_gradient_accumulation": False,
@@ -103,6 +107,7 @@ def arguments(settings: Settings, temperature: float) -> SimpleNamespace:
             attn_implementation=settings.attention,
             experts_implementation=None,
             param_dtype=settings.dtype,
+            grad_accum_dtype="fp32",
             load_in_4bit=False,
             lora=name(rank=0, alpha=0, dropout=0.0, target_modules=None),
             packing_samples=False,

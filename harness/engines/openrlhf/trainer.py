@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from deepspeed.runtime.zero import GatheredParameters
 from jaxtyping import Float, Float32
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
@@ -26,9 +27,10 @@ flash.stand_in()
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer, PolicyModelActor  # noqa: E402
 
 from harness.engines.openrlhf import moments, seams  # noqa: E402
-from harness.engines.openrlhf.away import Away, all_tensors  # noqa: E402
+from harness.engines.openrlhf.away import Away, all_tensors, release  # noqa: E402
 from harness.engines.openrlhf.base import base_weights, forget_gathered, stored_names, weights  # noqa: E402
 from harness.engines.openrlhf.batches import MicroBatch  # noqa: E402
+from harness.engines.openrlhf.checksums import checksum  # noqa: E402
 from harness.engines.openrlhf.measuring import UNMEASURED, Apart, Norms, Sums  # noqa: E402
 from harness.engines.openrlhf.remote import Process, cpu_seconds, processes  # noqa: E402
 from harness.engines.openrlhf.strategy import Strategy  # noqa: E402
@@ -77,6 +79,7 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
         if not math.isfinite(together := norms.sum()):
             return Learnt(statistics, together, UNMEASURED)
         apart = sums.apart() if sums else UNMEASURED
+        sums = None  # its memory is the step's
         return Learnt(statistics, self._step(optimisation), apart)
 
     def _step(self, optimisation: Optimisation) -> float:
@@ -116,6 +119,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
             self.actor.model.destroy()  # DeepSpeed's hooks would keep everything
         self.trainer = self.actor = self.actor_optim = self.actor_scheduler = None
         self._away = {}
+        release()  # the next model is not to stand beside this one
         super().init_model_from_pretrained(strategy, pretrain, max_steps, None)
         _without_dropout(self.actor, training=strategy.args.actor.gradient_checkpointing_enable)
 
@@ -174,9 +178,21 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         """Weights as a Hugging Face folder and the optimiser's state; rank 0 writes, all take part."""
         config = self.actor.model.module.config
         config.use_cache = True
-        self.strategy.save_model(self.actor, self.tokenizer, folder)
+        if self.strategy.stage == 3 or torch.distributed.get_rank() == 0:
+            self.strategy.save_model(self.actor, self.tokenizer, folder)
+        else:  # OpenRLHF would copy all weights to the host's memory here too; rank 0 waits at its end
+            torch.distributed.barrier()
         config.use_cache = False
         moments.save(Path(folder, moments_file), self.actor.model)
+
+    def checksums(self) -> dict[str, str]:
+        """Of the weights, by the names of a checkpoint; every rank takes part."""
+        module = self.actor.model.module
+        stored, found = stored_names(module), {}
+        for name, parameter in module.named_parameters():
+            with GatheredParameters([parameter], enabled=self.strategy.stage == 3):
+                found[stored.get(name, name)] = checksum(parameter)
+        return found
 
     def load_moments(self, file: str) -> None:
         """Put the optimiser's state back; the weights are those that `init_model_from_pretrained` has just loaded."""
