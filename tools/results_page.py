@@ -38,7 +38,8 @@ from harness.store.sentences import verdict_mark
 from harness.store.statistic import PERCENT, POINTS, SHARE, Unit
 from harness.store.supervised_start import stages
 from harness.store.table import MEAN, ShowRow, seed_rows, show_rows
-from harness.store.tuning import Tuning, TuningRow, difference, read_tuning, transfer_rows, tuning_rows, whole
+from harness.store.tuning import Tuning, read_tuning
+from harness.store.tuning_table import TuningRow, difference, transfer_rows, tuning_rows, whole
 
 ROOT = Path(__file__).parents[1]
 TEMPLATE = Path(__file__).with_suffix(".md")
