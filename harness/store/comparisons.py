@@ -128,7 +128,8 @@ SELECT c.kind, c.group_name, c.regime, c.seed, c.policies, s.task,
     CASE s.metric WHEN 'sampled' THEN s.answers ELSE s.questions END AS answers,
     coalesce(t.rollouts, 0) AS rollouts, coalesce(t.generated_tokens, 0) AS tokens,
     coalesce(p.cpu, 0) AS cpu, coalesce(p.gpu, 0) AS gpu, coalesce(t.peer_received, 0) AS received,
-    coalesce(t.peer_used, 0) AS used, coalesce(t.gradient_norm, 'NaN') AS gradient, coalesce(w.cpu, 0) AS all_cpu, coalesce(w.gpu, 0) AS all_gpu
+    coalesce(t.peer_used, 0) AS used,
+    coalesce(t.gradient_norm, 'NaN') AS gradient, coalesce(w.cpu, 0) AS all_cpu, coalesce(w.gpu, 0) AS all_gpu
 FROM current_cells c JOIN scores s USING (suite, cell)
 LEFT JOIN totals t USING (suite, cell, policy)
 LEFT JOIN (

@@ -255,6 +255,7 @@ def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MAR
         i, j = names.index(ours), names.index(theirs)
         panel = panels[group, task]
         difference, p = panel.difference[i, j], float(panel.p[i, j])
+        withheld = next((panel.verdicts[k] for k in (i, j) if panel.verdicts[k] in WITHHELD), None)
         if difference.n:
             pairs.append(
                 Pairing(
@@ -264,7 +265,7 @@ def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MAR
                     difference=float(difference.mean),
                     interval=bounds(difference),
                     p=number(p),
-                    verdict=verdict(difference, p, margin),
+                    verdict=withheld or verdict(difference, p, margin),
                 )
             )
     return pairs

@@ -15,13 +15,12 @@ if TYPE_CHECKING:
 def explained(margin: float) -> str:
     """How verdicts and tie groups are meant, for captions."""
     return (
-        "Verdicts, p-values and tie groups are one set of paired t tests over the seeds: all regimes on all groups and benchmarks, "
-        "their mean, and whether groups differ, for one policy (or the mean of policies) and one metric, corrected together by Holm's "
-        "method: of twenty such sets without any effect one has a false finding. A regime gains or loses where the corrected interval "
-        "of its gain over the baseline leaves out 0, and exactly then the two share no tie group. No effect larger than "
-        f"{points(margin)}: the 95 % interval of the gain lies within ±{100 * margin:.3g}, and groups are not seen to differ. Not "
-        "corrected are 95 % intervals, and with them no effect; nor is anything for several policies, metrics or suites, so the best of "
-        "several is flattered."
+        "All verdicts of one policy (or of the mean of policies) and one metric are one set of paired t tests over seeds: every "
+        "regime on every group and benchmark, on their mean, and whether groups differ, corrected together by Holm's method, so "
+        "that of twenty such sets without any effect one has a false finding. A regime gains or loses where the corrected "
+        "interval of its gain leaves out 0; by the same tests regimes without a tie letter in common are told apart. No effect "
+        f"larger than {points(margin)}: the 95 % interval of the gain lies within ±{100 * margin:.3g}, and groups are not seen to "
+        "differ. Not corrected: 95 % intervals, no effect, the choice among policies and metrics, the best of several suites."
     )
 
 
@@ -59,15 +58,16 @@ def sentence(found: Ranking) -> str:
     for rank in compared:
         families.setdefault(str(rank.baseline), []).append(rank)
     order = sorted(families, key=lambda baseline: (", " in baseline, baseline != found.baseline, baseline))
-    told = [_family(baseline, families[baseline], found.margin) for baseline in order]
+    told = [_family(baseline, families[baseline], found.margin, baseline == order[0]) for baseline in order]
     power = _power([r for r in compared if r.verdict == UNTOLD], len(seeds) > 1)
-    return f"{where}, {' '.join([told[0], *(part[:1].upper() + part[1:] for part in told[1:])])}{power}{left_out}"
+    return f"{where}, {' '.join(told)}{power}{left_out}"
 
 
-def _family(baseline: str, ranks: Sequence[Rank], margin: float) -> str:
+def _family(baseline: str, ranks: Sequence[Rank], margin: float, first: bool) -> str:
     """What those that are compared with one baseline do. Of tuned ones, whose names say so, it is said once."""
     over, _, settings = baseline.partition(", ")
     over = f"tuned {over}" if settings else over
+    opening = f"{settings if first else settings.capitalize()}: " if settings else "" if first else f"Against {over}: "
     kinds = {
         kind: [r for r in ranks if r.verdict == kind]
         for kind in (GAINS, LOSES, DIFFERS, WITHIN, UNTOLD, *WITHHELD, ALONE)
@@ -79,7 +79,7 @@ def _family(baseline: str, ranks: Sequence[Rank], margin: float) -> str:
         )
     if lose := kinds[LOSES]:
         parts.append(f"{joined([_ends(r) for r in lose])} {_verb(lose, 'lose')} against {'it' if parts else over}")
-    whom = "" if parts else f" against {over}"
+    whom = "" if parts or opening.startswith("Against") else f" against {over}"
     if differ := kinds[DIFFERS]:
         parts.append(f"{joined([_ends(r) for r in differ])} {_verb(differ, 'differ')} between groups{whom}")
         whom = ""
@@ -91,7 +91,7 @@ def _family(baseline: str, ranks: Sequence[Rank], margin: float) -> str:
     parts += [f"for {_names(kinds[why])} the verdict is {why}" for why in WITHHELD if kinds[why]]
     if alone := kinds[ALONE]:
         parts.append(f"{_names(alone)} {'have' if len(alone) > 1 else 'has'} no seed in common with {over}")
-    return f"{settings}: {'; '.join(parts)}." if settings else f"{'; '.join(parts)}."
+    return f"{opening}{'; '.join(parts)}."
 
 
 def _ends(rank: Rank) -> str:

@@ -69,7 +69,7 @@ class StatusRow(msgspec.Struct, frozen=True, kw_only=True):
 class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
     """One seed of a line: its accuracy, the base's, and the gain over the baseline of the same seed and budget.
 
-    variant: of the suite, whose cell it is. noise: `statistics.sampling_variance` of the accuracy. withheld: why no verdict is given.
+    variant: of the suite, whose cell. noise: `statistics.sampling_variance` of the accuracy. withheld: why no verdict is given.
     """
 
     group: str

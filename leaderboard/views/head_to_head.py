@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from harness.statistics import paired_by_question
-from harness.statistics.judgement import GAINS, LOSES, UNTOLD, WITHIN
+from harness.statistics.judgement import GAINS, LOSES, UNTOLD, WITHHELD, WITHIN
 from harness.store.ranking import Pairing, pairing
 from harness.store.sentences import explained, points
 from harness.store.statistic import POINTS
@@ -112,6 +112,7 @@ _WORDS = {
     LOSES: "is behind",
     WITHIN: "is neither ahead nor behind by more than {}",
     UNTOLD: "cannot be told from it",
+    **{why: f"is not judged ({why})" for why in WITHHELD},
 }
 
 
