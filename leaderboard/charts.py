@@ -36,8 +36,8 @@ SHAPES = {
 SIGNS = {GAINS: "▲", LOSES: "▼", WITHIN: "●", UNTOLD: "◆", DIFFERS: "✚"}
 SIGNS |= dict.fromkeys((BASELINE, ALONE, *WITHHELD), "■")
 LEGEND = (
-    "▲ gains, ▼ loses, ✚ differs between groups, ● no effect larger than the margin, ◆ cannot tell, ■ the baseline, or without one, "
-    "or withheld."
+    "▲ gains, ▼ loses, ✚ differs between groups, ● no effect larger than the margin, ◆ cannot tell, "
+    "■ the baseline, or without one, or withheld."
 )
 PALETTE = ["#0f8a83", "#c2502d", "#3b6fd4", "#b08900", "#8e4fb8", "#4f8f2f", "#d1477f", "#6b7280", "#1f9bcf", "#96592d"]
 """Readable on white and on near-black (3:1 at least); regimes also differ by dash, order and label, never by colour alone."""

@@ -13,7 +13,7 @@ from harness.statistics import paired
 from harness.store.comparisons import MEAN, BySeed, Finished, Score, Spent, finished
 from harness.store.read import Snapshot
 from harness.store.reference_results import MARK
-from harness.store.tuning import Tuned, Tuning
+from harness.store.tuning import Tuned, Tuning, tuned_label
 
 Pair = tuple[float, float]
 
@@ -111,13 +111,13 @@ def whole(found: Finished, group: str) -> str:
 
 def tuning_rows(snapshot: Snapshot, tuning: Tuning) -> list[TuningRow]:
     """The table, as far as its cells are finished, by group."""
-    final = {v.on: v.final for v in tuning.variants if v.variant == tuning.baseline}
     rows = []
     for group, scored in _first_task(snapshot, tuning).items():
         for variant in tuning.variants:
-            ours, theirs = scored.get(variant.variant), scored.get(variant.final)
+            ours, theirs = scored.get(variant.variant), scored.get(tuned_label(variant.variant, variant.on))
             if ours and theirs:
-                base, tuned = (scored.get(name, {}) for name in (tuning.baseline, final[variant.on]))
+                baselines = (tuning.baseline, tuned_label(tuning.baseline, variant.on))
+                base, tuned = (scored.get(name, {}) for name in baselines)
                 rows.append(_row(group, variant, ours, theirs, base, tuned, variant.variant == tuning.baseline))
     return rows
 
@@ -127,7 +127,7 @@ def transfer_rows(snapshot: Snapshot, tuning: Tuning) -> list[TransferRow]:
     rows = []
     for group, scored in _first_task(snapshot, tuning).items():
         for one, other in combinations(tuning.variants, 2):
-            ours, theirs = scored.get(one.final), scored.get(other.final)
+            ours, theirs = (scored.get(tuned_label(v.variant, v.on)) for v in (one, other))
             if one.variant != other.variant or not ours or not theirs:
                 continue
             mean, interval = difference(ours, theirs)
