@@ -267,7 +267,7 @@ def untold(store: Store) -> str:
     for suite in store.suites:
         rows = [r for r in _sampled(store.rows(suite)) if r.policy == MEAN and r.gain is not None]
         left = [r for r in rows if r.verdict == UNTOLD]
-        seen = sorted(r.detectable for r in left if r.detectable is not None)
+        seen = sorted(r.detectable for r in left if (r.detectable or 2) <= 1)
         span = f"{PERCENT.text(seen[0])} to {PERCENT.text(seen[-1])}" if seen else "–"
         if rows:
             lines.append([suite, str(len(rows)), str(len(left)), span])

@@ -226,14 +226,16 @@ def _harmless(text: str) -> str:
 def _markdown(suite: str, rows: Rows, margin: float) -> str:
     columns = shown("markdown")
     heads = ["group", "task", "metric", "regime", "policy", *(s.head for s in columns)]
-    rules = ["---"] * 5 + ["---:" if s.numeric else "---" for s in columns]
+    rules = ["---"] * 5 + ["---:" if s.numeric or s.interval_of else "---" for s in columns]
     lines = [f"| {' | '.join(heads)} |", f"| {' | '.join(rules)} |"]
     for row in rows:
         regime = _cell(row.regime)
         where = [_cell(row.group), _cell(row.task), row.metric, f"**{regime}**" if row.best else regime]
         where.append("mean" if row.policy == MEAN else _cell(row.policy))
         texts = [(s, _text(row, s, margin)) for s in columns]
-        lines.append(f"| {' | '.join([*where, *(text if s.numeric else _cell(text) for s, text in texts)])} |")
+        lines.append(
+            f"| {' | '.join([*where, *(text if s.numeric or s.interval_of else _cell(text) for s, text in texts)])} |"
+        )
     return "\n".join(lines) + "\n"
 
 
