@@ -116,7 +116,9 @@ def test_8_tuned_regimes_stand_beside_the_tuned_baseline(reference: Snapshot) ->
     assert small["hacpo, tuned"] == "independent, tuned"
     said = heading(reference, "tuned_full@reference", said="opening").sentences[0].sentence
     assert re.search(r"Tuned on trap: .* over tuned independent", said)
-    assert against("hacpo2026", reference, ["tuned_full@reference"]), "what asks the cells for a regime asks by its variant"
+    assert against("hacpo2026", reference, ["tuned_full@reference"]), (
+        "what asks the cells for a regime asks by its variant"
+    )
 
 
 def test_10_opposite_effects_are_named_and_no_mean_hides_them(reference: Snapshot) -> None:

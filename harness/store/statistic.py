@@ -192,7 +192,7 @@ def base(line: Line) -> float | None:
     return number(np.mean(line.base))
 
 
-@statistic("Accuracy", PERCENT, better="higher", terminal=1, markdown=3, page=6)
+@statistic("Accuracy", PERCENT, better="higher", terminal=4, markdown=3, page=6)
 def accuracy(line: Line) -> float:
     """Mean over seeds."""
     return float(line.found.own.mean[line.place])
@@ -204,7 +204,7 @@ def interval(line: Line) -> Pair | None:
     return bounds(line.found.own[line.place], within=(0.0, 1.0))
 
 
-@statistic("Gain", POINTS, better="higher", terminal=2, markdown=4, page=1, tinted=True)
+@statistic("Gain", POINTS, better="higher", terminal=1, markdown=4, page=1, tinted=True)
 def gain(line: Line) -> float | None:
     """Over the baseline at the same rollout budget, paired by seed."""
     return number(line.found.gains.mean[line.place])
@@ -216,7 +216,7 @@ def gain_interval(line: Line) -> Pair | None:
     return bounds(line.found.gains[line.place])
 
 
-@statistic("Corrected interval", head="corrected", terminal=3, markdown=4, page=2, interval_of="gain")
+@statistic("Corrected interval", head="corrected", terminal=2, markdown=4, page=2, interval_of="gain")
 def gain_corrected_interval(line: Line) -> Pair | None:
     """The same, corrected for all that is compared: it leaves out 0 exactly where the test finds a gain or a loss."""
     low, high = (number(end) for end in line.found.corrected[:, line.place])
@@ -242,7 +242,7 @@ def peer_used(line: Line) -> float | None:
     return float(line.spent.used / line.spent.received) if line.spent.received else None
 
 
-@statistic("Rollouts", NUMBER, better="lower", terminal=9, markdown=8, page=11)
+@statistic("Rollouts", NUMBER, better="lower", terminal=10, markdown=8, page=11)
 def rollouts(line: Line) -> float:
     """Mean per seed; of all policies where the line is their mean."""
     return line.mean("rollouts")
@@ -254,7 +254,7 @@ def tokens(line: Line) -> float:
     return line.mean("tokens")
 
 
-@statistic("CPU-s", NUMBER, head="CPU-s", better="lower", terminal=10, markdown=9, page=12)
+@statistic("CPU-s", NUMBER, head="CPU-s", better="lower", terminal=9, markdown=9, page=12)
 def cpu_seconds(line: Line) -> float:
     """Mean per seed, repeated work included; of the whole cell where the line is the policies' mean."""
     return line.mean("cpu")
@@ -316,7 +316,7 @@ def seeds_needed(line: Line) -> int | None:
     return seeds_to_detect(float(error * np.sqrt(found.gains.n[line.place])), found.margin, level=level)
 
 
-@statistic("Verdict", terminal=4, markdown=6, page=3, tinted=True)
+@statistic("Verdict", terminal=3, markdown=6, page=3, tinted=True)
 def verdict(line: Line) -> str:
     """Whether the difference from the baseline is real."""
     return line.found.verdicts[line.place]
