@@ -194,10 +194,8 @@ def _finished(snapshot: Snapshot, suite: str) -> Finished:
             family.base = _mean_base([base.get(key._replace(policy=name), {}) for name in policies[key.group]])
         members = policies[key.group] if key.policy == MEAN else [key.policy]
         resting = {v.name for v in variants.values() if all(idle.get((key.group, m, v.cells)) for m in members)}
-        for part in (family.scores, family.costs):
-            named = {v.name: part[v.cells] for v in variants.values() if v.cells in part}
-            part.clear()
-            part.update(named)
+        family.scores = {v.name: family.scores[v.cells] for v in variants.values() if v.cells in family.scores}
+        family.costs = {v.name: family.costs[v.cells] for v in variants.values() if v.cells in family.costs}
         right = {score.accuracy for by_seed in family.scores.values() for score in by_seed.values()}
         for name in family.scores:
             if right in ({0.0}, {1.0}):

@@ -216,19 +216,6 @@ def gain_interval(line: Line) -> Pair | None:
     return bounds(line.found.gains[line.place])
 
 
-@statistic("Corrected interval", head="corrected", terminal=2, markdown=4, page=2, interval_of="gain")
-def gain_corrected_interval(line: Line) -> Pair | None:
-    """The same, corrected for all that is compared: it leaves out 0 exactly where the test finds a gain or a loss."""
-    low, high = (number(end) for end in line.found.corrected[:, line.place])
-    return None if low is None or high is None else (low, high)
-
-
-@statistic("Paired seeds", NUMBER, terminal=None, markdown=None, page=None)
-def paired_seeds(line: Line) -> int:
-    """How many the regime and its baseline both have; 0 where there is none."""
-    return int(line.found.gains.n[line.place])
-
-
 @statistic("Compared with", head="baseline", terminal=None, markdown=None, page=16)
 def baseline(line: Line) -> str | None:
     """The baseline variant at the same rollout budget."""
@@ -264,6 +251,19 @@ def cpu_seconds(line: Line) -> float:
 def gpu_seconds(line: Line) -> float:
     """As CPU-seconds."""
     return line.mean("gpu")
+
+
+@statistic("Corrected interval", head="corrected", terminal=2, markdown=4, page=2, interval_of="gain")
+def gain_corrected_interval(line: Line) -> Pair | None:
+    """The same, corrected for all that is compared: it leaves out 0 exactly where the test finds a gain or a loss."""
+    low, high = (number(end) for end in line.found.corrected[:, line.place])
+    return None if low is None or high is None else (low, high)
+
+
+@statistic("Paired seeds", NUMBER, terminal=None, markdown=None, page=None)
+def paired_seeds(line: Line) -> int:
+    """How many the regime and its baseline both have; 0 where there is none."""
+    return int(line.found.gains.n[line.place])
 
 
 @statistic("Cost", TIMES, head="cost", better="lower", terminal=None, markdown=None, page=4)

@@ -21,13 +21,11 @@ __all__ = ["MEAN", "SeedRow", "ShowRow", "StatusRow", "seed_rows", "show_rows", 
 
 
 class _Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a row stands. policy: `*` for the mean over the group's. variant: of the suite, whose cells it is made of; it differs
-    from `regime` for one with settings that were searched."""
+    """Where a row stands. policy: `*` for the mean over the group's."""
 
     group: str
     policy: str
     regime: str
-    variant: str
     task: str
     metric: str
 
@@ -39,14 +37,15 @@ if TYPE_CHECKING:
 
         Accuracies, gains and shares are fractions in [0, 1]; costs are means per seed, of the whole cell where policy is `*`.
         Verdict, tie group, best, p and what was detectable come from one family of paired t tests over the regimes, groups and
-        tasks of one policy and metric (`statistics.judge`).
+        tasks of one policy and metric (`statistics.judge`). variant: of the suite, whose cells it is made of; another name than
+        `regime` for one with settings that were searched.
         """
 
         def __getattr__(self, name: str) -> Any: ...
 else:
     ShowRow = msgspec.defstruct(
         "ShowRow",
-        [(s.name, s.kind) for s in STATISTICS.values()],
+        [*((s.name, s.kind) for s in STATISTICS.values()), ("variant", str)],
         bases=(_Place,),
         module=__name__,
         frozen=True,
