@@ -130,7 +130,8 @@ def doubt(found: Ranking) -> str:
 def _power(unseen: Sequence[Rank], named: bool) -> str:
     """How large a gain would have been seen, regime by regime: the sharpest, the middle and the most blurred one. named: with the
     seeds of each."""
-    known = sorted((r.detectable, r.regime, r.paired_seeds) for r in unseen if (r.detectable or 2) <= 1)
+    found = ((r.detectable or 2.0, r.regime, r.paired_seeds) for r in unseen)
+    known = sorted(each for each in found if each[0] <= 1)  # nobody gains more
     if not known:
         return ""
     shown = dict.fromkeys([known[0], known[(len(known) - 1) // 2], known[-1]])

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
         `regime` for one with settings that were searched.
         """
 
+        variant: str
+
         def __getattr__(self, name: str) -> Any: ...
 else:
     ShowRow = msgspec.defstruct(
