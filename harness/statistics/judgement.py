@@ -192,8 +192,20 @@ def judge(
 ) -> list[Judgement]:
     """`family`, and what follows from it: of each panel, and last of their mean, which is the panel where there is but one.
 
-    withheld: why nothing is said of a regime on a panel (of WITHHELD), or nothing. margin: accuracy below which an effect is of no
-    interest. chosen: as in `family`.
+    Parameters
+    ----------
+    scores
+        (panels, regimes, seeds) accuracies; NaN ones are missing.
+    noise
+        `sampling_variance` of each.
+    references
+        The row that each regime is compared with; None for none.
+    margin
+        Accuracy below which an effect is of no interest.
+    withheld
+        Why nothing is said of a regime on a panel (of WITHHELD), or an empty text.
+    chosen
+        Panels that the mean is over; all without it.
     """
     from scipy.special import stdtrit
 
