@@ -215,6 +215,8 @@ def judge(
     columns = np.array([i if r is None else r for i, r in enumerate(references)], dtype=np.intp)
     used = {r for r in references if r is not None}
     reasons = np.vstack([withheld, withheld[tests.inside].max(axis=0, initial="")])
+    inside = tests.difference.mean[: len(scores)][tests.inside][:, rows, columns]
+    wide = inside.max(axis=0, initial=-np.inf) - inside.min(axis=0, initial=np.inf) > margin
     found = []
     for k in range(tests.p.shape[0]):
         on_mean, p = k == len(scores), tests.p[k]
@@ -228,12 +230,12 @@ def judge(
         half = stdtrit(np.maximum(gains.n - 1, 1), 0.5 + level / 2) * error
         planned = np.where(np.isnan(level), np.nan, tests.planned[k, rows, columns])
         gain_p = np.where(np.isnan(level), np.nan, p[rows, columns])
-        uneven = np.asarray(tests.spread <= ALPHA) & on_mean
+        uneven = np.asarray(tests.spread <= ALPHA) & wide & on_mean
         verdicts = []
         for i in rows:
             if blank[i]:
                 verdicts.append(BASELINE if i in used else ALONE)
-            elif on_mean and tests.spread_p[i] <= ALPHA:
+            elif uneven[i] and tests.spread_p[i] <= ALPHA:
                 verdicts.append(DIFFERS)
             elif reason := reasons[k, i] if np.isnan(level[i]) else "":
                 verdicts.append(reason)
