@@ -12,7 +12,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from harness.statistics.judgement import ALONE, BASELINE, GAINS, LOSES, UNTOLD, WITHIN
+from harness.statistics.judgement import ALONE, BASELINE, DIFFERS, GAINS, LOSES, UNTOLD, WITHHELD, WITHIN
 from harness.store.text import visible
 
 Figure = dict[str, Any]
@@ -22,19 +22,23 @@ COLOURS = {
     LOSES: "#c2502d",
     WITHIN: "#7d8590",
     UNTOLD: "#b08900",
-    BASELINE: "#7d8590",
-    ALONE: "#7d8590",
+    DIFFERS: "#8e4fb8",
+    **dict.fromkeys((BASELINE, ALONE, *WITHHELD), "#7d8590"),
 }
 SHAPES = {
     GAINS: "triangle-up",
     LOSES: "triangle-down",
     WITHIN: "circle",
     UNTOLD: "diamond",
-    BASELINE: "square",
-    ALONE: "square",
+    DIFFERS: "cross",
+    **dict.fromkeys((BASELINE, ALONE, *WITHHELD), "square"),
 }
-SIGNS = {GAINS: "▲", LOSES: "▼", WITHIN: "●", UNTOLD: "◆", BASELINE: "■", ALONE: "■"}
-LEGEND = "▲ gains, ▼ loses, ● no effect larger than the margin, ◆ cannot tell, ■ the baseline, or without one."
+SIGNS = {GAINS: "▲", LOSES: "▼", WITHIN: "●", UNTOLD: "◆", DIFFERS: "✚"}
+SIGNS |= dict.fromkeys((BASELINE, ALONE, *WITHHELD), "■")
+LEGEND = (
+    "▲ gains, ▼ loses, ✚ differs between groups, ● no effect larger than the margin, ◆ cannot tell, "
+    "■ the baseline, or without one, or withheld."
+)
 PALETTE = ["#0f8a83", "#c2502d", "#3b6fd4", "#b08900", "#8e4fb8", "#4f8f2f", "#d1477f", "#6b7280", "#1f9bcf", "#96592d"]
 """Readable on white and on near-black (3:1 at least); regimes also differ by dash, order and label, never by colour alone."""
 KNOWN = ("sgt", "naive", "hacpo", "prp", "xgrpo", "graft", "sapo", "independent", "ftis")
@@ -411,7 +415,7 @@ def _colours(count: int) -> list[str]:
 def colour_of(regime: str) -> str:
     """A regime's colour: the same in every figure, whatever stands beside it. A published method's variants (`sgt-lying`) have
     its own, and differ by dash."""
-    method = next((name for name in KNOWN if regime.startswith((f"{name}-", f"{name}."))), regime)
+    method = next((name for name in KNOWN if regime.startswith((f"{name}-", f"{name}.", f"{name},"))), regime)
     return PALETTE[KNOWN.index(method) if method in KNOWN else crc32(regime.encode()) % len(PALETTE)]
 
 

@@ -22,7 +22,8 @@ from harness.store.read import Snapshot
 from harness.store.statistic import POINTS
 from harness.store.supervised_start import Stage, stages
 from harness.store.table import MEAN, SeedRow, seed_rows, show_rows
-from harness.store.tuning import Tuning, apart, read_tuning, transfer_rows, tuning_rows
+from harness.store.tuning import Tuning, read_tuning
+from harness.store.tuning_table import apart, transfer_rows, tuning_rows
 from leaderboard.frames import show_frame
 from leaderboard.overview import Outcome, answer, first_metric
 
@@ -232,8 +233,9 @@ def _answer(store: Store, suite: str) -> Outcome | None:
 
 @st.cache_resource(max_entries=256, show_spinner=False)
 def _outcome(store: Store, suite: str, choice: Choice, margin: float) -> Outcome:
-    table = choice.table(store.show(suite, margin))
-    return answer(table, choice.rows(store.seeds(suite)), choice.policy, store.in_pairs(suite), margin)
+    table, seeds = choice.table(store.show(suite, margin)), store.seeds(suite)
+    among = [r for r in seeds if r.metric == choice.metric]
+    return answer(table, choice.rows(seeds), choice.policy, store.in_pairs(suite), margin, among)
 
 
 @st.cache_resource(max_entries=256, show_spinner=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from harness.statistics.judgement import GAINS, LOSES, UNTOLD, WITHIN
+from harness.statistics.judgement import DIFFERS, GAINS, LOSES, UNTOLD, WITHHELD, WITHIN
 from harness.store.ranking import Rank, Ranking, Share, rank, whom
 from harness.store.sentences import verdict_mark
 from harness.store.statistic import STATISTICS
@@ -86,12 +86,20 @@ class Outcome:
         return f"{len(shares)} policies: {_counted(s.verdict for s in shares)}; {ends}"
 
 
-def answer(table: pd.DataFrame, seeds: Sequence[SeedRow], policy: str, pairs: bool, margin: float) -> Outcome:
+def answer(
+    table: pd.DataFrame,
+    seeds: Sequence[SeedRow],
+    policy: str,
+    pairs: bool,
+    margin: float,
+    among: Sequence[SeedRow] | None = None,
+) -> Outcome:
     """Of one policy (or the policies' mean, `*`) and metric. `table`: its rows of `frames.show_frame`; `seeds`: of all
-    policies."""
+    policies; `among`: all of the metric, where `seeds` are of some groups or benchmarks only."""
     costs = table.groupby("regime")["cost"].mean().to_dict()
-    found = rank([r for r in seeds if r.policy == policy], pairs, margin)
-    return Outcome(str(table["metric"].iloc[0]), found, costs, whom(seeds, margin))
+    ours, all_of_it = ([r for r in rows if r.policy == policy] for rows in (seeds, seeds if among is None else among))
+    found = rank(ours, pairs, margin, all_of_it)
+    return Outcome(str(table["metric"].iloc[0]), found, costs, whom(seeds, margin, among))
 
 
 def first_metric(table: pd.DataFrame, seeds: Sequence[SeedRow], pairs: bool, margin: float) -> Outcome | None:
@@ -127,7 +135,9 @@ def _gain(r: Rank) -> str:
 
 def _counted(verdicts: Iterable[str]) -> str:
     counts = Counter(verdicts)
-    return ", ".join(f"{counts[v]}\u00a0{SIGNS[v]}" for v in (GAINS, LOSES, WITHIN, UNTOLD) if counts[v])
+    return ", ".join(
+        f"{counts[v]}\u00a0{SIGNS[v]}" for v in (GAINS, LOSES, DIFFERS, WITHIN, UNTOLD, *WITHHELD) if counts[v]
+    )
 
 
 def _share(s: Share, group: bool) -> str:

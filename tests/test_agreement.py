@@ -15,7 +15,7 @@ from scipy import stats
 from synthetic_results import Regime, write_results
 
 from harness.session.cell.manifests import variant_options
-from harness.statistics.judgement import GAINS, LOSES, UNTOLD, WITHIN
+from harness.statistics.judgement import DIFFERS, GAINS, LOSES, UNTOLD, WITHHELD, WITHIN
 from harness.store.ingest import STORE, ingest
 from harness.store.ranking import Rank, heading, pairing, rank
 from harness.store.read import Snapshot
@@ -101,9 +101,10 @@ def redraw(results: Path, draw: Draw, seed: int) -> None:
 
 
 def clause(text: str, pattern: str) -> set[str]:
-    """Which regimes the sentence says that of."""
-    found = re.search(pattern, text.split(" seeds, ", 1)[-1].split(" seed, ", 1)[-1])
-    return set(re.split(", | and ", found[1])) if found else set()
+    """Which regimes the sentence says that of, over which baseline they ever are compared."""
+    said = re.sub(r" \([^()]*\)", "", re.split(" seeds?, ", text, maxsplit=1)[-1])
+    found = (re.search(pattern, part) for part in re.split(r"\. (?:Against \S+: )?", said))
+    return {name for one in found if one for name in re.split(", | and ", one[1])}
 
 
 def apart(one: str, other: str) -> bool:
@@ -122,8 +123,17 @@ def check_rows(rows: list[ShowRow] | list[Rank]) -> None:
             assert row.verdict in ("baseline", "not compared")
             assert row.gain_p is None
             continue
+        if row.verdict in WITHHELD:
+            assert row.gain_p is row.gain_corrected_interval is None, row
+            continue
         told = row.gain_p is not None and row.gain_p <= 0.05
-        assert (row.verdict in (GAINS, LOSES)) == told == apart(row.tie_group, letters[row.baseline]), row
+        assert told == apart(row.tie_group, letters[row.baseline]), row
+        if row.gain_corrected_interval:
+            assert told == (not row.gain_corrected_interval[0] <= 0 <= row.gain_corrected_interval[1]), row
+        if row.verdict == DIFFERS:
+            assert row.ends
+            continue
+        assert (row.verdict in (GAINS, LOSES)) == told, row
         if row.gain_interval is None:
             assert row.verdict == UNTOLD
             continue
@@ -134,18 +144,19 @@ def check_rows(rows: list[ShowRow] | list[Rank]) -> None:
             assert (row.verdict == GAINS) == (row.gain > 0) == (low > 0), row
             assert not low <= 0 <= high
         else:
-            assert (row.verdict == WITHIN) == inside, row
+            assert (row.verdict == WITHIN) == (inside and not getattr(row, "ends", None)), row
 
 
 def check_sentence(text: str, ranks: list[Rank]) -> None:
     """What it says of each regime is the regime's verdict, and nothing is left out."""
     compared = [r for r in ranks if r.baseline is not None]
-    if not ranks or not compared or max(r.seeds for r in ranks) < 2:
+    if not compared or max(r.paired_seeds for r in compared) < 2:
         assert re.search("nothing|No regime has finished", text)
         return
     said = {
         GAINS: clause(text, r"(?:^|; )([^;]*?) gains? over"),
         LOSES: clause(text, r"(?:^|; )([^;]*?) loses? against"),
+        DIFFERS: clause(text, r"(?:^|; )([^;]*?) differs? between"),
         WITHIN: clause(text, rf"(?:^|; )([^;]*?) shows? {re.escape(verdict_words(WITHIN, MARGIN))}"),
         UNTOLD: clause(text, r"(?:^|; )for ([^;]*?) one cannot tell"),
     }
@@ -155,10 +166,22 @@ def check_sentence(text: str, ranks: list[Rank]) -> None:
         assert not any(apart(a, b) for a, b in combinations(gainers.values(), 2))
     if most := clause(text, r"rollout budget, ([^;]*?) most"):
         assert all(apart(gainers[a], gainers[b]) for a in most for b in set(gainers) - most)
-    unseen = [r for r in compared if r.verdict in (WITHIN, UNTOLD) and r.detectable is not None]
+    for why in WITHHELD:
+        assert clause(text, rf"(?:^|; )for ([^;]*?) the verdict is {why}") == {
+            r.regime for r in compared if r.verdict == why
+        }
+    unseen = [r for r in compared if r.verdict == UNTOLD and (r.detectable or 2) <= 1]
     assert ("you could have seen" in text) == bool(unseen)
-    for points, regime in re.findall(r"([0-9.]+) points of (\S+?)(?:,|\.?$| and)", text):
-        assert points == f"{100 * next(r.detectable for r in unseen if r.regime == regime):.1f}"
+    for points, regime, _, seeds in re.findall(
+        r"([0-9.]+) points \((\S+?)(, (\d+) seeds?)?\)", text.partition("80 %")[2]
+    ):
+        seen = next(r for r in unseen if r.regime == regime)
+        assert points == f"{100 * seen.detectable:.1f}"
+        assert int(seeds or seen.paired_seeds) == seen.paired_seeds, "power is that of the seeds that the regime has"
+    for r in compared:
+        assert (
+            (f"{r.regime} ({100 * r.ends[0][1]:+z.1f}".replace("-", "−") in text.replace("-", "−")) if r.ends else True
+        )
 
 
 def check_data(rows: list[ShowRow], seeds: list[SeedRow]) -> None:
@@ -201,7 +224,8 @@ def test_everything_agrees(results: Path, kind: str) -> None:
     for (group, policy, task, metric), panel in panels.items():
         check_rows(panel)
         chosen = [r for r in seeds if (r.group, r.policy, r.task, r.metric) == (group, policy, task, metric)]
-        alone = rank(chosen, True, MARGIN)
+        among = [r for r in seeds if (r.policy, r.metric) == (policy, metric)]
+        alone = rank(chosen, True, MARGIN, among)
         check_rows(alone.ranks)
         check_sentence(sentence(alone), alone.ranks)
         assert {(r.regime, r.verdict, r.tie_group, r.gain_p) for r in alone.ranks} == {
@@ -209,7 +233,9 @@ def test_everything_agrees(results: Path, kind: str) -> None:
         }, "the ranking of one panel is the panel"
         if len(panel) > 1:
             one, other = panel[len(kind) % len(panel)], panel[len(kind) % len(panel) - 1]
-            for pair in pairing(chosen, one.regime, other.regime, MARGIN):
+            for pair in pairing(among, one.regime, other.regime, MARGIN):
+                if pair.group != group or pair.verdict in WITHHELD:
+                    continue
                 assert (pair.verdict in (GAINS, LOSES)) == apart(one.tie_group, other.tie_group), "head to head"
     assert {(h.policy, h.metric) for h in head.sentences} == {(r.policy, r.metric) for r in rows}
     for headline in head.sentences:
@@ -218,8 +244,11 @@ def test_everything_agrees(results: Path, kind: str) -> None:
             for r in seeds
             if (r.policy, r.metric) == (headline.policy, headline.metric) and headline.task in (MEAN, r.task)
         ]
-        whole = rank(chosen, True, MARGIN)
+        among = [r for r in seeds if (r.policy, r.metric) == (headline.policy, headline.metric)]
+        whole = rank(chosen, True, MARGIN, among)
         check_rows(whole.ranks)
+        for name in {r.regime for r in chosen} - {r.regime for r in whole.ranks}:
+            assert f"{name} (" in headline.sentence, "who is left out is named"
         check_sentence(headline.sentence, whole.ranks)
     text = " ".join(render(suite, rows, "table", 400, head=head).split())
     first = next(h for h in head.sentences if h.metric == rows[0].metric)

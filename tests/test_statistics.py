@@ -65,7 +65,7 @@ def test_intervals_cover_the_truth_and_the_paired_test_keeps_its_level(seeds: in
 def test_holm_keeps_the_family_level_over_eight_regimes() -> None:
     scores, _ = simulated(9, 5, np.random.default_rng(7), questions=40)
     p = paired(scores[:, 1:], scores[:, :1]).p
-    family = np.mean([(holm(row) <= 0.05).any() for row in p])
+    family = np.mean((holm(p)[0] <= 0.05).any(axis=1))
     assert family <= 0.055
     assert np.mean((p <= 0.05).any(axis=1)) > 0.15, "without the correction the level is far exceeded"
 
@@ -103,8 +103,12 @@ def test_accuracy_clusters_repeats_by_question() -> None:
 
 
 def test_holm_by_hand() -> None:
-    np.testing.assert_allclose(holm(np.array([0.01, 0.04, 0.03, 0.005])), [0.03, 0.06, 0.06, 0.02])
-    np.testing.assert_allclose(holm(np.array([0.01, np.nan, 0.9])), [0.02, np.nan, 0.9])
+    p, level = holm(np.array([0.01, 0.04, 0.03, 0.005]))
+    np.testing.assert_allclose(p, [0.03, 0.06, 0.06, 0.02])
+    np.testing.assert_allclose(
+        1 - level, [0.05 / 3, 0.05 / 2, 0.05 / 2, 0.05 / 4], err_msg="of the step, or of the one where it stopped"
+    )
+    np.testing.assert_allclose(holm(np.array([0.01, np.nan, 0.9]))[0], [0.02, np.nan, 0.9])
 
 
 def test_paired_by_question() -> None:
@@ -144,7 +148,7 @@ def test_minimum_detectable_has_the_power_it_states() -> None:
 
 def judged(scores: np.ndarray, noise: float = 1e-9, margin: float = MARGIN) -> Judgement:
     """The first regime is what the others are compared with."""
-    return judge(scores, np.full(scores.shape, noise), [None, *[0] * (len(scores) - 1)], margin)
+    return judge(scores[None], np.full((1, *scores.shape), noise), [None, *[0] * (len(scores) - 1)], margin)[0]
 
 
 def test_tie_groups_verdicts_and_p_values_by_hand() -> None:
@@ -166,7 +170,7 @@ def test_tie_groups_verdicts_and_p_values_by_hand() -> None:
     assert one.verdicts[1:5] == ("cannot tell",) * 4
     scores[1, 3:] = np.nan
     assert judged(scores).groups == ("b", "c", "a", "a", "b", ""), "missing seeds are allowed for"
-    assert judge(np.empty((0, 3)), np.empty((0, 3)), []).groups == ()
+    assert judge(np.empty((1, 0, 3)), np.empty((1, 0, 3)), [])[0].groups == ()
 
 
 def test_who_cannot_be_told_from_either_is_in_both_groups() -> None:
@@ -188,7 +192,7 @@ def test_above_what_is_above_is_above() -> None:
 
 
 def test_weighted_holm_by_hand() -> None:
-    np.testing.assert_allclose(holm(np.array([0.01, 0.02, 0.001]), [1, 1, 0.5]), [0.02, 0.02, 0.005])
+    np.testing.assert_allclose(holm(np.array([0.01, 0.02, 0.001]), [1, 1, 0.5])[0], [0.02, 0.02, 0.005])
     p = np.random.default_rng(0).random(7)
     np.testing.assert_allclose(holm(p, np.full(7, 3.0)), holm(p))
 
@@ -273,13 +277,13 @@ def test_three_equal_differences_do_not_claim_to_know_everything() -> None:
     theirs = np.array([500, 490, 510]) / 960
     scores = np.array([theirs, theirs - 7 / 960])
     noise = sampling_variance(scores, 0.028, 240, 960)
-    found = judge(scores, noise, [None, 0])
+    found = judge(scores[None], noise[None], [None, 0])[0]
     assert found.gains.mean[1] == pytest.approx(-7 / 960)
     assert found.gains.high[1] - found.gains.low[1] > 0.01
     assert found.gain_p[1] > 0.05
     assert found.verdicts[1] == "no effect beyond the margin"
     assert found.groups[0] == found.groups[1]
-    far = judge(np.array([theirs, theirs - 0.1]), noise, [None, 0])
+    far = judge(np.array([[theirs, theirs - 0.1]]), noise[None], [None, 0])[0]
     assert far.verdicts[1] == "loses", "a floor, not a wall"
 
 

@@ -33,7 +33,8 @@ from harness.store.reference_results import MARK, ORIGIN, read_reference, refere
 from harness.store.submission import Submission, write_submission
 from harness.store.supervised_start import stages
 from harness.store.table import show_rows
-from harness.store.tuning import read_tuning, tuning_path, tuning_rows
+from harness.store.tuning import read_tuning, tuning_path
+from harness.store.tuning_table import tuning_rows
 from harness.submission.bundle import compact, finished, installed, portable
 from harness.submission.category import category
 from harness.submission.rerun import label, possible, re_run

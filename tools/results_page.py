@@ -38,7 +38,8 @@ from harness.store.sentences import verdict_mark
 from harness.store.statistic import PERCENT, POINTS, SHARE, Unit
 from harness.store.supervised_start import stages
 from harness.store.table import MEAN, ShowRow, seed_rows, show_rows
-from harness.store.tuning import Tuning, TuningRow, difference, read_tuning, transfer_rows, tuning_rows, whole
+from harness.store.tuning import Tuning, read_tuning
+from harness.store.tuning_table import TuningRow, difference, transfer_rows, tuning_rows, whole
 
 ROOT = Path(__file__).parents[1]
 TEMPLATE = Path(__file__).with_suffix(".md")
@@ -238,11 +239,14 @@ def verdicts(store: Store, kind: str) -> str:
     for suite in store.suites:
         alone = {row["regime"] for row in store.query(_ALONE, suite)}
         found = [r for r in _sampled(store.rows(suite)) if r.policy == MEAN and r.verdict == wanted]
-        for row in (r for r in found if r.regime not in alone):
+        for row in (r for r in found if r.variant not in alone):
             own = [r for r in store.rows(suite) if r.policy != MEAN and _same(r, row)]
             whom = ", ".join(f"{r.policy} {gain(store, suite, r.regime, r.metric, r.group, r.policy)}" for r in own)
-            lines.append([suite, row.group, row.regime, gain(store, suite, row.regime, row.metric, row.group), whom])
-    return _table(["suite", "group", "regime", "gain", "whom"], lines) if lines else "\nNone.\n"
+            said = [gain(store, suite, row.regime, row.metric, row.group)]
+            said += [POINTS.interval(row.gain_corrected_interval)] if wanted != WITHIN else []
+            lines.append([suite, row.group, row.regime, *said, whom])
+    heads = ["suite", "group", "regime", "gain", *(["corrected"] if wanted != WITHIN else []), "whom"]
+    return _table(heads, lines) if lines else "\nNone.\n"
 
 
 def harmed(store: Store) -> str:
@@ -251,7 +255,7 @@ def harmed(store: Store) -> str:
     for suite in store.suites:
         alone = {row["regime"] for row in store.query(_ALONE, suite)}
         for r in _sampled(store.rows(suite)):
-            if r.policy != MEAN and r.verdict == LOSES and r.regime not in alone:
+            if r.policy != MEAN and r.verdict == LOSES and r.variant not in alone:
                 both = (gain(store, suite, r.regime, r.metric, r.group, policy) for policy in (r.policy, MEAN))
                 lines.append([suite, r.group, r.regime, r.policy, *both])
     return _table(["suite", "group", "regime", "policy", "gain", "its group's"], lines) if lines else "\nNone.\n"
@@ -263,7 +267,7 @@ def untold(store: Store) -> str:
     for suite in store.suites:
         rows = [r for r in _sampled(store.rows(suite)) if r.policy == MEAN and r.gain is not None]
         left = [r for r in rows if r.verdict == UNTOLD]
-        seen = sorted(r.detectable for r in left if r.detectable is not None)
+        seen = sorted(r.detectable for r in left if (r.detectable or 2) <= 1)
         span = f"{PERCENT.text(seen[0])} to {PERCENT.text(seen[-1])}" if seen else "–"
         if rows:
             lines.append([suite, str(len(rows)), str(len(left)), span])

@@ -79,7 +79,7 @@ def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours
             if row.policy == MEAN:
                 continue
             group = models[row.group]
-            regime, objective, factor = variants[row.regime]
+            regime, objective, factor = variants[row.variant]
             peers = tuple(model for policy, model in group.items() if policy != row.policy)
             there = paper.beside(Trained(group[row.policy], peers, regime, row.regime, objective, factor))
             if there is not None:

@@ -130,7 +130,8 @@ def show_suite(
     from harness.store.render import overview, render
     from harness.store.submission import read_submission
     from harness.store.table import show_rows
-    from harness.store.tuning import read_tuning, transfer_rows, tuning_rows, with_tuning, without_trials
+    from harness.store.tuning import read_tuning, without_trials
+    from harness.store.tuning_table import transfer_rows, tuning_rows, with_tuning
 
     margin = MARGIN if margin is None else margin
     file = None if prepared is None else prepared.file()

@@ -23,7 +23,7 @@ from harness.statistics.compare import (
 )
 from harness.statistics.curves import area_under_curve, per_unit
 from harness.statistics.intervals import Estimate, mean_interval
-from harness.statistics.judgement import MARGIN, Judgement, judge, verdict
+from harness.statistics.judgement import MARGIN, Judgement, Tests, family, judge, verdict
 from harness.statistics.noise import sampling_variance
 
 __all__ = [
@@ -32,9 +32,11 @@ __all__ = [
     "Estimate",
     "Judgement",
     "QuestionComparison",
+    "Tests",
     "accuracy",
     "area_under_curve",
     "bootstrap_interval",
+    "family",
     "holm",
     "improvement",
     "iqm",

@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike
 
 from harness.statistics.intervals import Array, Estimate, mean_interval
 
+ALPHA = 0.05
+"""The probability of any false finding in a family."""
 MOST_SEEDS = 1000
 """Nobody is told to run more."""
 
@@ -80,32 +82,43 @@ def paired_by_question(
     return QuestionComparison(mean_interval(means, level), wins, losses, means.size - decided, sign)
 
 
-def holm(p_values: Float[np.ndarray, "k"], weights: ArrayLike = 1.0) -> Float[np.ndarray, "k"]:
-    """Holm's step-down adjustment of one family of p-values (Scand. J. Statist. 6, 1979).
+def holm(p_values: Float[np.ndarray, "... k"], weights: ArrayLike = 1.0, alpha: float = ALPHA) -> tuple[Array, Array]:
+    """Holm's step-down correction of one family of p-values (Scand. J. Statist. 6, 1979), or of several at once.
 
     Parameters
     ----------
     p_values
-        (k,); NaN ones do not count.
+        (..., k), a family in each row; NaN ones do not count.
     weights
         How much of the family's error each may use up (his section 4); all alike without them.
+    alpha
+        The family's error.
 
     Returns
     -------
     :
-        (k,) adjusted p-values.
+        (..., k) adjusted p-values, and the level of the interval that belongs to each: that of the step at which it was tested, so
+        that the interval leaves out 0 exactly where the adjusted p-value is at most alpha.
     """
     p = np.asarray(p_values, dtype=np.float64)
-    weight = np.broadcast_to(np.asarray(weights, dtype=np.float64), p.shape)
-    adjusted = np.full(p.shape, np.nan)
-    known = np.flatnonzero(~np.isnan(p))
-    order = known[np.argsort(p[known] / weight[known], kind="stable")]
-    left = np.cumsum(weight[order][::-1])[::-1]
-    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] / weight[order] * left), 1.0)
-    return adjusted
+    known = ~np.isnan(p)
+    weight = np.where(known, np.broadcast_to(np.asarray(weights, dtype=np.float64), p.shape), 0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        order = np.argsort(np.where(known, p / weight, np.inf), axis=-1, kind="stable")
+        ranked, share = (np.take_along_axis(v, order, axis=-1) for v in (p, weight))
+        left = np.cumsum(share[..., ::-1], axis=-1)[..., ::-1]
+        steps = np.where(share > 0, ranked / share * left, 1.0)
+        ranked = np.minimum(np.maximum.accumulate(steps, axis=-1), 1.0)
+        found = ranked <= alpha
+        stopped = np.where(found, 0.0, left).max(axis=-1, keepdims=True, initial=0.0)
+        levels = 1 - alpha * share / np.where(found, left, stopped)
+    adjusted, level = np.full(p.shape, np.nan), np.full(p.shape, np.nan)
+    np.put_along_axis(adjusted, order, ranked, axis=-1)
+    np.put_along_axis(level, order, levels, axis=-1)
+    return np.where(known, adjusted, np.nan), np.where(known, level, np.nan)
 
 
-def minimum_detectable(error: ArrayLike, n: ArrayLike, power: float = 0.8, level: float = 0.95) -> Array:
+def minimum_detectable(error: ArrayLike, n: ArrayLike, power: float = 0.8, level: ArrayLike = 0.95) -> Array:
     """The smallest true difference that a paired t test finds with the given power.
 
     Exact by the noncentral t distribution, the far tail left out.
@@ -128,13 +141,13 @@ def minimum_detectable(error: ArrayLike, n: ArrayLike, power: float = 0.8, level
     """
     from scipy.special import nctdtrinc, stdtrit
 
-    counts, place = np.unique(
-        np.asarray(n), return_inverse=True
-    )  # the inverse function is slow, and most have as many seeds
-    freedom = np.maximum(counts - 1, 1).astype(np.float64)
-    shift = nctdtrinc(freedom, 1 - power, stdtrit(freedom, 0.5 + level / 2))
-    wide = np.where(counts > 1, shift, np.nan)[place].reshape(np.shape(n))
-    return np.asarray(wide * np.asarray(error, dtype=np.float64))
+    # the inverse function is slow, and most are alike
+    each = np.stack(np.broadcast_arrays(n, level)).reshape(2, -1)
+    (counts, levels), place = np.unique(each, axis=1, return_inverse=True)
+    freedom = np.maximum(counts - 1, 1)
+    shift = nctdtrinc(freedom, 1 - power, stdtrit(freedom, 0.5 + levels / 2))
+    wide = np.where(counts > 1, shift, np.nan)[place]
+    return np.asarray(wide.reshape(np.shape(error)) * np.asarray(error, dtype=np.float64))
 
 
 @lru_cache(maxsize=4 * MOST_SEEDS)

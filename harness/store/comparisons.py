@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,9 @@ import pyarrow as pa
 from jaxtyping import Float
 
 from harness.statistics import MARGIN, Judgement, judge, sampling_variance
+from harness.statistics.judgement import CEILING, FLOOR, IDLE
 from harness.store.read import Snapshot
+from harness.store.tuning import tuned_label
 
 MEAN = "*"
 """Stands for the mean over a group's policies."""
@@ -51,22 +53,27 @@ Costs = Float[np.ndarray, "seeds spent"]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A suite's variant as its cells name it."""
+    """A line of the tables. name: what they call it. cells: the variant in the suite that it is made of. reference: the line that
+    its gains are over; None for a baseline."""
 
     name: str
     kind: str
     options: str
     budget: str
     baseline: str
+    cells: str = ""
+    reference: str | None = None
 
 
 @dataclass(slots=True)
 class Family:
-    """Everything of one (group, policy, task, metric): scores and costs of each regime by seed."""
+    """Everything of one (group, policy, task, metric): scores and costs of each regime by seed. withheld: why nothing is said of a
+    regime (`statistics.judgement.WITHHELD`), where nothing is."""
 
     scores: dict[str, BySeed] = field(default_factory=dict)
     base: dict[int | None, float] = field(default_factory=dict)
     costs: dict[str, Costs] = field(default_factory=dict)
+    withheld: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,30 +90,35 @@ class Finished:
         return sorted(names, key=lambda name: (self.places.get(name, len(self.places)), name))
 
     def reference(self, name: str) -> str | None:
-        """The baseline variant at `name`'s budget: of the baseline's regime and options. None for a baseline itself."""
-        ours = self.variants[name]
-        baseline = self.variants.get(ours.baseline)
-        if baseline is None or name == baseline.name:
-            return None
-        if ours.budget == baseline.budget:
-            return baseline.name
-        wanted = (baseline.kind, baseline.options, ours.budget)
-        same = [v.name for v in self.variants.values() if (v.kind, v.options, v.budget) == wanted]
-        return None if not same or name in same else same[0]
+        """What `name` is compared with; None for a baseline itself."""
+        return self.variants[name].reference
+
+
+Place = tuple[str, str]
+"""Group and task: one panel."""
 
 
 def judged(
-    scores: Mapping[str, BySeed], references: Mapping[str, str | None], margin: float = MARGIN
-) -> tuple[list[str], Judgement]:
-    """What the seeds say of the regimes of one screen, in the order of `scores`."""
-    names = list(scores)
-    seeds = sorted({seed for by_seed in scores.values() for seed in by_seed})
+    panels: Mapping[Place, Mapping[str, BySeed]],
+    references: Mapping[str, str | None],
+    margin: float = MARGIN,
+    withheld: Mapping[tuple[Place, str], str] | None = None,
+    chosen: Container[Place] | None = None,
+) -> tuple[list[str], dict[Place | None, Judgement]]:
+    """What the seeds say of the regimes of one choice of policy and metric, in the order of `references`: by panel, and under None
+    over all of them, or those that are chosen. withheld: why nothing is said of a regime on a panel."""
+    names = [name for name in references if any(name in scores for scores in panels.values())]
+    seeds = sorted({seed for scores in panels.values() for by_seed in scores.values() for seed in by_seed})
     none = Score(np.nan, np.nan)
-    values = np.array([[scores[name].get(seed, none) for seed in seeds] for name in names]).reshape(
-        len(names), len(seeds), 2
-    )
-    rows = [None if r is None or r not in scores else names.index(r) for r in (references[name] for name in names)]
-    return names, judge(values[..., 0], values[..., 1], rows, margin)
+    values = np.array(
+        [[[scores.get(name, {}).get(seed, none) for seed in seeds] for name in names] for scores in panels.values()]
+    ).reshape(len(panels), len(names), len(seeds), 2)
+    rows = [None if r not in names else names.index(r) for r in (references[name] for name in names)]
+    why = withheld or {}
+    reasons = np.array([[why.get((place, name), "") for name in names] for place in panels], dtype=object)
+    inside = np.array([chosen is None or place in chosen for place in panels])
+    found = judge(values[..., 0], values[..., 1], rows, margin, reasons.reshape(values.shape[:2]), inside)
+    return names, dict(zip([*panels, None], found, strict=True))
 
 
 _SCORES = """
@@ -116,7 +128,8 @@ SELECT c.kind, c.group_name, c.regime, c.seed, c.policies, s.task,
     CASE s.metric WHEN 'sampled' THEN s.answers ELSE s.questions END AS answers,
     coalesce(t.rollouts, 0) AS rollouts, coalesce(t.generated_tokens, 0) AS tokens,
     coalesce(p.cpu, 0) AS cpu, coalesce(p.gpu, 0) AS gpu, coalesce(t.peer_received, 0) AS received,
-    coalesce(t.peer_used, 0) AS used, coalesce(w.cpu, 0) AS all_cpu, coalesce(w.gpu, 0) AS all_gpu
+    coalesce(t.peer_used, 0) AS used,
+    coalesce(t.gradient_norm, 'NaN') AS gradient, coalesce(w.cpu, 0) AS all_cpu, coalesce(w.gpu, 0) AS all_gpu
 FROM current_cells c JOIN scores s USING (suite, cell)
 LEFT JOIN totals t USING (suite, cell, policy)
 LEFT JOIN (
@@ -130,7 +143,7 @@ ORDER BY kind, c.group_name, s.task, 7, s.policy, c.regime, c.seed, c.cell
 """
 _VARIANTS = """
 SELECT regime, any_value(regime_type), any_value(options), any_value(budget),
-    coalesce(nullif(any_value(s.baseline), ''), any_value(c.baseline))
+    coalesce(nullif(any_value(s.baseline), ''), any_value(c.baseline)), regime AS cells
 FROM current_cells c LEFT JOIN suites s USING (suite)
 WHERE kind = 'cell' AND suite = ? GROUP BY regime
 """
@@ -147,20 +160,22 @@ def finished(snapshot: Snapshot, suite: str) -> Finished:
 
 def _finished(snapshot: Snapshot, suite: str) -> Finished:
     found = snapshot.query(_VARIANTS, [suite]).to_pylist()
-    variants = {v.name: v for v in (Variant(*row.values()) for row in found)}
-    described = snapshot.query("SELECT groups, variants FROM suites WHERE suite = ?", [suite]).to_pylist()
-    about = described[0] if described else {"groups": [], "variants": []}
+    described = snapshot.query("SELECT groups, variants, tuned FROM suites WHERE suite = ?", [suite]).to_pylist()
+    about = described[0] if described else {"groups": [], "variants": [], "tuned": []}
+    variants = _lines([Variant(*row.values()) for row in found], about["variants"], about["tuned"])
     scored = _Scored(snapshot.query(_SCORES, [suite]))
     families: dict[Key, Family] = {}
     base: dict[Key, dict[int | None, float]] = {}
     policies: dict[str, Sequence[str]] = {}
     lines: dict[tuple[str, str, str, str], list[slice]] = {}
+    idle: dict[tuple[str, str, str], bool] = {}
     for kind, key, regime, rows in scored.lines():
         if kind == "base":
             base[key] = dict(zip(scored.seeds[rows], scored.accuracy[rows].tolist(), strict=True))
         else:
             lines.setdefault((key.group, key.task, key.metric, regime), []).append(rows)
             _add(families, key, regime, scored.seeds[rows], scored.scores(rows), scored.spent[rows])
+            idle[key.group, key.policy, regime] = not scored.gradient[rows].any()
     for group in dict.fromkeys(group for group, *_ in lines):
         last = max(
             (rows.stop - 1 for line, each in lines.items() if line[0] == group for rows in each),
@@ -177,14 +192,56 @@ def _finished(snapshot: Snapshot, suite: str) -> Finished:
         family.base = base.get(key, {})
         if key.policy == MEAN:
             family.base = _mean_base([base.get(key._replace(policy=name), {}) for name in policies[key.group]])
+        members = policies[key.group] if key.policy == MEAN else [key.policy]
+        resting = {v.name for v in variants.values() if all(idle.get((key.group, m, v.cells)) for m in members)}
+        family.scores = {v.name: family.scores[v.cells] for v in variants.values() if v.cells in family.scores}
+        family.costs = {v.name: family.costs[v.cells] for v in variants.values() if v.cells in family.costs}
+        right = {score.accuracy for by_seed in family.scores.values() for score in by_seed.values()}
+        for name in family.scores:
+            if right in ({0.0}, {1.0}):
+                family.withheld[name] = FLOOR if right == {0.0} else CEILING
+            elif variants[name].reference in resting:
+                family.withheld[name] = IDLE
     groups = {name: i for i, name in enumerate(about["groups"])}
 
     def place(key: Key) -> tuple[object, ...]:
         first = -1 if key.policy == MEAN else list(policies[key.group]).index(key.policy)
         return groups.get(key.group, len(groups)), key.group, key.task, key.metric == "greedy", key.metric, first
 
-    places = {name: i for i, name in enumerate(about["variants"] or sorted(variants))}
+    places = {name: i for i, name in enumerate(variants)}
     return Finished({key: families[key] for key in sorted(families, key=place)}, variants, policies, places)
+
+
+def _lines(found: Sequence[Variant], order: Sequence[str], tuned: Sequence[Sequence[str]]) -> dict[str, Variant]:
+    """The suite's variants as tables name them: as they stand in the suite, and then each with the settings that tuning chose,
+    beside the baseline whose settings the same tuning group chose.
+
+    The baseline of a variant is the one at its rollout budget, of the baseline's regime and options.
+    """
+    places = {name: i for i, name in enumerate(order)}
+    copies = {final for variant, final, _ in tuned if final != variant}
+    by_name = {v.name: v for v in sorted(found, key=lambda v: (places.get(v.name, len(places)), v.name))}
+    lines: dict[str, Variant] = {}
+    for ours in by_name.values():
+        if ours.name in copies or (baseline := by_name.get(ours.baseline)) is None:
+            reference = None
+        else:
+            wanted = (baseline.kind, baseline.options, ours.budget)
+            same = [
+                v.name for v in by_name.values() if (v.kind, v.options, v.budget) == wanted and v.name not in copies
+            ]
+            same = [baseline.name] if ours.budget == baseline.budget else same
+            reference = None if ours.name in (*same, baseline.name) or not same else same[0]
+        if ours.name not in copies:
+            lines[ours.name] = replace(ours, reference=reference)
+    for variant, final, on in tuned:
+        if final in by_name and variant in lines:
+            ours = lines[variant]
+            reference = ours.reference and tuned_label(ours.reference, on)
+            lines[tuned_label(variant, on)] = replace(
+                ours, name=tuned_label(variant, on), cells=final, reference=reference
+            )
+    return lines
 
 
 class _Scored:
@@ -196,6 +253,7 @@ class _Scored:
         self.accuracy = _numbers(data, "accuracy")
         self.spent = np.stack([_numbers(data, name) for name in Spent._fields], axis=1)
         self._whole = np.stack([_numbers(data, name) for name in ("all_cpu", "all_gpu")], axis=1)
+        self.gradient = _numbers(data, "gradient")
         self._noise = sampling_variance(
             *(_numbers(data, name) for name in ("accuracy", "error", "questions", "answers"))
         )

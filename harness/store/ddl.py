@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -17,7 +18,7 @@ CREATE TABLE cells (
 );
 CREATE TABLE suites (
     suite VARCHAR, title VARCHAR, baseline VARCHAR, engine VARCHAR, variants VARCHAR[], groups VARCHAR[], seeds BIGINT[],
-    cells VARCHAR[], bases VARCHAR[], altered VARCHAR[], config VARCHAR, fingerprint VARCHAR
+    cells VARCHAR[], bases VARCHAR[], altered VARCHAR[], tuned VARCHAR[][], config VARCHAR, fingerprint VARCHAR
 );
 """
 CURRENT = """
@@ -150,3 +151,8 @@ def _sql(kind: pa.DataType) -> str:
     if pa.types.is_list(kind):
         return f"{_sql(kind.value_type)}[]"
     return _SQL_TYPES[kind]
+
+
+def quoted(path: Path) -> str:
+    """A path inside an SQL string."""
+    return str(path).replace("'", "''")

@@ -26,9 +26,9 @@ from harness.errors import DiskFullError, Fault, StoreError
 from harness.files import TEMPORARY, disk_errors, remove, replace_atomic, sync
 from harness.locks import lock
 from harness.store.columns import SCHEMAS
-from harness.store.ddl import DERIVE, DERIVED, SOURCE, create_statements, version
+from harness.store.ddl import DERIVE, DERIVED, SOURCE, create_statements, quoted, version
 from harness.store.journal import Contents, read_journal
-from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, remedy, suite_files
+from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, remedy, suite_file_name, suite_files
 from harness.store.place import STORE, store_path
 from harness.store.reference_results import (
     ABOUT,
@@ -40,6 +40,7 @@ from harness.store.reference_results import (
     restored,
     suite_folder,
 )
+from harness.store.tuning import chosen, read_tuning, tuning_name
 
 _LOCK = ".harness.lock"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}
@@ -165,6 +166,7 @@ def scan(results: Path) -> tuple[list[Source], dict[str, str]]:
                 mark = f"{stamps[0]}-{stamps[1]}" + ("" if settled else f"-read-at-{now}")
                 sources.append(Source(suite.name, cell.name, cell.path, mark))
         if files := suite_files(Path(suite.path)):
+            files += [f.with_name(tuning_name(f.name)) for f in files]
             suites[suite.name] = " ".join(f"{file.name}-{_stamp(str(file))}" for file in files)
     for name, folder in references(results).items():
         mark = f"{_stamp(str(folder))}-{_stamp(str(folder / ABOUT))}"  # the first changes where a file is restored
@@ -260,10 +262,22 @@ def _insert_suites(
             except StoreError as error:
                 problems.append((name, "", str(error), restored(folder) if stored else remedy(file or folder)))
                 suite = SuiteFile(name=name, baseline="")
+        try:
+            tuning = read_tuning(results, name, suite)
+        except StoreError as error:
+            problems.append(
+                (
+                    name,
+                    "",
+                    str(error),
+                    restored(folder) if stored else remedy(folder / tuning_name(suite_file_name(suite))),
+                )
+            )
+            tuning = None
         variants = [v.name for v in suite.variants]
         values = (
             name, suite.title, suite.baseline, suite.engine, variants, list(suite.groups), list(suite.seeds),
-            list(suite.cells), list(suite.bases), list(suite.altered), json.dumps(suite.config), mark,
+            list(suite.cells), list(suite.bases), list(suite.altered), chosen(tuning), json.dumps(suite.config), mark,
         )  # fmt: skip
         connection.execute(f"INSERT INTO suites VALUES ({', '.join('?' * len(values))})", values)
 
@@ -364,8 +378,3 @@ def _cells_table(batch: Sequence[_Cell]) -> pa.Table:
         "models": pa.list_(pa.string()),
     }
     return pa.table({name: pa.array(values, kinds.get(name, pa.string())) for name, values in columns.items()})
-
-
-def quoted(path: Path) -> str:
-    """A path inside an SQL string."""
-    return str(path).replace("'", "''")

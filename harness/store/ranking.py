@@ -13,12 +13,13 @@ from jaxtyping import Float
 
 from harness.statistics import MARGIN, improvement, iqm, iqm_intervals, probabilities_of_improvement, verdict
 from harness.statistics.bootstrap import BootstrapInterval
-from harness.store.comparisons import BySeed, Score, finished, judged, mean_score
+from harness.statistics.judgement import ALONE, BASELINE, WITHHELD, Judgement
+from harness.store.comparisons import BySeed, Place, Score, finished, judged, mean_score
 from harness.store.kept import kept
 from harness.store.missing import Missing
 from harness.store.processors import mixed_in
 from harness.store.read import Snapshot
-from harness.store.sentences import doubt, sentence
+from harness.store.sentences import doubt, joined, sentence
 from harness.store.statistic import STATISTICS, Line, Pair, bounds, number
 from harness.store.supervised_start import Stage, stages
 from harness.store.table import MEAN, SeedRow, seed_rows
@@ -28,26 +29,36 @@ MIN_RUNS = 5
 """Seeds from which on a bootstrap interval is shown: of fewer it comes out far too narrow."""
 
 
+End = tuple[str, float]
+"""A group or benchmark, and the gain there."""
+
+
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """One regime over all chosen groups and benchmarks: means seed by seed, judged like a single panel (`ShowRow`)."""
+    """One regime over all chosen groups and benchmarks: means seed by seed, judged in one family with every panel (`ShowRow`).
+
+    ends: the panels with the smallest and the largest gain, where panels differ so much that their mean would mislead.
+    """
 
     regime: str
     seeds: int
+    paired_seeds: int
     accuracy: float
     interval: Pair | None
     gain: float | None
     gain_interval: Pair | None
+    gain_corrected_interval: Pair | None
     baseline: str | None
     gain_p: float | None
     tie_group: str
     detectable: float | None
     seeds_needed: int | None
     verdict: str
+    ends: tuple[End, End] | None
 
 
 class Ranking(msgspec.Struct, frozen=True):
     """ranks: best mean first. groups, tasks, seeds: how many are behind them. pairs: whether the groups are pairs of policies.
-    baseline: the one that most regimes are compared with."""
+    baseline: the one that most regimes are compared with. left_out: what is in none of these, and why."""
 
     ranks: list[Rank]
     groups: int
@@ -56,11 +67,12 @@ class Ranking(msgspec.Struct, frozen=True):
     pairs: bool
     baseline: str
     margin: float = MARGIN
+    left_out: list[str] = []
 
 
 class Pairing(msgspec.Struct, frozen=True, kw_only=True):
-    """Two regimes on the same seeds of one group and policy, judged as in the panel of all regimes. difference: ours less
-    theirs. p: corrected within that panel."""
+    """Two regimes on the same seeds of one group and policy, judged as in the table of all regimes. difference: ours less
+    theirs. p: corrected for all that is compared there."""
 
     group: str
     policy: str
@@ -115,38 +127,65 @@ class Head(msgspec.Struct, frozen=True):
     processors: str = ""
 
 
-def rank(rows: Sequence[SeedRow], pairs: bool, margin: float = MARGIN) -> Ranking:
+def rank(
+    rows: Sequence[SeedRow], pairs: bool, margin: float = MARGIN, among: Sequence[SeedRow] | None = None
+) -> Ranking:
     """Mean over the groups and benchmarks of `rows` (of one policy and metric), seed by seed.
 
-    A regime counts a seed only where all of them are there.
+    A regime counts a seed only where all of them are there. A panel on which no verdict can be given is no part of the mean.
+    among: all rows of that policy and metric, where `rows` are but some of them: what is chosen is corrected like the rest.
     """
-    places = dict.fromkeys((r.group, r.task) for r in rows)
-    scores: dict[str, BySeed] = {}
-    for regime, by_place in _by_regime(rows).items():
-        whole = {s: [at[s] for at in by_place.values() if s in at] for s in sorted(set().union(*by_place.values()))}
-        complete = {s: mean_score(parts) for s, parts in whole.items() if len(parts) == len(places)}
-        if complete:
-            scores[regime] = complete
+    panels = list(dict.fromkeys((r.group, r.task) for r in rows))
+    if not panels:
+        return Ranking([], 0, 0, 0, pairs, "", margin)
+    names, found = _judged(rows if among is None else among, margin, panels)
     references = {r.regime: r.baseline for r in rows}
-    names, found = judged(scores, references, margin)
-    lines = [(name, Line(found=found, place=i, reference=references[name])) for i, name in enumerate(names)]
-    ranks = [
-        Rank(
-            regime=name,
-            **{field: STATISTICS[field].of(line) for field in Rank.__struct_fields__ if field in STATISTICS},
-        )
-        for name, line in lines
-    ]
+    untold = {(r.group, r.task): r.withheld for r in rows if r.withheld}
+    used = [p for p in panels if any(v not in (*WITHHELD, BASELINE, ALONE) for v in found[p].verdicts)] or panels
+    several = [len({place[k] for place in panels}) > 1 for k in (0, 1)]
+
+    def called(place: Place) -> str:
+        return ", ".join(part for part, named in zip(place, several, strict=True) if named) or place[0]
+
+    ranks, left_out = [], [f"{called(p)} ({untold[p].removeprefix('withheld: ')})" for p in panels if p not in used]
+    whole = found[None]
+    here = dict.fromkeys(r.regime for r in rows)
+    for i, name in ((i, name) for i, name in enumerate(names) if name in here):
+        if not whole.own.n[i]:
+            there = {(r.group, r.task) for r in rows if r.regime == name}
+            lacking = [called(p) for p in used if p not in there]
+            left_out.append(f"{name} (nothing on {joined(lacking)})" if lacking else f"{name} (no seed is everywhere)")
+            continue
+        line = Line(found=whole, place=i, reference=references[name])
+        fields = {field: STATISTICS[field].of(line) for field in Rank.__struct_fields__ if field in STATISTICS}
+        gains = sorted((float(found[p].gains.mean[i]), called(p)) for p in used)
+        ends = ((gains[0][1], gains[0][0]), (gains[-1][1], gains[-1][0])) if whole.uneven[i] else None
+        ranks.append(Rank(regime=name, ends=ends, **fields))
     named = Counter(r.baseline for r in rows if r.baseline is not None).most_common(1)
     return Ranking(
         sorted(ranks, key=lambda r: -r.accuracy),
-        len({group for group, _ in places}),
-        len({task for _, task in places}),
+        len({group for group, _ in used}),
+        len({task for _, task in used}),
         max((r.seeds for r in ranks), default=0),
         pairs,
         named[0][0] if named else next((r.regime for r in rows), ""),
         margin,
+        left_out,
     )
+
+
+def _judged(
+    rows: Sequence[SeedRow], margin: float, chosen: Sequence[Place] | None = None
+) -> tuple[list[str], dict[Place | None, Judgement]]:
+    """By panel, and under None over those that are chosen."""
+    panels: dict[Place, dict[str, BySeed]] = {(r.group, r.task): {} for r in rows}
+    for regime, by_place in _by_regime(rows).items():
+        for place, by_seed in by_place.items():
+            panels[place][regime] = by_seed
+    withheld = {((r.group, r.task), r.regime): r.withheld for r in rows if r.withheld}
+    one = chosen is not None and len(chosen) == 1
+    names, found = judged(panels, {r.regime: r.baseline for r in rows}, margin, withheld, None if one else chosen)
+    return names, {**found, None: found[chosen[0]]} if one and chosen else found
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,33 +198,53 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
 
 
-def whom(rows: Sequence[SeedRow], margin: float = MARGIN) -> list[Share]:
-    """Every policy by itself, judged like a panel of its own: group by group in the order of `rows` (of one metric)."""
-    own: dict[tuple[str, str], list[SeedRow]] = {}
+def whom(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRow] | None = None) -> list[Share]:
+    """Every policy by itself, group by group in the order of `rows` (of one metric): the mean over benchmarks, corrected for all
+    groups that have a policy of that name. among: as in `rank`."""
+    own: dict[str, list[SeedRow]] = {}
+    tasks = {r.task for r in rows}
+    for r in rows if among is None else among:
+        if r.policy != MEAN and r.task in tasks:
+            own.setdefault(r.policy, []).append(r)
+    found = {policy: _judged(_over_tasks(part), margin) for policy, part in own.items()}
+    shares = []
+    for group, policy in dict.fromkeys((r.group, r.policy) for r in rows if r.policy != MEAN):
+        names, panels = found[policy]
+        panel = panels[group, ""]
+        shares += [
+            Share(regime=name, group=group, policy=policy, gain=number(panel.gains.mean[i]), verdict=panel.verdicts[i])
+            for i, name in sorted(enumerate(names), key=lambda at: -panel.own.mean[at[0]])
+            if panel.verdicts[i] not in (BASELINE, ALONE)
+        ]
+    return shares
+
+
+def _over_tasks(rows: Sequence[SeedRow]) -> list[SeedRow]:
+    """Of one policy, the mean over the benchmarks of each group, of the seeds that have all of them; the task is empty."""
+    tasks = {group: {r.task for r in rows if r.group == group} for group in {r.group for r in rows}}
+    parts: dict[tuple[str, str, int], list[SeedRow]] = {}
     for r in rows:
-        if r.policy != MEAN:
-            own.setdefault((r.group, r.policy), []).append(r)
-    return [
-        Share(regime=found.regime, group=group, policy=policy, gain=found.gain, verdict=found.verdict)
-        for (group, policy), part in own.items()
-        for found in rank(part, False, margin).ranks
-        if found.baseline is not None
-    ]
+        parts.setdefault((r.group, r.regime, r.seed), []).append(r)
+    means = []
+    for (group, *_), each in parts.items():
+        if len(each) == len(tasks[group]):
+            mean = mean_score([Score(r.accuracy, r.noise) for r in each])
+            means.append(msgspec.structs.replace(each[0], task="", accuracy=mean.accuracy, noise=mean.noise))
+    return means
 
 
 def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MARGIN) -> list[Pairing]:
     """The two on each group and policy of `rows` (of one task and metric) where they have seeds in common."""
-    panels: dict[tuple[str, str], list[SeedRow]] = {}
-    for r in rows:
-        panels.setdefault((r.group, r.policy), []).append(r)
     pairs = []
-    for (group, policy), part in panels.items():
-        scores = {regime: next(iter(by_place.values())) for regime, by_place in _by_regime(part).items()}
-        names, found = judged(scores, {r.regime: r.baseline for r in part}, margin)
+    found = {policy: _judged([r for r in rows if r.policy == policy], margin) for policy in {r.policy for r in rows}}
+    for group, policy, task in dict.fromkeys((r.group, r.policy, r.task) for r in rows):
+        names, panels = found[policy]
         if not {ours, theirs} <= set(names):
             continue
         i, j = names.index(ours), names.index(theirs)
-        difference, p = found.difference[i, j], float(found.p[i, j])
+        panel = panels[group, task]
+        difference, p = panel.difference[i, j], float(panel.p[i, j])
+        withheld = next((panel.verdicts[k] for k in (i, j) if panel.verdicts[k] in WITHHELD), None)
         if difference.n:
             pairs.append(
                 Pairing(
@@ -195,7 +254,7 @@ def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MAR
                     difference=float(difference.mean),
                     interval=bounds(difference),
                     p=number(p),
-                    verdict=verdict(difference, p, margin),
+                    verdict=withheld or verdict(difference, p, margin),
                 )
             )
     return pairs
@@ -285,10 +344,11 @@ def _heading(snapshot: Snapshot, suite: str, margin: float, said: Said) -> Head:
         rows = seed_rows(snapshot, suite, policy)
         for task in choices:
             for metric in dict.fromkeys(key.metric for key in families):
-                chosen = [r for r in rows if r.metric == metric and task in (MEAN, r.task)]
+                among = [r for r in rows if r.metric == metric]
+                chosen = [r for r in among if task in (MEAN, r.task)]
                 if not chosen:
                     continue
-                ranking = rank(chosen, pairs, margin)
+                ranking = rank(chosen, pairs, margin, among)
                 head.sentences.append(Headline(policy, metric, task, sentence(ranking), doubt(ranking)))
                 if (policy, task) == (policies[0], MEAN):
                     opening[metric] = chosen

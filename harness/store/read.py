@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from harness.errors import StoreError, UsageError
 from harness.store.columns import SCHEMAS
-from harness.store.ddl import CURRENT, DERIVED
-from harness.store.ingest import quoted
+from harness.store.ddl import CURRENT, DERIVED, quoted
 from harness.store.manifest import SuiteFile
 from harness.store.place import store_path
+from harness.store.tuning import chosen, read_tuning
 
 __all__ = ["LIMITS", "OWN_MEMORY", "OWN_SECONDS", "Answer", "Limits", "Snapshot"]
 
@@ -121,7 +121,7 @@ class Snapshot:
                 self._connection.execute(statement)
             self.state = self._state(before)
             if shown:
-                _instead(self._connection, shown)
+                _instead(self._connection, shown, results)
             for statement in ("SET enable_external_access = false", "SET lock_configuration = true"):
                 self._connection.execute(statement)
         except duckdb.Error as error:
@@ -210,11 +210,12 @@ class Snapshot:
         self.close()
 
 
-def _instead(connection: duckdb.DuckDBPyConnection, shown: SuiteFile) -> None:
+def _instead(connection: duckdb.DuckDBPyConnection, shown: SuiteFile, results: Path) -> None:
     """Lay views over the store, in which a suite's cells are those of `shown`."""
     changed = {
         "baseline": shown.baseline, "variants": [v.name for v in shown.variants], "groups": list(shown.groups),
         "cells": list(shown.cells), "bases": list(shown.bases), "altered": list(shown.altered),
+        "tuned": chosen(read_tuning(results, shown.name, shown)),
     }  # fmt: skip
     for table in (*SCHEMAS, *DERIVED, "cells", "problems", "questions"):
         connection.execute(f"CREATE VIEW memory.{table} AS FROM store.{table}")

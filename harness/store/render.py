@@ -6,7 +6,7 @@ import csv
 import io
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 
 import msgspec
 from rich.cells import cell_len, chop_cells
@@ -60,14 +60,14 @@ def _with(unit: Unit, value: float | None, interval: Pair | None) -> str:
     return f"{unit.text(value)} {unit.interval(interval)}".rstrip()
 
 
-_NARROW = 4
-"""Columns of a terminal of less than 120: the first, as they stand in order of weight."""
+_LEAST = 3
+"""Columns of a terminal, however narrow: the first, as they stand in order of weight."""
 
 
 def _table(suite: str, rows: Rows, width: int, colour: bool, head: Head) -> str:
     if not rows:
         return "\n".join(["no finished cells yet", *_not_there(head.missing, width)]) + "\n"
-    columns = shown("terminal")[: None if width >= 120 else _NARROW]
+    columns = _fitting(rows, shown("terminal"), head.margin, width)
     parts = _folded(visible(f"{suite}: {head.submission}"), width, "", colour) if head.submission else []
     opening = [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)]
     if opening:
@@ -89,6 +89,14 @@ def _table(suite: str, rows: Rows, width: int, colour: bool, head: Head) -> str:
     )
     remark = [*_folded(visible(head.processors), width, "", colour), ""] if head.processors else []
     return "\n".join([*parts, *_not_there(head.missing, width), *remark, *_folded(about, width, "dim", colour)]) + "\n"
+
+
+def _fitting(rows: Rows, columns: Sequence[Statistic], margin: float, width: int) -> Sequence[Statistic]:
+    """As many as leave room for names."""
+    lines = [["regime", "policy", *(s.head for s in columns)]]
+    lines += [[text for text, _ in _cells(row, columns, margin)] for row in rows]
+    ends = accumulate(2 + max(map(cell_len, texts)) for texts in zip(*lines, strict=True))
+    return columns[: max(_LEAST, sum(end <= width for end in ends) - 2)]
 
 
 def _not_there(missing: Sequence[Missing], width: int) -> list[str]:
@@ -249,14 +257,16 @@ def _harmless(text: str) -> str:
 def _markdown(suite: str, rows: Rows, margin: float) -> str:
     columns = shown("markdown")
     heads = ["group", "task", "metric", "regime", "policy", *(s.head for s in columns)]
-    rules = ["---"] * 5 + ["---:" if s.numeric else "---" for s in columns]
+    rules = ["---"] * 5 + ["---:" if s.numeric or s.interval_of else "---" for s in columns]
     lines = [f"| {' | '.join(heads)} |", f"| {' | '.join(rules)} |"]
     for row in rows:
         regime = _cell(row.regime)
         where = [_cell(row.group), _cell(row.task), row.metric, f"**{regime}**" if row.best else regime]
         where.append("mean" if row.policy == MEAN else _cell(row.policy))
         texts = [(s, _text(row, s, margin)) for s in columns]
-        lines.append(f"| {' | '.join([*where, *(text if s.numeric else _cell(text) for s, text in texts)])} |")
+        lines.append(
+            f"| {' | '.join([*where, *(text if s.numeric or s.interval_of else _cell(text) for s, text in texts)])} |"
+        )
     return "\n".join(lines) + "\n"
 
 

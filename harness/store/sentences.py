@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from harness.statistics.compare import MOST_SEEDS
-from harness.statistics.judgement import GAINS, LOSES, UNTOLD, WITHIN
+from harness.statistics.judgement import ALONE, DIFFERS, GAINS, LOSES, UNTOLD, WITHHELD, WITHIN
 
 if TYPE_CHECKING:
     from harness.store.ranking import Rank, Ranking
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 def explained(margin: float) -> str:
     """How verdicts and tie groups are meant, for captions."""
     return (
-        "Verdicts, p-values and tie groups are one set of tests: paired t tests of all pairs over the seeds, corrected together "
-        "by Holm's method (each comparison with the baseline counts one, all others together one more). A regime gains or "
-        "loses where its corrected test against the baseline is significant at 5 %, and exactly then the two share no tie "
-        f"group: a letter in common means that they cannot be told apart. No effect larger than {points(margin)}: the 95 % "
-        f"interval of the gain lies within ±{100 * margin:.3g}. Intervals are not corrected: one may leave 0 out where one "
-        "cannot tell."
+        "All verdicts of one policy (or of the mean of policies) and one metric are one set of paired t tests over seeds: every "
+        "regime on every group and benchmark, on their mean, and whether groups differ, corrected together by Holm's method, so "
+        "that of twenty such sets without any effect one has a false finding. A regime gains or loses where the corrected "
+        "interval of its gain leaves out 0; by the same tests regimes without a tie letter in common are told apart. No effect "
+        f"larger than {points(margin)}: the 95 % interval of the gain lies within ±{100 * margin:.3g}, and groups are not seen to "
+        "differ. Not corrected: 95 % intervals, no effect, the choice among policies and metrics, the best of several suites."
     )
 
 
@@ -41,33 +41,70 @@ def verdict_mark(verdict: str, margin: float) -> str:
 
 def sentence(found: Ranking) -> str:
     """The answer on top of everything, e.g. "On 2 pairs and 5 seeds, sgt gains over independent ..."."""
+    left_out = f" Left out: {joined(found.left_out)}." if found.left_out else ""
     if not found.ranks:
-        return "No regime has finished on everything chosen here yet."
+        return f"No regime has finished on everything chosen here yet.{left_out}"
+    compared = [r for r in found.ranks if r.baseline is not None]
     counts = [_count(found.groups, "pair" if found.pairs else "group")]
     counts += [_count(found.tasks, "benchmark")] if found.tasks > 1 else []
-    where = f"On {', '.join(counts)} and {_count(found.seeds, 'seed')}"
+    seeds = sorted({r.paired_seeds for r in compared if r.paired_seeds}) or [found.seeds]
+    many = _count(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+    where = f"On {', '.join(counts)} and {many}"
+    if not any(r.paired_seeds for r in compared):
+        return f"{where}, there is nothing yet to compare {found.baseline} with.{left_out}"
+    if seeds[-1] < 2:
+        return f"{where}, nothing can be said about chance: a second seed is needed before a difference means anything.{left_out}"
+    families: dict[str, list[Rank]] = {}
+    for rank in compared:
+        families.setdefault(str(rank.baseline), []).append(rank)
+    order = sorted(families, key=lambda baseline: (", " in baseline, baseline != found.baseline, baseline))
+    told = [_family(baseline, families[baseline], found.margin, baseline == order[0]) for baseline in order]
+    power = _power([r for r in compared if r.verdict == UNTOLD], len(seeds) > 1)
+    return f"{where}, {' '.join(told)}{power}{left_out}"
+
+
+def _family(baseline: str, ranks: Sequence[Rank], margin: float, first: bool) -> str:
+    """What those that are compared with one baseline do. Of tuned ones, whose names say so, it is said once."""
+    over, _, settings = baseline.partition(", ")
+    over = f"tuned {over}" if settings else over
+    opening = f"{settings if first else settings.capitalize()}: " if settings else "" if first else f"Against {over}: "
     kinds = {
-        kind: [r for r in found.ranks if r.verdict == kind and r.baseline is not None]
-        for kind in (GAINS, LOSES, WITHIN, UNTOLD)
+        kind: [r for r in ranks if r.verdict == kind]
+        for kind in (GAINS, LOSES, DIFFERS, WITHIN, UNTOLD, *WITHHELD, ALONE)
     }
-    if not any(kinds.values()):
-        return f"{where}, there is nothing yet to compare {found.baseline} with."
-    if found.seeds < 2:
-        return f"{where}, nothing can be said about chance: a second seed is needed before a difference means anything."
     parts = []
     if gain := kinds[GAINS]:
         parts.append(
-            f"{_names(gain)} {_verb(gain, 'gain')} over {found.baseline} at the same rollout budget{_apart(gain)}"
+            f"{joined([_ends(r) for r in gain])} {_verb(gain, 'gain')} over {over} at the same rollout budget{_apart(gain)}"
         )
     if lose := kinds[LOSES]:
-        parts.append(f"{_names(lose)} {_verb(lose, 'lose')} against {'it' if parts else found.baseline}")
-    whom = "" if parts else f" against {found.baseline}"
+        parts.append(f"{joined([_ends(r) for r in lose])} {_verb(lose, 'lose')} against {'it' if parts else over}")
+    whom = "" if parts or opening.startswith("Against") else f" against {over}"
+    if differ := kinds[DIFFERS]:
+        parts.append(f"{joined([_ends(r) for r in differ])} {_verb(differ, 'differ')} between groups{whom}")
+        whom = ""
     if within := kinds[WITHIN]:
-        parts.append(f"{_names(within)} {_verb(within, 'show')} {verdict_words(WITHIN, found.margin)}{whom}")
+        parts.append(f"{_names(within)} {_verb(within, 'show')} {verdict_words(WITHIN, margin)}{whom}")
         whom = ""
     if untold := kinds[UNTOLD]:
-        parts.append(f"for {_names(untold)} one cannot tell{whom}")
-    return f"{where}, {'; '.join(parts)}.{_power(found.seeds, [*within, *untold])}"
+        parts.append(f"for {joined([_ends(r) for r in untold])} one cannot tell{whom}")
+    parts += [f"for {_names(kinds[why])} the verdict is {why}" for why in WITHHELD if kinds[why]]
+    if alone := kinds[ALONE]:
+        parts.append(f"{_names(alone)} {'have' if len(alone) > 1 else 'has'} no seed in common with {over}")
+    return f"{opening}{'; '.join(parts)}."
+
+
+def _ends(rank: Rank) -> str:
+    """Its name, and how far apart its groups are where a mean would mislead."""
+    if rank.ends is None:
+        return _name(rank)
+    (low, least), (high, most) = rank.ends
+    return f"{_name(rank)} ({_signed(least)} on {low} to {_signed(most)} on {high})"
+
+
+def _signed(share: float) -> str:
+    """`−6.7` points for -0.067."""
+    return f"{100 * share:+z.1f}".replace("-", "−")
 
 
 def doubt(found: Ranking) -> str:
@@ -76,7 +113,7 @@ def doubt(found: Ranking) -> str:
     known = sorted(
         (r.seeds_needed or MOST_SEEDS, r.regime)
         for r in found.ranks
-        if r.verdict == UNTOLD and r.gain_interval and (r.seeds_needed or MOST_SEEDS) > r.seeds
+        if r.verdict == UNTOLD and r.gain_interval and (r.seeds_needed or MOST_SEEDS) > r.paired_seeds
     )
     if not known or not found.margin:
         return ""
@@ -85,19 +122,24 @@ def doubt(found: Ranking) -> str:
         for needed, regime in dict.fromkeys([known[0], known[-1]])
     ]
     return (
-        f"Seeds that would show a gain of {points(found.margin)} with 80 % power, if they go on to differ as these "
-        f"{found.seeds} do: {_joined(each)}."
+        f"Seeds that would show a gain of {points(found.margin)} with 80 % power, if they go on to differ as those that are there: "
+        f"{joined(each)}."
     )
 
 
-def _power(seeds: int, unseen: Sequence[Rank]) -> str:
-    """How large a gain would have been seen, regime by regime: the sharpest, the middle and the most blurred one."""
-    known = sorted((r.detectable, r.regime) for r in unseen if r.detectable is not None)
+def _power(unseen: Sequence[Rank], named: bool) -> str:
+    """How large a gain would have been seen, regime by regime: the sharpest, the middle and the most blurred one. named: with the
+    seeds of each."""
+    found = ((r.detectable or 2.0, r.regime, r.paired_seeds) for r in unseen)
+    known = sorted(each for each in found if each[0] <= 1)  # nobody gains more
     if not known:
         return ""
     shown = dict.fromkeys([known[0], known[(len(known) - 1) // 2], known[-1]])
-    each = [f"{100 * share:.1f} points of {regime}" for share, regime in shown]
-    return f" With {_count(seeds, 'seed')} you could have seen a gain of {_joined(each)}."
+    each = [
+        f"{100 * share:.1f} points ({regime}{', ' + _count(seeds, 'seed') if named else ''})"
+        for share, regime, seeds in shown
+    ]
+    return f" With 80 % power you could have seen a gain of {joined(each)}."
 
 
 def _apart(gainers: Sequence[Rank]) -> str:
@@ -113,10 +155,16 @@ def _apart(gainers: Sequence[Rank]) -> str:
 
 
 def _names(ranks: Sequence[Rank]) -> str:
-    return _joined([r.regime for r in ranks])
+    return joined([_name(r) for r in ranks])
 
 
-def _joined(parts: Sequence[str]) -> str:
+def _name(rank: Rank) -> str:
+    """Without the settings that its whole family has."""
+    return rank.regime.partition(", ")[0] if ", " in str(rank.baseline) else rank.regime
+
+
+def joined(parts: Sequence[str]) -> str:
+    """`a, b and c`."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 

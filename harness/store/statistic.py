@@ -119,6 +119,8 @@ class Statistic:
 
     def text(self, value: Any, margin: float) -> str:
         """A value as people read it; `margin` is that of the verdicts, and other words stay."""
+        if self.interval_of:
+            return STATISTICS[self.interval_of].unit.interval(value) or "–"
         if self.numeric:
             return self.unit.text(value)
         return visible(verdict_mark(value, margin)) if value else ""
@@ -164,9 +166,8 @@ def statistic(
 
 
 def shown(view: View) -> list[Statistic]:
-    """The columns of a view, in order. Intervals have their own on pages alone."""
-    there = [s for s in STATISTICS.values() if view in s.places and (view == "page" or not s.interval_of)]
-    return sorted(there, key=lambda s: s.places[view])
+    """The columns of a view, in order."""
+    return sorted((s for s in STATISTICS.values() if view in s.places), key=lambda s: s.places[view])
 
 
 def number(value: float | np.floating | np.ndarray) -> float | None:
@@ -180,39 +181,39 @@ def bounds(estimate: Estimate, within: Pair = (-np.inf, np.inf)) -> Pair | None:
     return None if low is None or high is None else (low, high)
 
 
-@statistic("Seeds", NUMBER, terminal=7, markdown=1, page=9)
+@statistic("Seeds", NUMBER, terminal=8, markdown=1, page=9)
 def seeds(line: Line) -> int:
     """How many have finished."""
     return int(line.found.own.n[line.place])
 
 
-@statistic("Before", PERCENT, head="base", terminal=5, markdown=2, page=8)
+@statistic("Before", PERCENT, head="base", terminal=6, markdown=2, page=8)
 def base(line: Line) -> float | None:
     """Accuracy of the base checkpoint, before training."""
     return number(np.mean(line.base))
 
 
-@statistic("Accuracy", PERCENT, better="higher", terminal=1, markdown=3, page=6)
+@statistic("Accuracy", PERCENT, better="higher", terminal=4, markdown=3, page=6)
 def accuracy(line: Line) -> float:
     """Mean over seeds."""
     return float(line.found.own.mean[line.place])
 
 
-@statistic("95 % interval", head="interval", page=7, interval_of="accuracy")
+@statistic("95 % interval", head="interval", terminal=None, markdown=None, page=7, interval_of="accuracy")
 def interval(line: Line) -> Pair | None:
     """Student t over seeds; none for a single one."""
     return bounds(line.found.own[line.place], within=(0.0, 1.0))
 
 
-@statistic("Gain", POINTS, better="higher", terminal=2, markdown=4, page=1, tinted=True)
+@statistic("Gain", POINTS, better="higher", terminal=1, markdown=4, page=1, tinted=True)
 def gain(line: Line) -> float | None:
     """Over the baseline at the same rollout budget, paired by seed."""
     return number(line.found.gains.mean[line.place])
 
 
-@statistic("95 % interval of the gain", head="gain interval", page=2, interval_of="gain")
+@statistic("95 % interval of the gain", head="gain interval", terminal=None, markdown=None, page=2, interval_of="gain")
 def gain_interval(line: Line) -> Pair | None:
-    """Student t over the seeds that both have."""
+    """Student t over the seeds that both have, by itself: *no effect* is said where it lies within the margin."""
     return bounds(line.found.gains[line.place])
 
 
@@ -222,14 +223,14 @@ def baseline(line: Line) -> str | None:
     return line.reference if line.found.gains.n[line.place] else None
 
 
-@statistic("Peer data used", SHARE, head="used", terminal=6, markdown=7, page=10)
+@statistic("Peer data used", SHARE, head="used", terminal=7, markdown=7, page=10)
 def peer_used(line: Line) -> float | None:
     """Share of the received peer answers that gave a nonzero gradient."""
     assert line.spent is not None
     return float(line.spent.used / line.spent.received) if line.spent.received else None
 
 
-@statistic("Rollouts", NUMBER, better="lower", terminal=8, markdown=8, page=11)
+@statistic("Rollouts", NUMBER, better="lower", terminal=10, markdown=8, page=11)
 def rollouts(line: Line) -> float:
     """Mean per seed; of all policies where the line is their mean."""
     return line.mean("rollouts")
@@ -253,6 +254,19 @@ def gpu_seconds(line: Line) -> float:
     return line.mean("gpu")
 
 
+@statistic("Corrected interval", head="corrected", terminal=2, markdown=4, page=2, interval_of="gain")
+def gain_corrected_interval(line: Line) -> Pair | None:
+    """The same, corrected for all that is compared: it leaves out 0 exactly where the test finds a gain or a loss."""
+    low, high = (number(end) for end in line.found.corrected[:, line.place])
+    return None if low is None or high is None else (low, high)
+
+
+@statistic("Paired seeds", NUMBER, terminal=None, markdown=None, page=None)
+def paired_seeds(line: Line) -> int:
+    """How many the regime and its baseline both have; 0 where there is none."""
+    return int(line.found.gains.n[line.place])
+
+
 @statistic("Cost", TIMES, head="cost", better="lower", terminal=None, markdown=None, page=4)
 def cost(line: Line) -> float | None:
     """CPU-seconds over those of the baseline at the same rollout budget; GPU-seconds where the baseline used GPUs."""
@@ -269,7 +283,7 @@ def budget(line: Line) -> str:
     return line.budget
 
 
-@statistic("Tie group", head="tie", terminal=3, markdown=5, page=5)
+@statistic("Tie group", head="tie", terminal=5, markdown=5, page=5)
 def tie_group(line: Line) -> str:
     """Regimes that share a letter cannot be told apart; those that share none can."""
     return line.found.groups[line.place]
@@ -283,13 +297,13 @@ def best(line: Line) -> bool:
 
 @statistic("p of the gain", terminal=None, markdown=None, page=None)
 def gain_p(line: Line) -> float | None:
-    """Corrected within the family of tests of one group, policy, task and metric."""
+    """Corrected within the family of all tests of one policy and metric."""
     return number(line.found.gain_p[line.place])
 
 
 @statistic("Detectable gain", POINTS, better="lower", terminal=None, markdown=None, page=None)
 def detectable(line: Line) -> float | None:
-    """The smallest gain that these seeds would have shown with 80 % power."""
+    """The smallest gain that the paired seeds would have shown with 80 % power."""
     return number(line.found.detectable[line.place])
 
 
@@ -297,12 +311,13 @@ def detectable(line: Line) -> float | None:
 def seeds_needed(line: Line) -> int | None:
     """So many would show a gain as large as the margin with 80 % power, if seeds go on to differ as these do."""
     found, error = line.found, line.found.gains.error[line.place]
-    if np.isnan(error) or found.margin <= 0:
+    if np.isnan(error + found.level[line.place]) or found.margin <= 0:
         return None
-    return seeds_to_detect(float(error * np.sqrt(found.gains.n[line.place])), found.margin, level=found.level)
+    level = float(found.level[line.place])
+    return seeds_to_detect(float(error * np.sqrt(found.gains.n[line.place])), found.margin, level=level)
 
 
-@statistic("Verdict", terminal=4, markdown=6, page=3, tinted=True)
+@statistic("Verdict", terminal=3, markdown=6, page=3, tinted=True)
 def verdict(line: Line) -> str:
     """Whether the difference from the baseline is real."""
     return line.found.verdicts[line.place]

@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.errors import StoreError
 from harness.statistics import MARGIN
-from harness.store.comparisons import MEAN, Family, Finished, Key, Spent, finished, judged
+from harness.store.comparisons import MEAN, Finished, Spent, finished, judged
 from harness.store.kept import kept
 from harness.store.read import Snapshot
 from harness.store.reference_results import MARK
@@ -36,15 +36,18 @@ if TYPE_CHECKING:
         """One line: a regime on one group, policy, task and metric, and a field per declared statistic (`store.statistic`).
 
         Accuracies, gains and shares are fractions in [0, 1]; costs are means per seed, of the whole cell where policy is `*`.
-        Verdict, tie group, best, p and what was detectable come from one family of paired t tests over the regimes of one
-        group, policy, task and metric (`statistics.judge`).
+        Verdict, tie group, best, p and what was detectable come from one family of paired t tests over the regimes, groups and
+        tasks of one policy and metric (`statistics.judge`). variant: of the suite, whose cells it is made of; another name than
+        `regime` for one with settings that were searched.
         """
+
+        variant: str
 
         def __getattr__(self, name: str) -> Any: ...
 else:
     ShowRow = msgspec.defstruct(
         "ShowRow",
-        [(s.name, s.kind) for s in STATISTICS.values()],
+        [*((s.name, s.kind) for s in STATISTICS.values()), ("variant", str)],
         bases=(_Place,),
         module=__name__,
         frozen=True,
@@ -67,12 +70,13 @@ class StatusRow(msgspec.Struct, frozen=True, kw_only=True):
 class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
     """One seed of a line: its accuracy, the base's, and the gain over the baseline of the same seed and budget.
 
-    noise: `statistics.sampling_variance` of the accuracy.
+    variant: of the suite, whose cell. noise: `statistics.sampling_variance` of the accuracy. withheld: why no verdict is given.
     """
 
     group: str
     policy: str
     regime: str
+    variant: str
     task: str
     metric: str
     seed: int
@@ -81,6 +85,7 @@ class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
     base: float | None
     gain: float | None
     baseline: str | None
+    withheld: str = ""
 
 
 def suites(snapshot: Snapshot) -> list[str]:
@@ -113,7 +118,7 @@ def _show_rows(snapshot: Snapshot, suite: str, margin: float) -> list[ShowRow]:
     cells = finished(snapshot, suite)
     if not cells.families and suite not in suites(snapshot):
         raise StoreError(f"no results of a suite {suite!r}")
-    rows = [row for key, family in cells.families.items() for row in _family_rows(key, family, cells, margin)]
+    rows = [row for policy, metric in _choices(cells) for row in _choice_rows(policy, metric, cells, margin)]
     groups = {key[0]: i for i, key in reversed(list(enumerate(cells.families)))}
     return sorted(rows, key=lambda r: _line(r, cells, groups))
 
@@ -141,6 +146,7 @@ def seed_rows(snapshot: Snapshot, suite: str, of: str | None = None) -> list[See
                         group=group,
                         policy=policy,
                         regime=name,
+                        variant=cells.variants[name].cells,
                         task=task,
                         metric=metric,
                         seed=seed,
@@ -149,27 +155,45 @@ def seed_rows(snapshot: Snapshot, suite: str, of: str | None = None) -> list[See
                         base=family.base.get(seed, family.base.get(None)),
                         gain=score.accuracy - against[seed].accuracy if seed in against else None,
                         baseline=reference,
+                        withheld=family.withheld.get(name, ""),
                     )
                 )
     return rows
 
 
-def _family_rows(key: Key, family: Family, cells: Finished, margin: float) -> Iterable[ShowRow]:
-    group, policy, task, metric = key
-    ordered = {name: family.scores[name] for name in cells.regimes(family.scores)}
-    names, found = judged(ordered, {name: cells.reference(name) for name in ordered}, margin)
-    for i, name in enumerate(names):
-        against = family.costs.get(cells.reference(name) or "")
-        line = Line(
-            found=found,
-            place=i,
-            reference=cells.reference(name),
-            base=[family.base.get(seed, family.base.get(None, np.nan)) for seed in family.scores[name]],
-            spent=Spent(*np.sum(family.costs[name], axis=0)),
-            against=None if against is None else Spent(*np.mean(against, axis=0)),
-            seeds=len(family.costs[name]),
-            budget=cells.variants[name].budget,
-            policies=len(cells.policies[group]) if policy == MEAN else 1,
-        )
-        values = {s.name: s.of(line) for s in STATISTICS.values()}
-        yield ShowRow(group=group, policy=policy, regime=name, task=task, metric=metric, **values)
+def _choices(cells: Finished) -> list[tuple[str, str]]:
+    """Every policy and metric: what is corrected together."""
+    return list(dict.fromkeys((key.policy, key.metric) for key in cells.families))
+
+
+def _choice_rows(policy: str, metric: str, cells: Finished, margin: float) -> Iterable[ShowRow]:
+    families = {
+        (key.group, key.task): family
+        for key, family in cells.families.items()
+        if (key.policy, key.metric) == (policy, metric)
+    }
+    names, judgements = judged(
+        {place: family.scores for place, family in families.items()},
+        {name: cells.reference(name) for name in cells.places},
+        margin,
+        {(place, name): why for place, family in families.items() for name, why in family.withheld.items()},
+    )
+    for (group, task), family in families.items():
+        for i, name in enumerate(names):
+            if name not in family.scores:
+                continue
+            against = family.costs.get(cells.reference(name) or "")
+            line = Line(
+                found=judgements[group, task],
+                place=i,
+                reference=cells.reference(name),
+                base=[family.base.get(seed, family.base.get(None, np.nan)) for seed in family.scores[name]],
+                spent=Spent(*np.sum(family.costs[name], axis=0)),
+                against=None if against is None else Spent(*np.mean(against, axis=0)),
+                seeds=len(family.costs[name]),
+                budget=cells.variants[name].budget,
+                policies=len(cells.policies[group]) if policy == MEAN else 1,
+            )
+            values = {s.name: s.of(line) for s in STATISTICS.values()}
+            variant = cells.variants[name].cells
+            yield ShowRow(group=group, policy=policy, regime=name, variant=variant, task=task, metric=metric, **values)

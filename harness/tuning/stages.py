@@ -15,7 +15,8 @@ from harness.session.suite.prepare import Prepared, prepare_suite
 from harness.store.ingest import ingest
 from harness.store.manifest import SuiteFile, readable
 from harness.store.read import Snapshot
-from harness.store.tuning import Scores, Trial, Tuned, Tuning, scores, write_tuning
+from harness.store.tuning import Trial, Tuned, Tuning, write_tuning
+from harness.store.tuning_table import Scores, scores
 from harness.suite.schema import Suite, Variant
 from harness.tuning.derived import (
     Asked,

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from harness.statistics import paired_by_question
-from harness.statistics.judgement import GAINS, LOSES, UNTOLD, WITHIN
+from harness.statistics.judgement import GAINS, LOSES, UNTOLD, WITHHELD, WITHIN
 from harness.store.ranking import Pairing, pairing
 from harness.store.sentences import explained, points
 from harness.store.statistic import POINTS
@@ -64,7 +64,8 @@ def draw(store: Store, suite: str, view: View) -> None:
         return
     wide = wide.dropna().assign(difference=lambda w: w[ours] - w[theirs]).reset_index()
     found = pairing(rows, ours, theirs, margin)
-    questions = _by_question(store, suite, ours, theirs, metric, task)
+    cells = {r.regime: r.variant for r in rows}
+    questions = _by_question(store, suite, {name: cells[name] for name in (ours, theirs)}, metric, task)
     st.info(_sentence(found, questions, ours, theirs, margin), icon=":material/balance:")
     title = f"{ours} minus {theirs}: {task}, {metric}"
     order = [_name(pair) for pair in found]
@@ -111,17 +112,19 @@ _WORDS = {
     LOSES: "is behind",
     WITHIN: "is neither ahead nor behind by more than {}",
     UNTOLD: "cannot be told from it",
+    **{why: f"is not judged ({why})" for why in WITHHELD},
 }
 
 
-def _by_question(store: Store, suite: str, ours: str, theirs: str, metric: str, task: str) -> pd.DataFrame | None:
+def _by_question(store: Store, suite: str, variants: dict[str, str], metric: str, task: str) -> pd.DataFrame | None:
+    """variants: of the two regimes, those of the suite whose cells they are."""
     kind = "sampled" if metric.startswith("avg@") else metric
-    frame = store.frame(_QUESTIONS, suite, ours, theirs, kind, task)
+    frame = store.frame(_QUESTIONS, suite, *variants.values(), kind, task)
     keys = ["group", "policy", "doc_id"]
     wide = frame.pivot_table(index=[*keys, "seed"], columns="regime", values="mean")
-    if not {ours, theirs} <= set(wide.columns):
+    if not set(variants.values()) <= set(wide.columns):
         return None
-    wide = wide.dropna().groupby(keys).mean()
+    wide = wide[[*variants.values()]].set_axis([*variants], axis=1).dropna().groupby(keys).mean()
     prompts = frame.groupby(keys)["prompt"].first()
     return wide.join(prompts).reset_index() if len(wide) else None
 

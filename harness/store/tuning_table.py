@@ -1,0 +1,277 @@
+"""What a suite's tuning changed: each variant as published and as tuned, and what a setting is worth where it was not chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from harness.statistics import paired
+from harness.store.comparisons import MEAN, BySeed, Finished, Score, Spent, finished
+from harness.store.read import Snapshot
+from harness.store.reference_results import MARK
+from harness.store.tuning import Tuned, Tuning, tuned_label
+
+Pair = tuple[float, float]
+
+
+class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the table: one variant on one group; accuracies and differences are fractions. on: `Tuned.on`.
+
+    published, tuned: mean accuracies. published_gain: over the baseline as published; tuned_gain: over the *tuned* baseline.
+    change: tuned less published. Intervals: paired by seed, Student t. lowest, highest, deviation: of the scores of the trials
+    that ran to the end. promised: the best trial's lead over the published setting; kept: the same on the check's seeds.
+    """
+
+    group: str
+    variant: str
+    published: float
+    published_gain: float | None
+    published_interval: Pair | None
+    tuned: float
+    tuned_gain: float | None
+    tuned_interval: Pair | None
+    change: float
+    change_interval: Pair | None
+    trials: int
+    failed: int
+    lowest: float
+    highest: float
+    deviation: float
+    promised: float
+    kept: float | None
+    rollouts: float
+    cpu_seconds: float
+    gpu_seconds: float
+    settings: dict[str, Any]
+    on: str = ""
+
+
+class TransferRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of two tuning groups, used on one group of the table: mean accuracies, and first less second paired by seed.
+
+    same: both chose the same setting.
+    """
+
+    group: str
+    variant: str
+    first_on: str
+    first: float
+    second_on: str
+    second: float
+    difference: float
+    interval: Pair | None
+    same: bool
+
+
+class Scores(msgspec.Struct, frozen=True):
+    """Of a suite's finished variants, the mean over groups and seeds of the mean over policies."""
+
+    task: str
+    metric: str
+    score: dict[str, float]
+    rollouts: dict[str, float]
+    cpu: dict[str, float]
+    gpu: dict[str, float]
+
+
+def scores(snapshot: Snapshot, suite: str, task: str, cells: int, only: str = "") -> Scores:
+    """cells: groups x seeds; a variant that has fewer of them is left out. only: this group's part of them."""
+    found = finished(snapshot, suite)
+    metric = metric_of(found, task)
+    values: dict[str, list[float]] = {}
+    spent: dict[str, np.ndarray] = {}
+    for (group, policy, of, kind), family in found.families.items():
+        if of != task or kind != metric or policy != whole(found, group) or only not in ("", group):
+            continue
+        for name, by_seed in family.scores.items():
+            values.setdefault(name, []).extend(by_seed[seed].accuracy for seed in sorted(by_seed))
+            total = Spent(*np.sum(family.costs[name], axis=0))
+            cost = np.array([total.rollouts, total.cpu, total.gpu])
+            spent[name] = spent.get(name, np.zeros(3)) + cost
+    full = {name: round(float(np.mean(each)), 12) for name, each in values.items() if len(each) == cells}
+    rollouts, cpu, gpu = ({name: float(cost[i]) for name, cost in spent.items()} for i in range(3))
+    return Scores(task, metric, full, rollouts, cpu, gpu)
+
+
+def metric_of(found: Finished, task: str) -> str:
+    """What a comparison goes by: answers sampled at temperature 1 where there are any, else greedy ones."""
+    metrics = [metric for _, _, of, metric in found.families if of == task]
+    return next((m for m in metrics if m.startswith("avg@")), "greedy")
+
+
+def whole(found: Finished, group: str) -> str:
+    """Under which name a group's own score stands: its mean, or its only policy."""
+    policies = found.policies[group]
+    return MEAN if len(policies) > 1 else policies[0]
+
+
+def tuning_rows(snapshot: Snapshot, tuning: Tuning) -> list[TuningRow]:
+    """The table, as far as its cells are finished, by group."""
+    rows = []
+    for group, scored in _first_task(snapshot, tuning).items():
+        for variant in tuning.variants:
+            ours, theirs = scored.get(variant.variant), scored.get(tuned_label(variant.variant, variant.on))
+            if ours and theirs:
+                baselines = (tuning.baseline, tuned_label(tuning.baseline, variant.on))
+                base, tuned = (scored.get(name, {}) for name in baselines)
+                rows.append(_row(group, variant, ours, theirs, base, tuned, variant.variant == tuning.baseline))
+    return rows
+
+
+def transfer_rows(snapshot: Snapshot, tuning: Tuning) -> list[TransferRow]:
+    """Every two choices of a variant on every group, as far as their cells are finished; none where all groups chose together."""
+    rows = []
+    for group, scored in _first_task(snapshot, tuning).items():
+        for one, other in combinations(tuning.variants, 2):
+            ours, theirs = (scored.get(tuned_label(v.variant, v.on)) for v in (one, other))
+            if one.variant != other.variant or not ours or not theirs:
+                continue
+            mean, interval = difference(ours, theirs)
+            rows.append(
+                TransferRow(
+                    group=group, variant=one.variant, first_on=one.on, first=_mean(ours), second_on=other.on,
+                    second=_mean(theirs), difference=mean or 0.0, interval=interval, same=one.final == other.final,
+                )
+            )  # fmt: skip
+    return rows
+
+
+def _first_task(snapshot: Snapshot, tuning: Tuning) -> dict[str, dict[str, BySeed]]:
+    """Scores by group and variant, of the whole group on the table's first task."""
+    found = finished(snapshot, tuning.suite)
+    first = next((task for _, _, task, _ in found.families), "")
+    return {
+        group: family.scores
+        for (group, policy, task, kind), family in found.families.items()
+        if task == first and kind == metric_of(found, task) and policy == whole(found, group)
+    }
+
+
+def _row(
+    group: str, tuned: Tuned, ours: BySeed, theirs: BySeed, base: BySeed, tuned_base: BySeed, is_baseline: bool
+) -> TuningRow:
+    ended = [t.score for t in tuned.trials if t.score is not None and t.steps == max(t.steps for t in tuned.trials)]
+    first, best = (next(t.score for t in tuned.trials if t.number == n) for n in (0, tuned.chosen))
+    gain, gain_interval = (None, None) if is_baseline else difference(ours, base)
+    tuned_gain, tuned_interval = (None, None) if is_baseline else difference(theirs, tuned_base)
+    change, change_interval = difference(theirs, ours)
+    checked = None not in (tuned.checked, tuned.checked_published)
+    return TuningRow(
+        group=group, variant=tuned.variant, published=_mean(ours), published_gain=gain, published_interval=gain_interval,
+        tuned=_mean(theirs), tuned_gain=tuned_gain, tuned_interval=tuned_interval, change=change or 0.0,
+        change_interval=change_interval if tuned.chosen else None, trials=len(tuned.trials),
+        failed=sum(t.score is None for t in tuned.trials), lowest=min(ended), highest=max(ended),
+        deviation=float(np.std(ended, ddof=1)) if len(ended) > 1 else 0.0,
+        promised=(best or 0.0) - (first if first is not None else best or 0.0),
+        kept=(tuned.checked or 0.0) - (tuned.checked_published or 0.0) if checked else None,
+        rollouts=tuned.rollouts, cpu_seconds=tuned.cpu_seconds, gpu_seconds=tuned.gpu_seconds,
+        settings=next(t.settings for t in tuned.trials if t.number == tuned.chosen), on=tuned.on,
+    )  # fmt: skip
+
+
+def difference(ours: BySeed, theirs: BySeed) -> tuple[float | None, Pair | None]:
+    """Mean difference over the seeds that both have, and its interval where there are two or more."""
+    seeds = sorted(ours.keys() & theirs.keys())
+    if not seeds:
+        return None, None
+    a, b = (np.array([[*by_seed[s]] for s in seeds]) for by_seed in (ours, theirs))
+    found = paired(a[:, 0], b[:, 0], noise=a[:, 1] + b[:, 1])
+    return float(found.mean), None if len(seeds) < 2 else (float(found.low), float(found.high))
+
+
+def _mean(by_seed: BySeed) -> float:
+    values: Sequence[Score] = [*by_seed.values()]
+    return float(np.mean([s.accuracy for s in values]))
+
+
+def with_tuning(
+    text: str, tuning: Tuning, rows: Sequence[TuningRow], transfer: Sequence[TransferRow], form: str
+) -> str:
+    """A suite's table in the given form of `harness show`, and what tuning changed below it (in JSON: under `tuning`)."""
+    if form == "json":
+        added = {"trials": tuning, "rows": rows, **({"transfer": transfer} if transfer else {})}
+        return msgspec.json.encode({**msgspec.json.decode(text), "tuning": added}).decode()
+    if form not in ("table", "markdown") or not rows:
+        return text
+    lines = [
+        f"Tuned under an equal budget: {len(tuning.variants[0].trials)} trials each, {tuning.metric} of {tuning.task}",
+        "",
+    ]
+    for group in dict.fromkeys(r.group for r in rows):
+        lines += _block(group, [_HEADS, *(_cells(r) for r in rows if r.group == group)], form)
+    for row in (r for r in rows if r.group == rows[0].group):
+        chosen = next(v for v in tuning.variants if (v.variant, v.on) == (row.variant, row.on))
+        first = next(t.settings for t in chosen.trials if t.number == 0)
+        changed = ", ".join(f"{k} {first[k]} -> {v}" for k, v in row.settings.items() if v != first[k])
+        lines.append(f"{chosen.label}: {f'trial {chosen.chosen}: {changed}' if changed else 'as published was best'}")
+    note = "" if tuning.suite.endswith(MARK) else f"; trials are cells: harness show {tuning.trials_in}"
+    lines += ["", *_optimism([r for r in rows if r.group == rows[0].group]), _NOTE + note]
+    if transfer:
+        lines += ["", "Transfer: settings that different tuning groups chose, used on the same group", ""]
+    for group, first_on, second_on in dict.fromkeys((r.group, r.first_on, r.second_on) for r in transfer):
+        own = [r for r in transfer if (r.group, r.first_on, r.second_on) == (group, first_on, second_on)]
+        heads = ["regime", f"tuned on {first_on}", f"tuned on {second_on}", "first less second"]
+        body = [[r.variant, _points(r.first), _points(r.second), apart(r)] for r in own]
+        lines += _block(group, [heads, *body], form)
+    return text.rstrip("\n") + "\n\n" + "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _block(group: str, cells: Sequence[Sequence[str]], form: str) -> list[str]:
+    """One group's table, heads first, and an empty line."""
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    padded = [[value.ljust(w) if i == 0 else value.rjust(w) for i, (value, w) in enumerate(zip(row, widths, strict=True))]
+              for row in cells]  # fmt: skip
+    if form == "markdown":
+        padded.insert(1, ["-" * w for w in widths])
+        return [f"**{group}**", "", *(f"| {' | '.join(row)} |" for row in padded), ""]
+    return [group, *("  " + "  ".join(row).rstrip() for row in padded), ""]
+
+
+def _optimism(rows: Sequence[TuningRow]) -> list[str]:
+    """What choosing the best trial promises more than it keeps, mean of these rows; nothing without a check."""
+    leads = [(r.promised, r.kept) for r in rows if r.kept is not None]
+    if not leads:
+        return []
+    promised, kept = (float(np.mean(each)) for each in zip(*leads, strict=True))
+    return [
+        f"Optimism of choosing the best of {rows[0].trials} trials, mean of {len(leads)} choices: a lead of "
+        f"{_points(promised, True)} points promised, {_points(kept, True)}\nkept, {_points(promised - kept, True)} of luck.",
+        "",
+    ]
+
+
+def apart(row: TransferRow) -> str:
+    """The difference with its interval in points, or that there is none to speak of."""
+    return "the same setting" if row.same else _with(row.difference, row.interval)
+
+
+_HEADS = ["regime", "as published", "gain", "tuned", "gain", "change", "over trials", "lead: promised", "kept", "CPU-s"]
+_NOTE = (
+    "gain: over the baseline as published, and of tuned regimes over the *tuned* baseline; change: tuned less published. Over\n"
+    "trials: lowest to highest score on the tuning groups. Lead of the best trial over the published setting: promised by the\n"
+    "trials, and kept on seeds that chose nothing. Points"
+)
+
+
+def _cells(row: TuningRow) -> list[str]:
+    return [
+        f"{row.variant}, tuned on {row.on}" if row.on else row.variant,
+        _points(row.published), _with(row.published_gain, row.published_interval), _points(row.tuned),
+        _with(row.tuned_gain, row.tuned_interval), _with(row.change, row.change_interval),
+        f"{_points(row.lowest)} to {_points(row.highest)}" + (f", {row.failed} failed" if row.failed else ""),
+        _points(row.promised, True), "–" if row.kept is None else _points(row.kept, True), f"{row.cpu_seconds:,.0f}",
+    ]  # fmt: skip
+
+
+def _points(value: float, signed: bool = False) -> str:
+    return f"{100 * value:{'+' if signed else ''}z.1f}".replace("-", "−")
+
+
+def _with(value: float | None, interval: Pair | None) -> str:
+    if value is None:
+        return "–"
+    return _points(value, True) + (f" [{_points(interval[0])}, {_points(interval[1])}]" if interval else "")

@@ -1,0 +1,225 @@
+"""What is said of a whole table: false findings over every shape that is shipped, tuned families, panels that differ, floors."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from synthetic_results import Regime, write_results
+from test_leaderboard import rows
+
+from harness.cli.against import against
+from harness.statistics import judge
+from harness.statistics.judgement import CEILING, FLOOR, IDLE, family
+from harness.store.comparisons import finished
+from harness.store.ingest import ingest
+from harness.store.ranking import heading, pairing, rank, whom
+from harness.store.read import Snapshot
+from harness.store.render import render
+from harness.store.sentences import doubt, sentence
+from harness.store.table import MEAN, seed_rows, show_rows
+from harness.suite.load import load, shipped
+
+ROOT = Path(__file__).parents[1]
+REFERENCES = sorted(f.parent.name for f in (ROOT / "results" / "reference").glob("*/reference.json"))
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[Snapshot]:
+    """The results that come along."""
+    with tempfile.TemporaryDirectory() as place:
+        (Path(place) / "reference").symlink_to(ROOT / "results" / "reference")
+        ingest(Path(place))
+        with Snapshot(Path(place)) as found:
+            yield found
+
+
+def shape(suite: str) -> tuple[int, list[int | None], int]:
+    """Panels, the reference of each regime and seeds of a suite's file. As tuned every regime stands there once more a choice."""
+    found = load(suite)
+    names = [v.name for v in found.regimes]
+    first = [None if v.name == found.baseline else names.index(found.baseline) for v in found.regimes]
+    choices = 0 if found.tune is None else len(found.tune.groups) if found.tune.transfer else 1
+    copies = [None if r is None else r + k * len(first) for k in range(1, choices + 1) for r in first]
+    return len(found.groups) * len(found.evaluation.tasks), [*first, *copies], len(found.seeds)
+
+
+def false_findings(panels: int, references: list[int | None], seeds: int, draws: int, effect: float = 0.0) -> float:
+    """In how many draws any verdict of the table is a finding; with an effect, that of the first regime that is compared.
+
+    960 answers each; a seed moves all regimes of a panel alike, and each in its own way, one ten times as much as another.
+    """
+    rng = np.random.default_rng(panels * 100 + len(references))
+    size, found = len(references), 0
+    ours = [i for i, r in enumerate(references) if r is not None]
+    theirs = [r for r in references if r is not None]
+    spread = np.geomspace(0.004, 0.04, size) if not effect else np.full(size, 0.004)
+    step = max(1, 40_000 // (panels * size * size))
+    for start in range(0, draws, step):
+        many = min(step, draws - start)
+        right = (
+            0.5
+            + rng.normal(0, 0.02, (many, panels, 1, seeds))
+            + rng.normal(0, 1, (many, panels, size, seeds)) * spread[:, None]
+        )
+        right[:, :, ours[:1]] += effect
+        scores = rng.binomial(960, np.clip(right, 0, 1)) / 960
+        tests = family(scores, np.full(scores.shape, 0.2 / 960), references)
+        p = tests.p[..., ours, theirs]
+        told = (p <= 0.05).any(axis=(-1, -2)) | (tests.spread_p <= 0.05).any(axis=-1)
+        found += int((p[:, -1, 0] <= 0.05).sum() if effect else told.sum())
+    return found / draws
+
+
+SHAPES = sorted(
+    {(shape(s)[0], tuple(shape(s)[1]), shape(s)[2]) for s in shipped() if len(shape(s)[1]) > 1 < shape(s)[2]}, key=str
+)
+
+
+@pytest.mark.parametrize("one", SHAPES, ids=lambda s: f"{s[0]}-panels-{len(s[1])}-regimes-{s[2]}-seeds")
+def test_9_one_table_in_twenty_at_most_has_a_false_finding(one: tuple[int, tuple[int | None, ...], int]) -> None:
+    """Over the shapes of all shipped suites, give or take two standard errors. 2,000 draws of each where DRAWS=2000 is set, as many
+    as a second allows elsewhere."""
+    panels, references, seeds = one
+    draws = int(os.environ.get("DRAWS", 0)) or min(2000, 200_000 // (panels * len(references) ** 2))
+    found = false_findings(panels, list(references), seeds, draws)
+    print(f"{draws} draws: {found:.2%}")
+    assert found <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / draws)
+
+
+def test_9_an_effect_of_the_quickstarts_size_is_seen() -> None:
+    """13 points on three seeds, and nothing but the luck of 960 answers: found in 64 of 100 tables (power)."""
+    assert 0.55 <= false_findings(1, [None, 0, 0, 0, 0], 3, 1000, effect=0.13) <= 0.75
+
+
+def test_8_tuned_regimes_stand_beside_the_tuned_baseline(reference: Snapshot) -> None:
+    rows = {
+        (r.group, r.regime): r
+        for r in show_rows(reference, "tuned_full@reference")
+        if (r.policy, r.metric) == (MEAN, "avg@4")
+    }
+    tuned, published = (rows["trap-neox-qwen", name] for name in ("hacpo, tuned on trap", "hacpo"))
+    assert (tuned.variant, tuned.baseline) == ("hacpo-tuned.7", "independent, tuned on trap")
+    assert (published.variant, published.baseline) == ("hacpo", "independent")
+    assert round(100 * tuned.gain, 1) == 18.0, "as README has it, and not +16.8 over the published baseline"
+    assert rows["trap-neox-qwen", "sapo, tuned on trap"].variant == "sapo", "the published setting was the best"
+    assert rows["trap-neox-qwen", "naive, tuned on matched"].baseline == "independent, tuned on matched"
+    assert rows["trap-neox-qwen", "independent, tuned on trap"].verdict == "baseline"
+    assert not [name for _, name in rows if "-tuned" in name]
+    small = {r.regime: r.baseline for r in show_rows(reference, "tuned_small@reference")}
+    assert small["hacpo, tuned"] == "independent, tuned"
+    said = heading(reference, "tuned_full@reference", said="opening").sentences[0].sentence
+    assert re.search(r"Tuned on trap: .* over tuned independent", said)
+    assert against("hacpo2026", reference, ["tuned_full@reference"]), (
+        "what asks the cells for a regime asks by its variant"
+    )
+
+
+def test_10_opposite_effects_are_named_and_no_mean_hides_them(reference: Snapshot) -> None:
+    said = heading(reference, "tuned_full@reference", said="opening").sentences[0].sentence
+    assert "naive (−6.7 on trap-llama-gpt2 to +11.9 on trap-neox-qwen)" in said
+    within = re.findall(r"(?:[:,;]) ([^:;]*?) show", said)
+    assert not any("naive" in part for part in within), "no effect larger than 2 points, they said"
+
+
+def test_10_groups_that_differ_beyond_chance_are_a_verdict_of_their_own() -> None:
+    found = rows({"independent": 0.0, "a": 0.0, "b": 0.0}, 5)
+    split = [
+        msgspec.structs.replace(r, accuracy=r.accuracy + (0.1 if r.group == "g0" else -0.1) * (r.regime == "a"))
+        for r in found
+    ]
+    ranking = rank(split, pairs=True)
+    verdicts = {r.regime: r.verdict for r in ranking.ranks}
+    assert verdicts == {"independent": "baseline", "a": "differs between groups", "b": "no effect beyond the margin"}
+    assert re.search(r"a \(−\d+\.\d on g1 to \+\d+\.\d on g0\) differs between groups", sentence(ranking))
+
+
+def test_11_power_is_that_of_the_seeds_that_a_regime_has() -> None:
+    found = [r for r in rows({"independent": 0.0, "a": 0.0, "b": 0.0}, 5, noise=0.03) if r.regime != "a" or r.seed < 2]
+    ranking = rank(found, pairs=True)
+    said = sentence(ranking)
+    assert said.startswith("On 2 pairs and 2 to 5 seeds, ")
+    assert "(b, 5 seeds)" in said
+    a = next(r for r in ranking.ranks if r.regime == "a")
+    assert (a.paired_seeds, a.detectable > 0.3) == (2, True)
+    assert "these" not in doubt(ranking)
+
+
+def test_13_who_lacks_a_group_is_named() -> None:
+    found = [r for r in rows({"independent": 0.0, "a": 0.1, "b": 0.0}, 5) if (r.regime, r.group) != ("b", "g1")]
+    assert sentence(rank(found, pairs=True)).endswith(" Left out: b (nothing on g1).")
+
+
+def test_the_corrected_interval_leaves_out_0_exactly_where_the_verdict_finds_something() -> None:
+    """ "cannot tell" beside an interval above 0 was the 95 % one alone."""
+    rng = np.random.default_rng(3)
+    for _ in range(40):
+        scores = rng.normal(0, 0.02, (2, 5, 4)) + rng.choice([0, 0.05], (2, 5, 1))
+        for found in judge(scores, np.full(scores.shape, 1e-9), [None, 0, 0, 0, 0]):
+            low, high = found.corrected[:, 1:]
+            np.testing.assert_array_equal((low > 0) | (high < 0), found.gain_p[1:] <= 0.05)
+            assert (low < found.gains.low[1:]).all()
+
+
+@pytest.mark.parametrize(("level", "why"), [(0.0, FLOOR), (1.0, CEILING), (0.5, IDLE)])
+def test_floor_and_ceiling_withhold_the_verdict_and_say_why(tmp_path: Path, level: float, why: str) -> None:
+    """In `show`, its JSON, the sentence, whom and head to head."""
+    import duckdb
+
+    from harness.store.ingest import STORE
+
+    names = [Regime("independent", "independent", 0.0, shares=""), Regime("sgt", "sgt", 0.2)]
+    write_results(tmp_path, "flat", {"g": ("a", "b")}, names, (1, 2, 3), steps=1, questions=4, repeats=2)
+    ingest(tmp_path)
+    with duckdb.connect(str(tmp_path / STORE)) as store:
+        if why == IDLE:
+            store.execute(
+                "UPDATE totals SET gradient_norm = 0 WHERE cell IN (SELECT cell FROM cells WHERE regime = 'independent')"
+            )
+        else:
+            store.execute("UPDATE scores SET accuracy = ?, error = 0", [level])
+    with Snapshot(tmp_path) as snapshot:
+        table, seeds = show_rows(snapshot, "flat"), seed_rows(snapshot, "flat")
+        head = heading(snapshot, "flat")
+    assert {r.verdict for r in table if r.baseline} == {why}
+    assert all(h.sentence.count(why) == 1 and "no effect" not in h.sentence for h in head.sentences)
+    for form in ("table", "markdown", "csv", "json"):
+        assert why in render("flat", table, form, 300, head=head).replace("\\", "")
+    one = [r for r in seeds if r.metric == table[0].metric]
+    assert {share.verdict for share in whom(one)} == {why}
+    assert {pair.verdict for pair in pairing(one, "sgt", "independent")} == {why}
+
+
+def test_a_group_on_the_floor_is_no_part_of_the_mean() -> None:
+    found = rows({"independent": 0.0, "a": 0.1}, 5)
+    flat = [
+        msgspec.structs.replace(r, accuracy=0.0, withheld=FLOOR * (r.regime == "a")) if r.group == "g1" else r
+        for r in found
+    ]
+    ranking = rank(flat, pairs=True)
+    assert next(r.gain for r in ranking.ranks if r.regime == "a") == pytest.approx(0.1, abs=0.01)
+    assert sentence(ranking).startswith("On 1 pair and 5 seeds, a gains")
+    assert sentence(ranking).endswith("Left out: g1 (no answer was right).")
+
+
+@pytest.mark.parametrize("suite", REFERENCES)
+def test_sentences_of_the_shipped_results_do_not_contradict_their_tables(reference: Snapshot, suite: str) -> None:
+    """Every choice that JSON gives, read once more."""
+    from test_agreement import check_rows
+
+    name = f"{suite}@reference"
+    seeds, cells = seed_rows(reference, name), finished(reference, name)
+    assert {r.regime for r in seeds} <= set(cells.variants)
+    for said in heading(reference, name).sentences:
+        among = [r for r in seeds if (r.policy, r.metric) == (said.policy, said.metric)]
+        ranks = rank([r for r in among if said.task in (MEAN, r.task)], True, among=among).ranks
+        check_rows(ranks)
+        for r in (r for r in ranks if r.baseline and max(x.paired_seeds for x in ranks) > 1):
+            short = r.regime.partition(", ")[0] if ", " in r.baseline else r.regime
+            assert re.search(rf"\b{re.escape(short)}\b", said.sentence), "everyone is named"
