@@ -21,9 +21,9 @@ _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ"
 _LOWERED = "₀₁₂₃₄₅₆₇₈₉"
 _PLAIN = str.maketrans(_RAISED + _LOWERED, "0123456789+-n0123456789")
 _REWRITES = tuple(
-    (re.compile(pattern), replacement)
+    (re.compile(pattern), replacement, pattern.startswith(r"\\"))
     for pattern, replacement in (
-        (r"\\lbrace(?![a-zA-Z])\s*", r"\\{"),
+        (r"\\lbrace(?![a-zA-Z])", r"\\{"),
         (r"\\rbrace(?![a-zA-Z])", r"\\}"),
         (r"\\(?:left|right|[bB]igg?[lrm]?)(?=\s*(?:[()\[\]|./]|\\[{}|lr]))\s*", ""),
         (r"\\(?:display|text|script|scriptscript)style(?![a-zA-Z])|\\(?:no)?limits(?![a-zA-Z])", ""),
@@ -54,7 +54,7 @@ _REWRITES = tuple(
         (r"√\s*(?:\(([^()]*)\)|(\w+))", r"\\sqrt{\1\2}"),
         (r"(?<=\d)\{,\}(?=\d)", "."),
         (r"(?<=\d)\{,\}\s*\\!\s*(?=\d{3})", ""),
-        (r"\\[,!;:]|\\ |~|\\q?quad(?![a-zA-Z])", " "),
+        (r"~|\\[,!;: ]|\\q?quad(?![a-zA-Z])", " "),
         (r"\\([%$#&])", r"\1"),
         (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
         (r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{"),
@@ -82,16 +82,17 @@ _WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
 
 def normalise(answer: str) -> str:
     """The same answer in the one spelling that the comparison rules expect."""
-    if not answer.isascii():
-        answer = re.sub(
-            f"[{_RAISED}]+", lambda power: f"^{{{power[0]}}}", _INVISIBLE.sub("", answer.translate(_CHARACTERS))
-        )
-        answer = re.sub(f"[{_LOWERED}]+", lambda index: f"_{{{index[0]}}}", answer).translate(_PLAIN)
-    text = _SPACE.sub(" ", answer).strip()
+    text = _SPACE.sub(" ", answer)
+    if not text.isascii():
+        text = _INVISIBLE.sub("", text.translate(_CHARACTERS))
+        text = re.sub(f"[{_RAISED}]+", r"^{\g<0>}", text)
+        text = re.sub(f"[{_LOWERED}]+", r"_{\g<0>}", text).translate(_PLAIN)
+    text = text.strip()
     text = unwrap(text).replace("\\\\", _ROW)
     text = _ALTERNATIVE.sub(r"\\text{\1} \2 \\text{\3}", text)
-    for pattern, replacement in _REWRITES:
-        text = pattern.sub(replacement, text)
+    for pattern, replacement, of_commands in _REWRITES:
+        if not of_commands or "\\" in text:
+            text = pattern.sub(replacement, text)
     text = unwrap(text.strip().rstrip(".,;:\\").strip())
     return _without_wrapper(text.strip("*")).replace(_ROW, "\\\\")
 
