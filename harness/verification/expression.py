@@ -29,6 +29,7 @@ _AGREE = 120  # bits to which two values must agree at least
 _MAX_WORK = 1 << 20  # bits of precision times nodes of both sides
 _MAX_BITS = 4_096  # of an exact fraction
 _MAX_LOG = 10**18  # of a value's size: what exceeds e^(10^18) is not evaluated
+_FINE = 4_096  # bits of small parts that are compared at far places; at the first place all are
 _FAR = 10**13
 _MAX_ARGUMENT = 10**15  # of a periodic function or a factorial
 _MAX_NESTING = 60
@@ -555,78 +556,87 @@ def places(symbols: frozenset[str]) -> tuple[Places, Places]:
 
     each = names if len(names) > 1 else []
     near = [at(1), at(3), at(-3), *(at(-3, name) for name in each)]
-    return near, [at(sign * _FAR, *alone) for alone in [(), *((name,) for name in each)] for sign in (1, -1)]
+    far = [at(sign * scale) for scale in (_FAR, 60, 1_000) for sign in (1, -1)]
+    return near, [*far, *(at(sign * _FAR, name) for name in each for sign in (1, -1))]
 
 
 @lru_cache(maxsize=64)
 def _many(symbols: frozenset[str]) -> dict[str, np.ndarray]:
-    """1,200 places from -12 to 12, each symbol once in every fiftieth, and 300 of all sizes and signs, by symbol."""
+    """1,500 places from -30 to 30, each symbol once in every 25th, and 300 of all sizes and signs, by symbol."""
     draw = np.random.default_rng(20_250_102)
-    steps = (np.arange(1_200) + draw.random((len(symbols), 1_200))) / 50 - 12
+    steps = (np.arange(1_500) + draw.random((len(symbols), 1_500))) / 25 - 30
     sizes = 10 ** draw.uniform(-13, 13, (len(symbols), 300)) * draw.choice((-1, 1), (len(symbols), 300))
     columns = draw.permuted(np.hstack([steps, sizes]), axis=1)
     return dict(zip(sorted(symbols), columns, strict=True))
 
 
-def _array(node: Node, at: Mapping[str, np.ndarray], degrees: bool = False) -> Any:
-    """Values at many places in double precision; NaN for what has none so."""
+def _array(node: Node, at: Mapping[str, np.ndarray], real: bool, degrees: bool = False) -> Any:
+    """Values at many places in double precision, NaN where there are none. real: as `_Evaluation.imaginary` is not."""
     match node:
         case ("number", value):
             return np.complex128(value)
         case ("symbol", name):
-            return at[name]
-        case ("at", place, inner):
-            return _array(inner, {name: np.float64(value) for name, value in place.items()}, degrees)
+            return at[name] + 0j
         case ("pi" | "e" | "i" as name,):
-            return {"pi": pi, "e": e, "i": 1j}[name]
-        case ("call", name, inner):
-            value = _array(inner, at, name in _TRIGONOMETRIC) + 0j
-            if name in ("cot", "sec", "csc"):
-                return 1 / getattr(np, {"cot": "tan", "sec": "cos", "csc": "sin"}[name])(value)
-            if name in ("lg", "cis"):
-                return np.log10(value) if name == "lg" else np.exp(1j * value)
-            return getattr(np, {"ln": "log"}.get(name, name))(value)
-    values = [_array(part, at, degrees) + 0j for part in node[1:]]
-    match node[0]:
-        case "+":
-            return reduce(operator.add, values)
-        case "*":
-            return reduce(operator.mul, values)
-        case "^":
-            return np.power(*values)
-        case "log":
-            return np.log(values[1]) / np.log(values[0])
-        case "abs":
-            return np.abs(values[0])
-        case "floor" | "ceil":
-            return getattr(np, node[0])(np.real(values[0]))
-        case "degree":
-            return values[0] * (pi / 180 if degrees else 1)
-        case "factorial":
-            return _gamma(np.real(values[0]) + 1)
+            return np.complex128({"pi": pi, "e": e, "i": 1j}[name])
+        case ("at", place, inner):
+            return _array(inner, {name: np.float64(value) for name, value in place.items()}, real, degrees)
+    degrees = degrees or node[1] in _TRIGONOMETRIC
+    parts = [_array(part, at, real, degrees) for part in node[1:] if not isinstance(part, str)]
+    match node:
+        case ("+", *_):
+            return reduce(operator.add, parts)
+        case ("*", *_):
+            return reduce(operator.mul, parts)
+        case ("degree", _):
+            return parts[0] * (pi / 180 if degrees else 1)
+        case ("^", *_):
+            base, exponent = parts
+            value = base ** (float(exponent.real) if np.ndim(exponent) == 0 and not exponent.imag else exponent)
+        case ("call", "cot" | "sec" | "csc" as name, _):
+            value = 1 / getattr(np, {"cot": "tan", "sec": "cos", "csc": "sin"}[name])(*parts)
+        case ("call", name, _):
+            value = (
+                np.exp(1j * parts[0])
+                if name == "cis"
+                else getattr(np, {"ln": "log", "lg": "log10"}.get(name, name))(*parts)
+            )
+        case ("log", *_):
+            value = np.log(parts[1]) / np.log(parts[0])
+        case ("abs", _):
+            value = np.abs(parts[0]) + 0j
+        case ("floor" | "ceil" as name, _):
+            value = getattr(np, name)(parts[0].real) + 0j
+        case ("factorial", _):
+            value = _gamma(parts[0].real + 1) + 0j
         case _:  # binomial
-            above, below = np.real(values)
-            return _gamma(above + 1) / _gamma(below + 1) / _gamma(above - below + 1)
+            above, below = (part.real for part in parts)
+            value = _gamma(above + 1) / _gamma(below + 1) / _gamma(above - below + 1) + 0j
+    if real:
+        value = np.where(sum(map(_unreal, parts)) * ~_unreal(value), nan, value)
+    return value
+
+
+def _unreal(values: Any) -> Any:
+    return np.abs(values.imag) > 1e-9 * np.abs(values)
 
 
 _gamma = np.vectorize(lambda value: gamma(value) if 0 < value < 170 else nan, otypes=[float])
 
 
 def _suspects(gold: Expression, answer: Expression) -> Places:
-    """Of many places those, at most 24, where two expressions seem to differ."""
+    """Of many places those, at most 32, where two expressions seem to differ most."""
     at = _many(gold.symbols)
-    nothing = np.zeros(len(next(iter(at.values()))))
+    real = not (_has_unit(gold.root) or _has_unit(answer.root))
     try:
         with np.errstate(all="ignore"):
-            left, right = (_array(each.root, at) + nothing for each in (gold, answer))
-            size = np.maximum(np.abs(left), np.abs(right))
-            agree = np.abs(left - right) <= 1e-7 * size
-            unreal = np.minimum(np.abs(left.imag), np.abs(right.imag)) > 1e-7 * size
+            left, right = (_array(each.root, at, real) for each in (gold, answer))
+            apart = np.abs(left - right) / np.maximum(np.abs(left), np.abs(right))
+            known, told = (np.isfinite(side) & ~(real & _unreal(side)) for side in (left, right))
     except OverflowError:  # a number that is no double
         return []
-    known = np.isfinite(left) | np.isfinite(right)
-    differ = np.flatnonzero(known & ~agree & (_has_unit(gold.root) | _has_unit(answer.root) | ~unreal))
-    chosen = differ[:: len(differ) // 24 + 1]
+    both, one = known & told & (apart > 1e-11), known ^ told if real else known & False
+    chosen = [*sorted(np.flatnonzero(both), key=lambda index: -apart[index])[:16], *np.flatnonzero(one)[:16]]
     return [{name: Fraction(float(column[index])) for name, column in at.items()} for index in chosen]
 
 
@@ -688,14 +698,14 @@ def same_value(gold: Expression, answer: Expression, positive: frozenset[str] = 
     real: bool | None = None
     unreal: bool | None = None
     close, far = places(gold.symbols)
-    tried = [*close, *far[:2]]
+    tried = [(place, 0) for place in close] + [(place, 0) for place in far[:2]]
     if gold.symbols and (_turns(gold.root) or _turns(answer.root)):
-        tried = [*close, *far, *_suspects(gold, answer)]
-    for index, place in enumerate(tried):
+        tried[len(close) :] = [(place, 0) for place in _suspects(gold, answer)] + [(place, _FINE) for place in far]
+    for index, (place, finest) in enumerate(tried):
         if any(place[name] <= 0 for name in positive):
             continue
         try:
-            same, in_reals = _same_at(place, gold, answer, _BITS, real is unreal is None)
+            same, in_reals = _same_at(place, gold, answer, _BITS, inf if real is unreal is None else finest)
         except _Undecided:
             if index < len(close):
                 raise
@@ -712,10 +722,10 @@ def same_value(gold: Expression, answer: Expression, positive: frozenset[str] = 
 
 
 def _same_at(
-    place: dict[str, Fraction], gold: Expression, answer: Expression, bits: int, fully: bool
+    place: dict[str, Fraction], gold: Expression, answer: Expression, bits: int, finest: float
 ) -> tuple[bool | None, bool]:
-    """Whether the values agree at a place, None where that says nothing; and whether they are real, or should not be. fully: in
-    every small part of either."""
+    """Whether the values agree at a place, None where that says nothing; and whether they are real, or should not be. finest: of
+    small parts, those that this many bits show are compared too."""
     with _context().workprec(bits):
         ours, theirs = _Evaluation(place), _Evaluation(place)
         mp = ours.mp
@@ -739,12 +749,13 @@ def _same_at(
         lost, largest = ours.lost + theirs.lost, max(ours.largest, theirs.largest)
         if left != right and mp.mag(left - right) > max(size - bits + _LOST + lost, largest - bits + 27):
             return False, in_reals
-        needed = _AGREE + _LOST + lost + int(max(0, largest - size)) + (ours.fine + theirs.fine if fully else 0)
+        fine = ours.fine + theirs.fine
+        needed = _AGREE + _LOST + lost + int(max(0, largest - size)) + (fine if fine <= finest else 0)
         if needed <= bits:
             return True, in_reals
         if bits > _BITS or needed * (ours.nodes + theirs.nodes) > _MAX_WORK:
             raise _Undecided
-    return _same_at(place, gold, answer, needed, fully=False)
+    return _same_at(place, gold, answer, needed, 0)
 
 
 def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression, Expression]) -> bool | None:
