@@ -570,7 +570,7 @@ def _many(symbols: frozenset[str]) -> dict[str, np.ndarray]:
     return dict(zip(sorted(symbols), columns, strict=True))
 
 
-def _array(node: Node, at: Mapping[str, np.ndarray], real: bool, degrees: bool = False) -> Any:
+def _array(node: Node, at: Mapping[str, Any], real: bool, degrees: bool = False) -> Any:
     """Values at many places in double precision, NaN where there are none. real: as `_Evaluation.imaginary` is not."""
     match node:
         case ("number", value):
@@ -599,7 +599,7 @@ def _array(node: Node, at: Mapping[str, np.ndarray], real: bool, degrees: bool =
             value = (
                 np.exp(1j * parts[0])
                 if name == "cis"
-                else getattr(np, {"ln": "log", "lg": "log10"}.get(name, name))(*parts)
+                else getattr(np, str({"ln": "log", "lg": "log10"}.get(name, name)))(*parts)
             )
         case ("log", *_):
             value = np.log(parts[1]) / np.log(parts[0])
@@ -778,7 +778,7 @@ def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression,
         Expression(("*", one.root, ("at", place, other.root)), one.symbols)
         for one, other in ((ours, theirs), (theirs, ours))
     ]
-    return same_value(*scaled)
+    return same_value(scaled[0], scaled[1])
 
 
 def _difference(sides: tuple[Expression, Expression]) -> Expression:
