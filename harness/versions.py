@@ -23,6 +23,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "learning": ("harness/learning",),
     "tokenization": ("harness/tokenization",),
     "verification": ("harness/verification",),
+    "verification/symbolic": ("harness/verification/algebra.py", "harness/verification/expression.py"),
     "scoring": ("harness/scoring",),
     "engines": ("harness/engines",),
     "engines/embedded": ("harness/engines/embedded", "harness/allocation/chunks.py"),

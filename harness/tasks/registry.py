@@ -13,6 +13,7 @@ from harness.tasks.sets import SETS
 from harness.tasks.source import TaskSource
 from harness.tasks.task import Task
 from harness.tasks.training import SOURCES
+from harness.versions import versions
 
 DOOR: Door[TaskSource] = Door("harness.tasks", "task", TaskSource)  # type: ignore[type-abstract]
 EVALUATION_SETS = tuple(name for name, data in SETS.items() if data.k)
@@ -84,7 +85,10 @@ def results_versions(task: str | FileTask) -> dict[str, str]:
     if get_task(task).judge is not None:
         return source.results_versions()
     own = {} if isinstance(task, FileTask) else dict([DOOR.results_version(task.partition(".")[0])])
-    return own | dict([scorers.DOOR.results_version(get_task(task).scorer)])
+    judged = dict([scorers.DOOR.results_version(get_task(task).scorer)])
+    if "verification" in judged and not source.integers:
+        judged |= versions(["verification/symbolic"])
+    return own | judged
 
 
 def training_source(task: str | FileTask) -> TaskSource:

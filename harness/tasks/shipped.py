@@ -23,7 +23,7 @@ from harness.tasks.task import Example, Task
 class Micro(TaskSource):
     """Procedural arithmetic of six skills, for models of 0.4 M parameters"""
 
-    generated = trains = True
+    generated = integers = trains = True
 
     def evaluation(self, per_skill: int = 40) -> Task:
         """Held-out questions, `per_skill` of each of the six skills."""
@@ -78,7 +78,7 @@ class MicroDev(Micro):
 class Ladder(TaskSource):
     """Procedural questions of one short answer each, in levels (`ladder.add2+chain3`), for pretrained models of 0.1 to 1.5 B"""
 
-    generated = trains = True
+    generated = integers = trains = True
 
     def check_name(self) -> None:
         self.levels = ladder.levels_of(self.name)

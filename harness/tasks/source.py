@@ -68,6 +68,8 @@ class TaskSource(ABC):
     """Raised by the author when questions or golds change, so that cells get new keys; None takes the code's digest."""
     generated: ClassVar[bool] = False
     """Whether its training questions are made by code, without limit and without a file."""
+    integers: ClassVar[bool] = False
+    """Whether its golds are plain integers, so that the rules on other mathematics decide nothing."""
     trains: ClassVar[bool] = False
     """Whether it has training questions; else it is for evaluation alone."""
 

@@ -1,29 +1,37 @@
 """Read a LaTeX expression and compare two of them by value, in bounded time.
 
 A recursive-descent parser for what answers are made of: arithmetic, powers, roots, elementary functions, floor and ceiling,
-factorials, symbols with subscripts. Values are exact fractions while that is cheap, else 60 digits of mpmath. Two expressions in
-the same symbols are equal when they agree at three points, which decides identities of such functions (Schwartz 1980,
-doi:10.1145/322217.322225, for polynomials).
+factorials, symbols with subscripts. Values are exact fractions while that is cheap, else 100 digits of mpmath, more where the
+expressions hold finer differences. Two expressions in the same symbols are equal when they agree at places of both signs over 26
+orders of magnitude, of all symbols together and of each alone (Schwartz 1980, doi:10.1145/322217.322225, for polynomials).
 """
 
 from __future__ import annotations
 
+import operator
 import random
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
-from math import factorial, isqrt
+from functools import lru_cache, reduce
+from math import e, factorial, gamma, inf, isqrt, nan, pi
 from typing import Any
 
+import numpy as np
 from mpmath.ctx_mp import MPContext
 
-DIGITS = 60
-_AGREE = 35  # digits to which two values must agree
-_MAX_BITS = 4_096
-_MAX_LOG = 20_000  # of a value's size: what exceeds e^20000 is not evaluated
+_BITS = 332  # of working precision: 100 digits
+_LOST = 83  # bits that functions may lose of it where nothing cancels
+_AGREE = 120  # bits to which two values must agree at least
+_MAX_WORK = 1 << 20  # bits of precision times nodes of both sides
+_MAX_BITS = 4_096  # of an exact fraction
+_MAX_LOG = 10**18  # of a value's size: what exceeds e^(10^18) is not evaluated
+_FINE = 4_096  # bits of small parts that are compared at far places; at the first place all are
+_FAR = 10**13
+_MAX_ARGUMENT = 10**15  # of a periodic function or a factorial
 _MAX_NESTING = 60
 _MAX_SYMBOLS = 16
 
@@ -35,8 +43,8 @@ _FUNCTIONS = {
 }  # fmt: skip
 _TRIGONOMETRIC = {"sin", "cos", "tan", "cot", "sec", "csc", "cis"}
 _GROWING = {"exp", "sinh", "cosh", "tanh"}
+_ANALYTIC = _TRIGONOMETRIC | _GROWING
 _INVERSE_NAMES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan"}
-_VALUELESS = (ZeroDivisionError, ValueError, OverflowError, TypeError)
 _INVERSE = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
 _NAMED = """
 alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi
@@ -65,6 +73,10 @@ class Unread(Exception):
 
 class TooLarge(Exception):
     """A value, or the work to find it, beyond what is ever evaluated."""
+
+
+class _Undecided(TooLarge):
+    """More digits than are ever computed would tell two values apart at a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +250,8 @@ class _Parser:
             return self._number(self.take())
         if kind == "letter":
             name = self.take() + self._subscript()
+            if [self.peek(ahead) for ahead in range(3)] == ["(", "0", ")"]:  # a value at nought, not a product
+                name += "".join(self.take() for _ in range(3))
             if name == "e":
                 return ("e",)
             return ("i",) if name == "i" else self.symbol(name)
@@ -334,11 +348,25 @@ class _Parser:
 
 
 class _Evaluation:
-    """Values of nodes at one place. `largest` is the greatest term met, for judging a difference of nearly equal values."""
+    """Values of nodes at one place.
 
-    def __init__(self, place: Mapping[str, Fraction], mp: Any) -> None:
-        self.place, self.mp = place, mp
-        self.largest = mp.mpf(0)
+    nodes: how many were met. lost: bits of relative precision that cancelled. largest: binary exponent of the greatest term that
+    cancelled. fine: bits that show every small part: terms beside larger ones, fractions, arguments near zero. imaginary: whether
+    the unit i was met, or there are no symbols; else values are real where they are defined.
+    """
+
+    def __init__(self, place: Mapping[str, Fraction]) -> None:
+        self.place, self.mp = place, _context()
+        self.nodes = self.lost = self.fine = 0
+        self.largest: float = -inf
+        self.imaginary = not place
+
+    def of(self, expression: Expression) -> Value | None:
+        """None where there is no value. Raises TooLarge."""
+        try:
+            return self.value(expression.root)
+        except (ZeroDivisionError, ValueError, OverflowError, TypeError):
+            return None
 
     def value(self, node: Node, degrees: bool = False) -> Value:
         """`degrees`: inside a trigonometric function, where a degree sign counts as pi/180.
@@ -348,7 +376,8 @@ class _Evaluation:
         TooLarge, ZeroDivisionError, ValueError, OverflowError
         """
         kind = node[0]
-        if kind in ("number", "value"):
+        self.nodes += 1
+        if kind == "number":
             return node[1]
         if kind == "symbol":
             return self.place[node[1]]
@@ -360,38 +389,50 @@ class _Evaluation:
         if kind in ("pi", "e"):
             return +getattr(self.mp, kind)
         if kind == "i":
+            self.imaginary = True
             return self.mp.mpc(0, 1)
-        if kind == "call":
-            return self._kept(self._call(node[1], self.value(node[2], node[1] in _TRIGONOMETRIC)))
-        if kind == "abs":
-            return abs(self.value(node[1], degrees))
-        if kind == "floor":
-            return self._floor(self.value(node[1]))
-        if kind == "ceil":
-            return -self._floor(-self.value(node[1]))
-        if kind == "factorial":
-            return self._factorial(self.value(node[1]))
-        left, right = self.value(node[1], degrees), self.value(node[2], degrees)
-        if kind == "^":
-            return self._kept(self._power(left, right))
-        if kind == "log":
-            return self._kept(self._log(right) / self._log(left))
-        below = self._factorial(right) * self._factorial(left - right)  # binomial
-        return self._factorial(left) / below
+        if kind == "at":
+            outer, self.place = self.place, node[1]
+            inner, self.place = self.value(node[2]), outer
+            return inner
+        values = [
+            self.value(part, degrees or node[1] in _TRIGONOMETRIC) for part in node[1:] if not isinstance(part, str)
+        ]
+        return self._kept(_OPERATIONS[kind](self, *(node[1:2] if kind == "call" else ()), *values), *values)
 
     def inexact(self, value: Value) -> Value:
-        return self.mp.mpf(value.numerator) / value.denominator if isinstance(value, Fraction) else value
+        if not isinstance(value, Fraction):
+            return value
+        self.fine += _bits(value)
+        return self.mp.mpf(value.numerator) / value.denominator
+
+    def is_real(self, value: Value) -> bool:
+        """Whether the imaginary part is at most a rounding error."""
+        mp = self.mp
+        return not isinstance(value, mp.mpc) or mp.mag(value.imag) < mp.mag(value) - mp.prec // 2
 
     def _fold(self, kind: str, values: list[Value]) -> Value:
-        exact = all(isinstance(value, Fraction) for value in values)
-        result = values[0] if exact else self.inexact(values[0])
-        if kind == "+" and not exact:
-            self.largest = max(self.largest, *(abs(self.inexact(value)) for value in values))
+        add = kind == "+"
+        if all(isinstance(value, Fraction) for value in values):
+            result = values[0]
+            for place, value in enumerate(values[1:], 2):
+                result = result + value if add else result * value
+                if _bits(result) > _MAX_BITS:
+                    return self._fold(kind, [self.inexact(result), *values[place:]])
+            return result
+        values = [self.inexact(value) for value in values]
+        result = values[0]
         for value in values[1:]:
-            value = value if exact else self.inexact(value)
-            result = result + value if kind == "+" else result * value
-            if exact and _bits(result) > _MAX_BITS:
-                exact, result = False, self.inexact(result)
+            result = result + value if add else result * value
+        sizes = [self.mp.mag(value) for value in values if value] if add else []
+        if sizes:
+            self.fine += max(sizes) - min(sizes)
+            lost = max(sizes) - self.mp.mag(result) if result else self.mp.prec
+            if lost > 16:
+                self.largest = max(self.largest, max(sizes))
+                if lost > self.mp.prec - 64:
+                    return self.mp.mpf(0)  # rounding errors alone
+                self.lost += lost
         return self._kept(result)
 
     def _power(self, base: Value, exponent: Value) -> Value:
@@ -406,33 +447,44 @@ class _Evaluation:
             if self.mp.re(right) <= 0:
                 raise ZeroDivisionError
             return self.mp.mpf(0)
-        if abs(right) * (abs(self.mp.log(left)) + 1) > _MAX_LOG:
+        if right:
+            self.fine += 2 * max(0, -self.mp.mag(right))
+        if abs(right) * (abs(self.mp.mag(left)) + 4) > _MAX_LOG:
             raise TooLarge
         return left**right
 
-    def _kept(self, value: Value) -> Value:
+    def _kept(self, value: Value, *parts: Value) -> Value:
+        """`value`, if there is one: without the unit i, a function has no real value of what is not real."""
         if not isinstance(value, Fraction):
             if not self.mp.isfinite(value):
                 raise ZeroDivisionError
             if value and abs(self.mp.mag(value)) > 2 * _MAX_LOG:
                 raise TooLarge
+        if not self.imaginary and not all(map(self.is_real, parts)) and self.is_real(value):
+            raise ValueError
         return value
 
     def _floor(self, value: Value) -> Value:
         if isinstance(value, Fraction):
             return Fraction(value.numerator // value.denominator)
-        if self.mp.im(value) != 0 or abs(value) > 10**_AGREE:
-            raise TooLarge
-        value, nearest = self.mp.re(value), self.mp.nint(self.mp.re(value))
-        near = abs(value - nearest) < self.mp.mpf(10) ** (8 - DIGITS) * (1 + abs(value))
+        if not self.is_real(value):
+            raise ValueError
+        value = self.mp.re(value)
+        if value and self.mp.mag(value) > self.mp.prec - 27:
+            return value
+        nearest = self.mp.nint(value)
+        near = abs(value - nearest) < self.mp.ldexp(1 + abs(value), 27 - self.mp.prec)
         return Fraction(int(nearest if near else self.mp.floor(value)))  # rounding alone may keep it off an integer
 
     def _factorial(self, value: Value) -> Value:
-        if abs(value) > 3_000:
+        if abs(value) > _MAX_ARGUMENT:
             raise TooLarge
         if isinstance(value, Fraction) and value.denominator == 1 and 0 <= value <= 400:
             return Fraction(factorial(value.numerator))
         return self.mp.gamma(self.inexact(value) + 1)
+
+    def _binomial(self, above: Value, below: Value) -> Value:
+        return self._factorial(above) / self._fold("*", [self._factorial(below), self._factorial(above - below)])
 
     def _log(self, value: Value) -> Value:
         if value == 0:
@@ -445,11 +497,27 @@ class _Evaluation:
         if name == "lg":
             return self._log(value) / self.mp.log(10)
         value = self.inexact(value)
-        if abs(self.mp.re(value)) > (_MAX_LOG if name in _GROWING else 10**15) or abs(self.mp.im(value)) > _MAX_LOG:
+        most = _MAX_LOG if name in _GROWING else _MAX_ARGUMENT
+        if abs(self.mp.re(value)) > most or abs(self.mp.im(value)) > _MAX_ARGUMENT:
             raise TooLarge
+        if value:
+            self.fine += 2 * abs(self.mp.mag(value)) + (3 * int(abs(value)) if name == "tanh" else 0)
         if name == "cis":
+            self.imaginary = True
             return self.mp.expj(value)
         return getattr(self.mp, _INVERSE_NAMES.get(name, name))(value)
+
+
+_OPERATIONS: Mapping[str, Callable[..., Value]] = {
+    "^": _Evaluation._power,
+    "call": _Evaluation._call,
+    "abs": lambda _, value: abs(value),
+    "floor": _Evaluation._floor,
+    "ceil": lambda at, value: -at._floor(-value),
+    "factorial": _Evaluation._factorial,
+    "binomial": _Evaluation._binomial,
+    "log": lambda at, base, value: at._log(value) / at._log(base),
+}
 
 
 def _bits(value: Fraction) -> int:
@@ -468,70 +536,226 @@ def _context() -> Any:
     """mpmath's state is global; each thread has its own here."""
     if not hasattr(_THREAD, "mp"):
         _THREAD.mp = MPContext()
-        _THREAD.mp.dps = DIGITS
+        _THREAD.mp.prec = _BITS
     return _THREAD.mp
 
 
+Places = list[dict[str, Fraction]]
+
+
 @lru_cache(maxsize=512)
-def _places(symbols: frozenset[str]) -> tuple[dict[str, Fraction], ...]:
+def places(symbols: frozenset[str]) -> tuple[Places, Places]:
+    """Where expressions in these symbols are compared: near places, of all symbols and of each alone on either side of zero;
+    and far ones, first of all symbols, then of each alone."""
     if not symbols:
-        return ({},)
-    draw = random.Random(20_250_101)
-    ranges = ((300, 999), (1_100, 2_900), (-2_900, -300))
-    return tuple({name: Fraction(draw.randint(*ends), 997) for name in sorted(symbols)} for ends in ranges)
+        return [{}], []
+    draw, names = random.Random(20_250_101), sorted(symbols)
+
+    def at(scale: int, *alone: str) -> dict[str, Fraction]:
+        return {n: Fraction(draw.randint(600, 999), 997) * (3 if alone and n not in alone else scale) for n in names}
+
+    each = names if len(names) > 1 else []
+    near = [at(1), at(3), at(-3), *(at(-3, name) for name in each)]
+    far = [at(sign * scale) for scale in (_FAR, 60, 1_000) for sign in (1, -1)]
+    return near, [*far, *(at(sign * _FAR, name) for name in each for sign in (1, -1))]
+
+
+@lru_cache(maxsize=64)
+def _many(symbols: frozenset[str]) -> dict[str, np.ndarray]:
+    """1,500 places from -30 to 30, each symbol once in every 25th, and 300 of all sizes and signs, by symbol."""
+    draw = np.random.default_rng(20_250_102)
+    steps = (np.arange(1_500) + draw.random((len(symbols), 1_500))) / 25 - 30
+    sizes = 10 ** draw.uniform(-13, 13, (len(symbols), 300)) * draw.choice((-1, 1), (len(symbols), 300))
+    columns = draw.permuted(np.hstack([steps, sizes]), axis=1)
+    return dict(zip(sorted(symbols), columns, strict=True))
+
+
+def _array(node: Node, at: Mapping[str, Any], real: bool, degrees: bool = False) -> Any:
+    """Values at many places in double precision, NaN where there are none. real: as `_Evaluation.imaginary` is not."""
+    match node:
+        case ("number", value):
+            return np.complex128(value)
+        case ("symbol", name):
+            return at[name] + 0j
+        case ("pi" | "e" | "i" as name,):
+            return np.complex128({"pi": pi, "e": e, "i": 1j}[name])
+        case ("at", place, inner):
+            return _array(inner, {name: np.float64(value) for name, value in place.items()}, real, degrees)
+    degrees = degrees or node[1] in _TRIGONOMETRIC
+    parts = [_array(part, at, real, degrees) for part in node[1:] if not isinstance(part, str)]
+    match node:
+        case ("+", *_):
+            return reduce(operator.add, parts)
+        case ("*", *_):
+            return reduce(operator.mul, parts)
+        case ("degree", _):
+            return parts[0] * (pi / 180 if degrees else 1)
+        case ("^", *_):
+            base, exponent = parts
+            value = base ** (float(exponent.real) if np.ndim(exponent) == 0 and not exponent.imag else exponent)
+        case ("call", "cot" | "sec" | "csc" as name, _):
+            value = 1 / getattr(np, {"cot": "tan", "sec": "cos", "csc": "sin"}[name])(*parts)
+        case ("call", name, _):
+            value = (
+                np.exp(1j * parts[0])
+                if name == "cis"
+                else getattr(np, str({"ln": "log", "lg": "log10"}.get(name, name)))(*parts)
+            )
+        case ("log", *_):
+            value = np.log(parts[1]) / np.log(parts[0])
+        case ("abs", _):
+            value = np.abs(parts[0]) + 0j
+        case ("floor" | "ceil" as name, _):
+            value = getattr(np, name)(parts[0].real) + 0j
+        case ("factorial", _):
+            value = _gamma(parts[0].real + 1) + 0j
+        case _:  # binomial
+            above, below = (part.real for part in parts)
+            value = _gamma(above + 1) / _gamma(below + 1) / _gamma(above - below + 1) + 0j
+    if real:
+        value = np.where(sum(map(_unreal, parts)) * ~_unreal(value), nan, value)
+    return value
+
+
+def _unreal(values: Any) -> Any:
+    return np.abs(values.imag) > 1e-9 * np.abs(values)
+
+
+_gamma = np.vectorize(lambda value: gamma(value) if 0 < value < 170 else nan, otypes=[float])
+
+
+def _suspects(gold: Expression, answer: Expression) -> Places:
+    """Of many places those, at most 32, where two expressions seem to differ most."""
+    at = _many(gold.symbols)
+    real = not (_has_unit(gold.root) or _has_unit(answer.root))
+    try:
+        with np.errstate(all="ignore"):
+            left, right = (_array(each.root, at, real) for each in (gold, answer))
+            apart = np.abs(left - right) / np.maximum(np.abs(left), np.abs(right))
+            known, told = (np.isfinite(side) & ~(real & _unreal(side)) for side in (left, right))
+    except OverflowError:  # a number that is no double
+        return []
+    both, one = known & told & (apart > 1e-11), known ^ told if real else known & False
+    chosen = [*sorted(np.flatnonzero(both), key=lambda index: -apart[index])[:16], *np.flatnonzero(one)[:16]]
+    return [{name: Fraction(float(column[index])) for name, column in at.items()} for index in chosen]
+
+
+def _turns(node: Node) -> bool:
+    """Whether the value may turn a corner, jump or end as symbols change; two analytic functions that agree somewhere are one."""
+    match node:
+        case ("call", name, inner):
+            smooth = name in _ANALYTIC
+        case ("^", inner, exponent):
+            smooth = _is_integer(exponent)
+        case ("abs" | "floor" | "ceil", inner) | ("log", _, inner):
+            smooth = False
+        case _:
+            inner, smooth = node, True
+    if not smooth and inner[0] not in ("number", "e", "pi"):
+        return True
+    return any(_turns(part) for part in node[1:] if isinstance(part, tuple))
+
+
+def _has_unit(node: Node) -> bool:
+    """Whether i is in it, so that values need not be real."""
+    return node[0] == "i" or any(_has_unit(part) for part in node[1:] if isinstance(part, tuple))
+
+
+def _is_integer(node: Node) -> bool:
+    return (node[0] == "number" and node[1].denominator == 1) or (node[0] == "*" and all(map(_is_integer, node[1:])))
 
 
 def number(expression: Expression) -> Value | None:
     """The value of an expression without symbols; None where it has none or is too large."""
     if expression.symbols:
         return None
-    try:
-        return _Evaluation({}, _context()).value(expression.root)
-    except (*_VALUELESS, TooLarge):
-        return None
+    with suppress(TooLarge):
+        return _Evaluation({}).of(expression)
+    return None
 
 
 def near(left: Value, right: Value, slack: Fraction | None = None) -> bool:
     """Whether two values are equal, or no further apart than `slack`."""
     if slack is None and isinstance(left, Fraction) and isinstance(right, Fraction):
         return left == right
-    evaluation = _Evaluation({}, _context())
+    evaluation = _Evaluation({})
     left, right = evaluation.inexact(left), evaluation.inexact(right)
-    allowed = evaluation.inexact(slack) if slack is not None else evaluation.mp.mpf(10) ** -_AGREE * abs(left)
+    allowed = evaluation.inexact(slack) if slack is not None else evaluation.mp.ldexp(abs(left), -_AGREE)
     return bool(abs(left - right) <= allowed)
 
 
-def same_value(gold: Expression, answer: Expression) -> bool | None:
-    """Whether two expressions in the same symbols have the same value everywhere; None where the gold has none that is found.
+def same_value(gold: Expression, answer: Expression, positive: frozenset[str] = frozenset()) -> bool | None:
+    """Whether two expressions in the same symbols have the same value wherever one of them has a real one; None where the gold has
+    none that is found. positive: symbols that are compared above zero alone.
 
     Raises
     ------
     TooLarge
-        The answer is too large to evaluate.
+        The answer is too large to evaluate, or only more digits than there is time for could tell it from the gold.
     """
     if gold.symbols != answer.symbols:
         return False
-    mp, compared = _context(), False
-    for place in _places(gold.symbols):
-        ours, theirs = _Evaluation(place, mp), _Evaluation(place, mp)
-        try:
-            left = ours.value(gold.root)
-        except (*_VALUELESS, TooLarge):
+    real: bool | None = None
+    unreal: bool | None = None
+    close, far = places(gold.symbols)
+    tried = [(place, 0) for place in close] + [(place, 0) for place in far[:2]]
+    if gold.symbols and (_turns(gold.root) or _turns(answer.root)):
+        tried[len(close) :] = [(place, 0) for place in _suspects(gold, answer)] + [(place, _FINE) for place in far]
+    for index, (place, finest) in enumerate(tried):
+        if any(place[name] <= 0 for name in positive):
             continue
         try:
-            right = theirs.value(answer.root)
-        except _VALUELESS:
+            same, in_reals = _same_at(place, gold, answer, _BITS, inf if real is unreal is None else finest)
+        except _Undecided:
+            if index < len(close):
+                raise
+            continue
+        if same is None:
+            continue
+        if not in_reals:
+            unreal = same and unreal is not False
+        elif not same:
             return False
-        compared = True
+        else:
+            real = True
+    return real or unreal
+
+
+def _same_at(
+    place: dict[str, Fraction], gold: Expression, answer: Expression, bits: int, finest: float
+) -> tuple[bool | None, bool]:
+    """Whether the values agree at a place, None where that says nothing; and whether they are real, or should not be. finest: of
+    small parts, those that this many bits show are compared too."""
+    with _context().workprec(bits):
+        ours, theirs = _Evaluation(place), _Evaluation(place)
+        mp = ours.mp
+        try:
+            left = ours.of(gold)
+        except TooLarge:
+            return None, True
+        right = theirs.of(answer)
+        complex_numbers = ours.imaginary or theirs.imaginary
+        if left is None or right is None:
+            known = right if left is None else left
+            nothing = known is None or (left is None and not place) or not (complex_numbers or ours.is_real(known))
+            return None if nothing else False, True
         if isinstance(left, Fraction) and isinstance(right, Fraction):
-            if left != right:
-                return False
-            continue
+            return left == right, True
         left, right = ours.inexact(left), theirs.inexact(right)
-        lost = max(ours.largest, theirs.largest) * mp.mpf(10) ** (8 - DIGITS)
-        if abs(left - right) > max(mp.mpf(10) ** -_AGREE * max(abs(left), abs(right)), lost):
-            return False
-    return True if compared else None
+        if not complex_numbers and ours.is_real(left) != ours.is_real(right):
+            return False, True
+        in_reals = complex_numbers or ours.is_real(left)
+        size = max((mp.mag(value) for value in (left, right) if value), default=0)
+        lost, largest = ours.lost + theirs.lost, max(ours.largest, theirs.largest)
+        if left != right and mp.mag(left - right) > max(size - bits + _LOST + lost, largest - bits + 27):
+            return False, in_reals
+        fine = ours.fine + theirs.fine
+        needed = _AGREE + _LOST + lost + int(max(0, largest - size)) + (fine if fine <= finest else 0)
+        if needed <= bits:
+            return True, in_reals
+        if bits > _BITS or needed * (ours.nodes + theirs.nodes) > _MAX_WORK:
+            raise _Undecided
+    return _same_at(place, gold, answer, needed, 0)
 
 
 def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression, Expression]) -> bool | None:
@@ -544,19 +768,17 @@ def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression,
     ours, theirs = _difference(gold), _difference(answer)
     if ours.symbols != theirs.symbols:
         return False
-    mp = _context()
-    place = next(iter(_places(ours.symbols)))
-    try:
-        left = _Evaluation(place, mp).value(ours.root)
-        right = _Evaluation(place, mp).value(theirs.root)
-    except _VALUELESS:
+    place = places(ours.symbols)[0][:2][-1]
+    left, right = _Evaluation(place).of(ours), _Evaluation(place).of(theirs)
+    if left is None or right is None:
         return None
     if left == 0 or right == 0:
         return False
-    scaled = Expression(
-        ("*", ours.root, ("value", right), ("^", ("value", left), ("number", Fraction(-1)))), ours.symbols
-    )
-    return same_value(scaled, theirs)
+    scaled = [
+        Expression(("*", one.root, ("at", place, other.root)), one.symbols)
+        for one, other in ((ours, theirs), (theirs, ours))
+    ]
+    return same_value(scaled[0], scaled[1])
 
 
 def _difference(sides: tuple[Expression, Expression]) -> Expression:

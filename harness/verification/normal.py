@@ -7,17 +7,24 @@ Nothing here evaluates anything. `5\\,525` stays 5525 and `0{,}5` becomes 0.5 be
 from __future__ import annotations
 
 import re
+import unicodedata
 
 _CHARACTERS = str.maketrans(
     {
         "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "°": r"^\circ ", "º": r"^\circ ",
         "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "∪": r"\cup ", "±": r"\pm ", "％": "%",
-        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\t": " ", "\n": " ", "\r": " ",
+        "⁄": "/", "\u00a0": " ", "\u2009": " ", "\u202f": " ",
+        **{c: rf"\frac{{{n}}}{{{d}}}" for c in "¼½¾⅐⅑⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞" for n, d in [unicodedata.normalize("NFKC", c).split("⁄")]},
     }
 )  # fmt: skip
+_RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ"
+_LOWERED = "₀₁₂₃₄₅₆₇₈₉"
+_PLAIN = str.maketrans(_RAISED + _LOWERED, "0123456789+-n0123456789")
 _REWRITES = tuple(
-    (re.compile(pattern), replacement)
+    (re.compile(pattern), replacement, pattern.startswith(r"\\"))
     for pattern, replacement in (
+        (r"\\lbrace(?![a-zA-Z])", r"\\{"),
+        (r"\\rbrace(?![a-zA-Z])", r"\\}"),
         (r"\\(?:left|right|[bB]igg?[lrm]?)(?=\s*(?:[()\[\]|./]|\\[{}|lr]))\s*", ""),
         (r"\\(?:display|text|script|scriptscript)style(?![a-zA-Z])|\\(?:no)?limits(?![a-zA-Z])", ""),
         (
@@ -31,20 +38,23 @@ _REWRITES = tuple(
         (r"(?<!\\)\$ ?\$", " "),
         (r"\\div(?![a-zA-Z])", "/"),
         (r"\{([^{}]*)\\over(?![a-zA-Z])([^{}]*)\}", r"\\frac{\1}{\2}"),
-        (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+        (r"\\[dtc](frac|binom)(?![a-zA-Z])", r"\\\1"),
         (r"\\(?:geqslant|geq)(?![a-zA-Z])", r"\\ge"),
         (r"\\(?:leqslant|leq)(?![a-zA-Z])", r"\\le"),
         (r"\\(?:textdegree|degrees?)(?![a-zA-Z])", r"^\\circ "),
         (r"\^\s*\{\s*\\circ\s*\}", r"^\\circ "),
         (r"\\(?:mbox|textrm|textnormal|mathrm|operatorname|textit|mathit|hbox|mathsf)\s*\{", r"\\text{"),
-        (r"\\(?:textbf|mathbf|boldsymbol|bm)\s*\{(?=\s*\(?[A-H]\)?\s*\})", r"\\text{"),
+        (
+            r"\\(?:textbf|mathbf|boldsymbol|bm|emph|underline)\s*\{(?=\s*(?:\(?[A-H]\)?|[A-Za-z][A-Za-z :'-]{2,})\s*\})",
+            r"\\text{",
+        ),
         (r"\\(?:text|textbf|mathbf|boldsymbol|bm|emph|underline)\s*\{\s*(\(?[-\d.,/ ]+\)?)\s*\}", r"\1"),
         (r"(?<=\d)\{,\}(?=\d{3}(?!\d))(?<!(?<!\d)0\{,\})", ""),
         (r"(?<=\d),?\s*\\[,!;: ]\s*(?=\d{3}(?!\d))", ""),
         (r"√\s*(?:\(([^()]*)\)|(\w+))", r"\\sqrt{\1\2}"),
         (r"(?<=\d)\{,\}(?=\d)", "."),
         (r"(?<=\d)\{,\}\s*\\!\s*(?=\d{3})", ""),
-        (r"\\[,!;:]|\\ |~|\\q?quad(?![a-zA-Z])", " "),
+        (r"~|\\[,!;: ]|\\q?quad(?![a-zA-Z])", " "),
         (r"\\([%$#&])", r"\1"),
         (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
         (r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{"),
@@ -55,10 +65,12 @@ _REWRITES = tuple(
         (r"(?<=\d)(?=i(?![a-zA-Z]))", " "),  # `5i` and `5*i` must be read alike
         (r"(?<=\d)\*(?=[a-zA-Z\\])", " "),
         (r"\\text\s*\{\s*\}", ""),
+        (r"(?<![\w\\})])\(\s*([0-9A-Z]+)\s*\)\s*_", r"\1_"),
         (r"\s+", " "),
     )
 )
 _WRAPPER = re.compile(r"(?:\\(?:mathbf|boldsymbol|bm|emph|underline|ensuremath|mathit|mathsf)\s*)?\{")
+_SPACE = re.compile(r"[\t\n\r]")
 _INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
 _ALTERNATIVE = re.compile(
     r"\\(?:text|mbox|mathrm|textrm)\s*\{(?=[^{}]*\d|\s*,?\s*(?:and|or)\b\s*\})([^{}]*?)\b(and|or)\b([^{}]*)\}"
@@ -70,11 +82,17 @@ _WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
 
 def normalise(answer: str) -> str:
     """The same answer in the one spelling that the comparison rules expect."""
-    text = _INVISIBLE.sub("", answer.translate(_CHARACTERS)).strip()
+    text = _SPACE.sub(" ", answer)
+    if not text.isascii():
+        text = _INVISIBLE.sub("", text.translate(_CHARACTERS))
+        text = re.sub(f"[{_RAISED}]+", r"^{\g<0>}", text)
+        text = re.sub(f"[{_LOWERED}]+", r"_{\g<0>}", text).translate(_PLAIN)
+    text = text.strip()
     text = unwrap(text).replace("\\\\", _ROW)
     text = _ALTERNATIVE.sub(r"\\text{\1} \2 \\text{\3}", text)
-    for pattern, replacement in _REWRITES:
-        text = pattern.sub(replacement, text)
+    for pattern, replacement, of_commands in _REWRITES:
+        if not of_commands or "\\" in text:
+            text = pattern.sub(replacement, text)
     text = unwrap(text.strip().rstrip(".,;:\\").strip())
     return _without_wrapper(text.strip("*")).replace(_ROW, "\\\\")
 

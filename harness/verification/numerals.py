@@ -87,18 +87,20 @@ def parse_numeral(text: str) -> Numeral | None:
 def same_number(gold: Numeral, answer: Numeral) -> bool:
     """Exact equality, with the readings that a percent sign, a base and a rounded repeating decimal allow.
 
-    A percent sign may stand for the bare number or for its hundredth. A decimal answers a fraction that has no finite decimal
-    when it is that fraction rounded or cut after six or more significant digits. Two known units must agree.
+    A percent sign may stand for the number's hundredth, or from 1 on for the bare number: 0.5 % is not 0.5. A decimal answers a
+    fraction that has no finite decimal when it is that fraction rounded or cut after six or more significant digits. Two known
+    units must agree.
     """
     if gold.unit and answer.unit and gold.unit != answer.unit:
         return False
     if answer.radix is not None and answer.radix != (gold.radix or 10):
         return False
     difference = abs(gold.value - answer.value)
+    if gold.percent != answer.percent:
+        hundredth = answer.value == (gold.value / 100 if gold.percent else gold.value * 100)
+        return hundredth or (difference == 0 and abs(gold.value) >= 1)
     if difference == 0:
         return True
-    if gold.percent != answer.percent:
-        return answer.value == (gold.value / 100 if gold.percent else gold.value * 100)
     if answer.places is None or gold.places is not None or gold.integral:
         return False
     significant = len(str(abs(int(answer.value * 10**answer.places))))

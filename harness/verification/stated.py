@@ -21,7 +21,7 @@ _MEMBER = re.compile(r"[A-Za-z]\s*\\in(?![a-zA-Z])\s*")
 _RELATION = re.compile(r"\\(?:approx|equiv|leq?|geq?|lt|gt|neq?|sim|simeq|to)(?![a-zA-Z])|\\ne(?![a-zA-Z])|[=<>]")
 _SAME = {r"\lt": "<", r"\gt": ">", r"\leq": r"\le", r"\geq": r"\ge", r"\simeq": r"\approx", r"\sim": r"\approx"}
 _TO_DO = re.compile(r"\\(?:sum|prod|int|lim|max|min|gcd|det)(?![a-zA-Z])")
-_ARGUMENT = re.compile(r"_\s*(?:\{[^{}]*\}|\w)|\\[a-zA-Z]+|[A-Za-z]'?\s*\([^()]*\)")
+_ARGUMENT = re.compile(r"_\s*(?:\{[^{}]*\}|\w)|\\[a-zA-Z]+|[A-Za-z]'*\s*(?:\^\s*\{?\s*-1\s*\}?\s*)?\([^()]*\)")
 
 
 @lru_cache(maxsize=16_384)
