@@ -254,7 +254,7 @@ def _insert_suites(
     for name, mark in suites.items():
         folder, suite = suite_folder(results, name), SuiteFile(name=name, baseline="")
         stored = name.endswith(MARK)
-        for file in suite_files(folder)[::-1] or [None]:  # the first stands for the folder
+        for file in [*suite_files(folder)[::-1]] or (None,):  # the first stands for the folder
             try:
                 if stored:
                     read_about(folder)
