@@ -169,7 +169,7 @@ class Receiver:
                 entry.refuse(result.reason)
                 continue
             entry.receiver_tokens = result.tokens.size - result.finished
-            entry.marks_spelled = result.letters
+            entry.marks_spelled = result.spelled_tags
             for name in ("text", "boundary", "mass", "length", "canonical"):
                 setattr(entry, f"residual_{name}", getattr(result.residuals, name))
             if result.tokens.size > self.longest:
