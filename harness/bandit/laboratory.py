@@ -21,9 +21,7 @@ from jaxtyping import Float64
 from harness.bandit.choices import every_choice
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerValue, Prompt
 from harness.experience.records import GroupValue, Rollout, Success, TextRollout
-from harness.learning.denominators import from_sampler
-from harness.learning.minibatches import minibatches
-from harness.learning.packing import Packed, pack
+from harness.learning.minibatches import Packed, from_sampler, minibatches, pack
 from harness.learning.regime import Context, Need, Regime
 from harness.learning.surrogate import surrogate
 from harness.learning.terms import Term

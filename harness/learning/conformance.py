@@ -25,9 +25,7 @@ import numpy as np
 from harness.errors import PluginError
 from harness.experience.answers import Answer, PeerAnswer
 from harness.experience.records import Rollout, Success, TextRollout
-from harness.learning.denominators import from_sampler
-from harness.learning.minibatches import minibatches
-from harness.learning.packing import pack
+from harness.learning.minibatches import from_sampler, minibatches, pack
 from harness.learning.regime import Measured, Regime
 from harness.learning.registry import check_declaration, check_options, load, resolved, spaces
 from harness.learning.situations import MAX_TOKENS, Situation, situations
