@@ -161,14 +161,14 @@ class Exchange:
         if self._recorder is not None:
             for author in self.authors(receiver):
                 self._recorder.record(step, author, [m for _, entry, m in accepted if entry.author == author])
-        refused: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for entry in entries:
-            refused[entry.reason] += max(1, entry.messages)
+            counts[entry.reason] += max(1, entry.messages)
         return Collected(
             records=tuple(record for record, _, _ in accepted),
             entries=tuple(entry for _, entry, _ in accepted),
             missing=missing,
-            refused=refused,
+            refused=counts,
             waited=waited,
         )
 
