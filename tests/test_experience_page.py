@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerValue, Prompt
-from harness.learning.minibatches import minibatches
-from harness.learning.packing import pack
+from harness.learning.minibatches import minibatches, pack
 from harness.learning.regime import Context, Measured
 from harness.learning.surrogate import surrogate
 from harness.learning.terms import Aggregation, Form, Objective, Ratio, Term, TermAnswer

@@ -55,8 +55,8 @@ def _run(bandit: Bandit, name: str, **options: object) -> list[JointDraw]:
 
 def _independent(bandit: Bandit) -> list[Fact]:
     shrunk = (1 - 1 / bandit.rollouts) * bandit.policy_gradient()
-    found = mean_gradient(_run(bandit, "independent", objective="dr_grpo"))
-    return [Fact("independent: E[g] = (1 - 1/G) policy gradient", 0.0, distance(found, shrunk))]
+    measured = mean_gradient(_run(bandit, "independent", objective="dr_grpo"))
+    return [Fact("independent: E[g] = (1 - 1/G) policy gradient", 0.0, distance(measured, shrunk))]
 
 
 def _naive(bandit: Bandit) -> list[Fact]:
@@ -68,25 +68,20 @@ def _naive(bandit: Bandit) -> list[Fact]:
         advantage = (pool - pool.mean()) / (pool.std(ddof=1) + 1e-6)
         for a, each in zip((a for drawn in draws for a in drawn), advantage, strict=True):
             direct += probability * each / pool.size * (np.eye(pi.shape[1])[a] - pi[0])
-    outcomes = _run(bandit, "naive")
-    bias = distance(direct, (direct @ bandit.policy_gradient()) / (bandit.policy_gradient() @ bandit.policy_gradient())
-                    * bandit.policy_gradient())  # fmt: skip
-    toward = mean_gradient(outcomes)
-    own = bandit.policy_gradient()
-    measured = distance(toward, (toward @ own) / (own @ own) * own)
+    toward, own = mean_gradient(_run(bandit, "naive")), bandit.policy_gradient()
+    predicted, measured = (distance(g, (g @ own) / (own @ own) * own) for g in (direct, toward))
     return [
         Fact("naive: E[g] = (1/n) sum_j E_j[A grad log pi_k]", 0.0, distance(toward, direct)),
-        Fact("naive: distance of E[g] from the policy gradient's direction", bias, measured),
+        Fact("naive: distance of E[g] from the policy gradient's direction", predicted, measured),
     ]
 
 
 def _xgrpo(bandit: Bandit) -> list[Fact]:
-    found = []
-    for beta in (0.25, 1.0):
-        outcomes = _run(bandit, "xgrpo", baseline="mixed", normalise="none", beta=beta)
-        measured = distance(mean_gradient(outcomes), bandit.policy_gradient())
-        found.append(Fact(f"xgrpo: unbiased with leave-one-out baselines, beta {beta}", 0.0, measured))
-    return found
+    means = {b: mean_gradient(_run(bandit, "xgrpo", baseline="mixed", normalise="none", beta=b)) for b in (0.25, 1.0)}
+    return [
+        Fact(f"xgrpo: unbiased with leave-one-out baselines, beta {b}", 0.0, distance(g, bandit.policy_gradient()))
+        for b, g in means.items()
+    ]
 
 
 def _prp(bandit: Bandit) -> list[Fact]:
@@ -97,20 +92,17 @@ def _prp(bandit: Bandit) -> list[Fact]:
         Fact("prp: E[g] = (1 - 1/|U|) policy gradient, unclipped", 0.0, distance(mean_gradient(outcomes), unbiased))
     ]
     if bandit.logits.shape[0] == 2:
-        weights = _first_weight(bandit, outcomes)
-        facts.append(Fact("prp: second moment of the weight = 1 + chi^2", 1 + bandit.chi_squared(), weights))
+        logs = np.log(bandit.policies[0])
+
+        def squared_weight(o: JointDraw) -> float:
+            """Of the peer's first answer, from the denominator in PRP's own term."""
+            answer = o.terms[1].answers[0]
+            assert isinstance(answer.denominator, np.ndarray)
+            return float(np.exp(2 * (logs[answer.tokens[0]] - answer.denominator[0])))
+
+        moment = expectation(outcomes, squared_weight)
+        facts.append(Fact("prp: second moment of the weight = 1 + chi^2", 1 + bandit.chi_squared(), moment))
     return facts
-
-
-def _first_weight(bandit: Bandit, outcomes: list[JointDraw]) -> float:
-    """E[w^2] of the peer's first answer, from the denominators in PRP's own terms."""
-    total = 0.0
-    logs = np.log(bandit.policies[0])
-    for o in outcomes:
-        answer = o.terms[1].answers[0]
-        assert isinstance(answer.denominator, np.ndarray)
-        total += o.probability * float(np.exp(2 * (logs[answer.tokens[0]] - answer.denominator[0])))
-    return total
 
 
 def _sgt(bandit: Bandit) -> list[Fact]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,16 +83,7 @@ class BanditReport:
         return {
             "suite": self.suite,
             "points": list(self.points),
-            "facts": [
-                {
-                    "bandit": b,
-                    "statement": f.statement,
-                    "predicted": f.predicted,
-                    "measured": f.measured,
-                    "holds": f.holds,
-                }
-                for b, f in self.facts
-            ],
+            "facts": [{"bandit": b, **asdict(f), "holds": f.holds} for b, f in self.facts],
         }
 
     def describe(self) -> str:
@@ -124,10 +115,9 @@ def run_bandit(name: str, results: Path) -> BanditReport:
     except SuiteError:
         raise SuiteError(name, "", f"no such file of bandits (shipped: {Path(LABORATORY).stem})") from None
     raw = yaml.read(source)
-    if isinstance(raw, dict) and "groups" in raw and "bandits" not in raw:
-        raise SuiteError(str(source), "", "a suite, for `harness run`; a bandit suite has `bandits` and `regimes`")
-    if not isinstance(raw, dict):
-        raise SuiteError(str(source), "", "a bandit suite is a mapping with `bandits` and `regimes`")
+    if not isinstance(raw, dict) or ("groups" in raw and "bandits" not in raw):
+        what = "a suite, for `harness run`;" if isinstance(raw, dict) else "no mapping;"
+        raise SuiteError(str(source), "", f"{what} a bandit suite has `bandits` and `regimes`")
     raw.setdefault("name", source.stem)
     yaml.check_numbers(raw, str(source))
     try:

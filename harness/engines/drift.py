@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from harness.engines.protocol import Drift
-from harness.learning.packing import Packed
+from harness.learning.minibatches import Packed
 
 if TYPE_CHECKING:
     from harness.learning.surrogate import AnswerStatistics

@@ -13,9 +13,7 @@ from harness.engines.masters import Masters
 from harness.engines.protocol import Optimisation, UpdateReport
 from harness.engines.tally import Tally
 from harness.experience.answers import Prompt
-from harness.learning.denominators import Score, settle
-from harness.learning.minibatches import minibatches
-from harness.learning.packing import pack
+from harness.learning.minibatches import Score, minibatches, pack, settle
 from harness.learning.surrogate import surrogate
 from harness.learning.terms import Term, TermAnswer
 

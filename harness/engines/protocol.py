@@ -11,8 +11,7 @@ import numpy as np
 from jaxtyping import Float32, Int32, UInt64
 
 from harness.experience.answers import Prompt
-from harness.learning.denominators import OldLogprobs
-from harness.learning.terms import Term
+from harness.learning.terms import OldLogprobs, Term
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -182,7 +181,7 @@ class Optimisation:
     old_logprobs
         Whose log-probabilities OLD denominators are.
     sampler_correction
-        C of `learning.denominators.settle`.
+        C of `learning.minibatches.settle`.
     """
 
     learning_rate: float = 1e-4

@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.engines.drift import DriftMeter
 from harness.engines.protocol import Drift, TermReport
-from harness.learning.packing import Packed
+from harness.learning.minibatches import Packed
 from harness.learning.terms import Term, TermAnswer
 
 if TYPE_CHECKING:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from harness.errors import ExchangeError
-from harness.exchange.wire import MAX_MESSAGE_BYTES, StepDecoder
+from harness.exchange.wire import MAX_MESSAGE_BYTES, decode
 from harness.experience.records import Record
 from harness.experience.refusal import Refusal
 from harness.suite.schema import Defences
@@ -67,13 +68,12 @@ class Admission:
         max_staleness: int,
         quotas: Quotas,
         defences: Defences,
-        decoder: StepDecoder,
     ) -> None:
         self.receiver, self.authors, self.policies = receiver, frozenset(authors), frozenset(policies)
-        self.kinds, self.quotas, self.defences, self._decoder = kinds, quotas, defences, decoder
+        self.kinds, self.quotas, self.defences = kinds, quotas, defences
         self.window = max_staleness if defences.staleness else max(max_staleness, MEMORY_STEPS)
         self.step = -1
-        self._steps: dict[int, StepMemory] = {}
+        self._steps: defaultdict[int, StepMemory] = defaultdict(StepMemory)
         self._spent: dict[str, tuple[int, int]] = {}
         self.absent: set[str] = set()
 
@@ -82,17 +82,13 @@ class Admission:
         if step != self.step:
             self._spent = {}
         self.step = step
-        self._steps = {at: memory for at, memory in self._steps.items() if step - self.window <= at <= step}
-        self._at(step).prompts = {prompt: position for position, prompt in enumerate(prompts)}
-
-    def _at(self, step: int) -> StepMemory:
-        if step not in self._steps:
-            self._steps[step] = StepMemory()
-        return self._steps[step]
+        for at in [at for at in self._steps if not step - self.window <= at <= step]:
+            del self._steps[at]
+        self._steps[step].prompts = {prompt: position for position, prompt in enumerate(prompts)}
 
     def _position(self, record: Record) -> int | None:
         """Of the record's prompt among those of its step. Future records are measured by the present."""
-        return self._at(min(record.step, self.step)).prompts.get(record.prompt_id)
+        return self._steps[min(record.step, self.step)].prompts.get(record.prompt_id)
 
     def within_quota(self, sender: str, size: int) -> bool:
         """Count a message of `size` bytes. Without the defence always true."""
@@ -104,9 +100,7 @@ class Admission:
         """The record, if it is let in. Raises ExchangeError with the reason; `Unfit` once the header is known."""
         if sender not in self.authors:
             raise ExchangeError(Refusal.NOT_SUBSCRIBED if sender in self.policies else Refusal.UNKNOWN_AUTHOR, sender)
-        record = self._decoder.decode(
-            self.step, message, self.quotas.message if self.defences.quotas else MAX_MESSAGE_BYTES
-        )
+        record = decode(message, self.quotas.message if self.defences.quotas else MAX_MESSAGE_BYTES, self.kinds)
         reason = self._unfit(sender, record)
         if reason is not None:
             raise Unfit(reason, record)
@@ -132,7 +126,7 @@ class Admission:
                 return Refusal.VERSION
             index = getattr(record, "index", 0)
             key = record.author, type(record).__name__, record.prompt_id, index
-            seen = self._at(record.step).seen
+            seen = self._steps[record.step].seen
             if key in seen:
                 return Refusal.DUPLICATE
             seen.add(key)
@@ -145,7 +139,7 @@ class Admission:
             known = memory.versions.get(record.author, version)
             if (at <= record.step and known > version) or (at >= record.step and known < version):
                 return False
-        self._at(record.step).versions[record.author] = version
+        self._steps[record.step].versions[record.author] = version
         return True
 
     def order(self, record: Record) -> tuple[int, int, int, str]:
@@ -158,7 +152,7 @@ class Admission:
         return AdmissionState([(at, memory) for at, memory in sorted(self._steps.items()) if at >= oldest], self.absent)
 
     def restore(self, state: AdmissionState) -> None:
-        self._steps, self.absent = dict(state.steps), set(state.absent)
+        self._steps, self.absent = defaultdict(StepMemory, state.steps), set(state.absent)
         self.step = max(self._steps, default=-1)
 
 

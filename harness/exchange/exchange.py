@@ -15,7 +15,7 @@ from harness.exchange.admission import Admission, AdmissionState, Quotas, Unfit
 from harness.exchange.ledger import Entry, Ledger
 from harness.exchange.misbehaviour import Sender
 from harness.exchange.transport import Delivery, InProcess, Transport
-from harness.exchange.wire import StepDecoder, encode
+from harness.exchange.wire import encode
 from harness.experience.records import SHIPPED, Record, Rollout
 from harness.experience.refusal import Refusal
 from harness.suite.edges import Edge, edges_of
@@ -83,7 +83,6 @@ class Exchange:
         """Per receiver and author, the last step that the author is known to have finished."""
         self._early: dict[str, dict[tuple[str, int], Delivery]] = defaultdict(dict)
         self._rank = {policy: rank for rank, policy in enumerate(policies)}
-        decoder = StepDecoder(kinds=kinds)
         self._gates = {
             receiver: Admission(
                 receiver,
@@ -93,7 +92,6 @@ class Exchange:
                 max_staleness,
                 quotas or Quotas(),
                 self.defences,
-                decoder,
             )
             for receiver in policies
         }
@@ -111,7 +109,7 @@ class Exchange:
             except ExchangeError as error:
                 failed.append((record, error.reason))
         for receiver in self.receivers(author):
-            self.ledger.extend([_entry(step, author, receiver, record, 0, reason) for record, reason in failed])
+            self.ledger.extend(_entry(step, author, receiver, 0, reason, record) for record, reason in failed)
         outgoing = messages if sender is None else sender.messages(step, messages)
         return 0 if outgoing is None else self.post(author, step, outgoing)
 
@@ -158,14 +156,19 @@ class Exchange:
             accepted += admitted
             entries += refused
         accepted.sort(key=lambda item: (self._rank[item[0].author], *gate.order(item[0])))
-        late = [_unread(step, author, receiver, Refusal.LATE, 0, 0) for author in missing]
-        self.ledger.extend([entry for _, entry, _ in accepted] + entries + late)
-        self._keep(step, receiver, accepted)
+        entries += [_entry(step, author, receiver, 0, Refusal.LATE) for author in missing]
+        self.ledger.extend([entry for _, entry, _ in accepted] + entries)
+        if self._recorder is not None:
+            for author in self.authors(receiver):
+                self._recorder.record(step, author, [m for _, entry, m in accepted if entry.author == author])
+        counts: Counter[str] = Counter()
+        for entry in entries:
+            counts[entry.reason] += max(1, entry.messages)
         return Collected(
             records=tuple(record for record, _, _ in accepted),
             entries=tuple(entry for _, entry, _ in accepted),
             missing=missing,
-            refused=_count(entries + late),
+            refused=counts,
             waited=waited,
         )
 
@@ -211,13 +214,6 @@ class Exchange:
                 return deliveries, missing
             arrived = self.transport.receive(receiver, left)
 
-    def _keep(self, step: int, receiver: str, accepted: Sequence[tuple[Record, Entry, bytes]]) -> None:
-        if self._recorder is None:
-            return
-        for author in self.authors(receiver):
-            messages = [message for _, entry, message in accepted if entry.author == author]
-            self._recorder.record(step, author, messages)
-
 
 def _admit(gate: Admission, delivery: Delivery) -> tuple[list[tuple[Record, Entry, bytes]], list[Entry]]:
     """Records let in with their entries and bytes, and the entries of what was refused.
@@ -228,10 +224,13 @@ def _admit(gate: Admission, delivery: Delivery) -> tuple[list[tuple[Record, Entr
     refused: list[Entry] = []
     unread: dict[str, Entry] = {}
 
+    def entry(size: int, reason: str = "", record: Record | None = None) -> Entry:
+        return _entry(gate.step, delivery.sender, gate.receiver, size, reason, record)
+
     def sum_up(reason: str, messages: int, size: int) -> None:
-        entry = unread.setdefault(reason, _unread(gate.step, delivery.sender, gate.receiver, reason, 0, 0))
-        entry.messages += messages
-        entry.bytes += size
+        alike = unread.setdefault(reason, entry(0, reason))
+        alike.messages += messages
+        alike.bytes += size
 
     for message in delivery.messages:
         size = len(message)
@@ -241,47 +240,24 @@ def _admit(gate: Admission, delivery: Delivery) -> tuple[list[tuple[Record, Entr
         try:
             record = gate.admit(delivery.sender, message)
         except Unfit as error:
-            refused.append(_entry(gate.step, delivery.sender, gate.receiver, error.record, size, error.reason))
+            refused.append(entry(size, error.reason, error.record))
         except ExchangeError as error:
             sum_up(error.reason, 1, size)
         else:
-            accepted.append((record, _entry(gate.step, delivery.sender, gate.receiver, record, size), message))
+            accepted.append((record, entry(size, record=record), message))
     if delivery.dropped:
         sum_up(Refusal.QUOTA, delivery.dropped, delivery.dropped_bytes)
     return accepted, refused + list(unread.values())
 
 
-def _entry(step: int, author: str, receiver: str, record: Record, size: int, reason: str = "") -> Entry:
-    return Entry(
-        step=step,
-        author=author,
-        receiver=receiver,
-        kind=str(record.__struct_config__.tag),
-        prompt_id=record.prompt_id,
-        index=getattr(record, "index", 0),
-        made=record.step,
-        version=record.version,
-        bytes=size,
-        source_tokens=len(record.tokens) if isinstance(record, Rollout) else 0,
-        accepted=not reason,
-        reason=str(reason),
+def _entry(step: int, author: str, receiver: str, size: int, reason: str = "", record: Record | None = None) -> Entry:
+    """record: None where none could be read; then `messages` starts at 0."""
+    entry = Entry(
+        step=step, author=author, receiver=receiver, bytes=size, accepted=not reason, reason=str(reason), messages=0
     )
-
-
-def _unread(step: int, author: str, receiver: str, reason: str, messages: int, size: int) -> Entry:
-    return Entry(
-        step=step,
-        author=author,
-        receiver=receiver,
-        messages=messages,
-        bytes=size,
-        accepted=False,
-        reason=str(reason),
-    )
-
-
-def _count(entries: Sequence[Entry]) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for entry in entries:
-        counts[entry.reason] += max(1, entry.messages)
-    return counts
+    if record is not None:
+        entry.messages, entry.kind = 1, str(record.__struct_config__.tag)
+        entry.prompt_id, entry.index = record.prompt_id, getattr(record, "index", 0)
+        entry.made, entry.version = record.step, record.version
+        entry.source_tokens = len(record.tokens) if isinstance(record, Rollout) else 0
+    return entry

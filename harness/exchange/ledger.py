@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-
 import msgspec
 
 NAN = float("nan")
@@ -16,7 +13,7 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
     step: at which it was collected; made: the step its author names. messages: 1, or how many alike this entry sums up
     (messages that could not be read, or beyond the quota), or 0 for an author that sent nothing. bytes: on the wire.
     source_tokens, receiver_tokens: the answer's length under either tokenizer, EOS left out; 0 where not known.
-    residual_*: the five of retokenising. marks_spelled: reasoning marks that became letters.
+    residual_*: the five of retokenising. marks_spelled: reasoning tags that the receiver has no token for.
     verdict: the receiver's own, empty where none was made. used: it gave a nonzero gradient.
     """
 
@@ -48,31 +45,11 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
         self.accepted, self.reason, self.used = False, str(reason), False
 
 
-class Ledger:
+class Ledger(list[Entry]):
     """Entries of the running step; the session takes them to the journal after each step."""
-
-    def __init__(self) -> None:
-        self._entries: list[Entry] = []
-        self._lock = threading.Lock()
-
-    def extend(self, entries: list[Entry]) -> None:
-        with self._lock:
-            self._entries.extend(entries)
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        return tuple(self._entries)
-
-    def refusals(self) -> Counter[tuple[str, str, str]]:
-        """Refused messages of the running step by (receiver, author, reason). A silent author counts once."""
-        counts: Counter[tuple[str, str, str]] = Counter()
-        for entry in self._entries:
-            if not entry.accepted:
-                counts[entry.receiver, entry.author, entry.reason] += max(1, entry.messages)
-        return counts
 
     def take(self) -> list[Entry]:
         """All entries, which the ledger then forgets."""
-        with self._lock:
-            taken, self._entries = self._entries, []
+        taken = self.copy()
+        self.clear()
         return taken

@@ -163,24 +163,7 @@ class Receiver:
         self, admitted: Sequence[tuple[Record, Entry]], learner: Learner, prompts: Mapping[str, Prompt]
     ) -> list[tuple[Text, Entry, Retokenised]]:
         """Answers in the learner's tokens, those with log-probabilities first; each one's residuals go into its entry."""
-        kept = []
-        for (record, entry), result in self._carried(admitted, learner, prompts):
-            if isinstance(result, Refused):
-                entry.refuse(result.reason)
-                continue
-            entry.receiver_tokens = result.tokens.size - result.finished
-            entry.marks_spelled = result.letters
-            for name in ("text", "boundary", "mass", "length", "canonical"):
-                setattr(entry, f"residual_{name}", getattr(result.residuals, name))
-            if result.tokens.size > self.longest:
-                entry.refuse(Refusal.TOO_LONG)
-            else:
-                kept.append((record, entry, result))
-        return kept
 
-    def _carried(
-        self, admitted: Sequence[tuple[Record, Entry]], learner: Learner, prompts: Mapping[str, Prompt]
-    ) -> list[tuple[tuple[Text, Entry], Retokenised | Refused]]:
         def score(records: Sequence[Rollout], tokens: Sequence[np.ndarray]) -> list[np.ndarray]:
             return learner.engine.score([prompts[r.prompt_id] for r in records], tokens)
 
@@ -190,7 +173,20 @@ class Receiver:
         texts = [(r, e) for r, e in admitted if isinstance(r, TextRollout | Success)]
         carried = retokenise([r for r, _ in rollouts], learner.codec, how=s.spread, budget=budget, score=score)
         carried += retokenise_text([r for r, _ in texts], learner.codec, budget=budget)
-        return list(zip([*rollouts, *texts], carried, strict=True))
+        kept: list[tuple[Text, Entry, Retokenised]] = []
+        for (record, entry), result in zip([*rollouts, *texts], carried, strict=True):
+            if isinstance(result, Refused):
+                entry.refuse(result.reason)
+                continue
+            entry.receiver_tokens = result.tokens.size - result.finished
+            entry.marks_spelled = result.spelled_tags
+            for name in ("text", "boundary", "mass", "length", "canonical"):
+                setattr(entry, f"residual_{name}", getattr(result.residuals, name))
+            if result.tokens.size > self.longest:
+                entry.refuse(Refusal.TOO_LONG)
+            else:
+                kept.append((record, entry, result))
+        return kept
 
     def _verified(
         self, carried: Sequence[tuple[Text, Entry, Retokenised]], prompts: Mapping[str, Prompt]
@@ -212,37 +208,29 @@ class Receiver:
             elif isinstance(record, Success) and verdict.value != "right":
                 entry.refuse(Refusal.UNVERIFIED)
             else:
-                answers.append((_peer_answer(record, result, verdict), entry))
+                answer = PeerAnswer(
+                    author=record.author,
+                    version=record.version,
+                    step=record.step,
+                    prompt_id=record.prompt_id,
+                    index=record.index,
+                    tokens=result.tokens,
+                    text=record.text,
+                    finished=result.finished,
+                    verdict=verdict,
+                    aligned=result.aligned,
+                    source_logprob=result.source_logprob,
+                    source_tokens=result.source_tokens,
+                )
+                answers.append((answer, entry))
         return answers
 
 
-def _peer_answer(record: Text, carried: Retokenised, verdict: Verdict) -> PeerAnswer:
-    return PeerAnswer(
-        author=record.author,
-        version=record.version,
-        step=record.step,
-        prompt_id=record.prompt_id,
-        index=record.index,
-        tokens=carried.tokens,
-        text=record.text,
-        finished=carried.finished,
-        verdict=verdict,
-        aligned=carried.aligned,
-        source_logprob=carried.source_logprob,
-        source_tokens=carried.source_tokens,
-    )
+T = TypeVar("T", PeerAnswer, PeerValue, Record)
 
 
-class _OfPrompt(Protocol):
-    @property
-    def prompt_id(self) -> str: ...
-
-
-T = TypeVar("T", bound=_OfPrompt)
-
-
-def _by_prompt(found: Iterable[T]) -> dict[str, tuple[T, ...]]:
+def _by_prompt(items: Iterable[T]) -> dict[str, tuple[T, ...]]:
     grouped: dict[str, list[T]] = defaultdict(list)
-    for one in found:
+    for one in items:
         grouped[one.prompt_id].append(one)
     return {prompt: tuple(ones) for prompt, ones in grouped.items()}

@@ -68,20 +68,14 @@ class ReplayWriter:
 
     def record(self, step: int, author: str, messages: Sequence[bytes]) -> None:
         """Store what another receiver has not stored yet at this step. Receivers may call side by side."""
-        with self._recording:
-            self._record(step, author, messages)
-
-    def _record(self, step: int, author: str, messages: Sequence[bytes]) -> None:
-        self._written = {key: kept for key, kept in self._written.items() if key[0] > step - MEMORY_STEPS}
-        written = self._written.setdefault((step, author), set())
-        new = [message for message in messages if message not in written]
-        if not new:
-            return
-        written.update(new)
-        payload = msgspec.msgpack.encode(Frame(step, author, new))
-        self._digest = _chain(self._digest, payload)
-        with disk_errors(self.path):
-            self._file.write(len(payload).to_bytes(4, "big") + self._digest + payload)
+        with self._recording, disk_errors(self.path):
+            self._written = {key: kept for key, kept in self._written.items() if key[0] > step - MEMORY_STEPS}
+            written = self._written.setdefault((step, author), set())
+            if new := [message for message in messages if message not in written]:
+                written.update(new)
+                payload = msgspec.msgpack.encode(Frame(step, author, new))
+                self._digest = _chain(self._digest, payload)
+                self._file.write(len(payload).to_bytes(4, "big") + self._digest + payload)
 
     def flush(self) -> str:
         """Bring everything to the disk. Returns the digest of the file so far."""

@@ -54,26 +54,3 @@ def decode(message: bytes, limit: int = MAX_MESSAGE_BYTES, kinds: frozenset[type
         raise ExchangeError(Refusal.MALFORMED, str(error)[:200]) from None
     record.check()
     return record
-
-
-class StepDecoder:
-    """`decode` for several receivers in one process, which get the very same bytes: each message is decoded once a step.
-
-    room: bytes of messages that are remembered at most. kinds: as in `decode`.
-    """
-
-    def __init__(self, room: int = 64 << 20, kinds: frozenset[type[Record]] = SHIPPED) -> None:
-        self._room, self._kinds, self._step = room, kinds, -1
-        self._left, self._records = room, dict[bytes, Record]()
-
-    def decode(self, step: int, message: bytes, limit: int) -> Record:
-        """As `decode`. A new step forgets the one before."""
-        if step != self._step:
-            self._step, self._left, self._records = step, self._room, {}
-        record = self._records.get(message)
-        if record is None or len(message) > limit:
-            record = decode(message, limit, self._kinds)
-            if len(message) <= self._left:
-                self._records[message] = record
-                self._left -= len(message)
-        return record

@@ -25,14 +25,12 @@ import numpy as np
 from harness.errors import PluginError
 from harness.experience.answers import Answer, PeerAnswer
 from harness.experience.records import Rollout, Success, TextRollout
-from harness.learning.denominators import from_sampler
-from harness.learning.minibatches import minibatches
-from harness.learning.packing import pack
+from harness.learning.minibatches import from_sampler, minibatches, pack
 from harness.learning.regime import Measured, Regime
 from harness.learning.registry import check_declaration, check_options, load, resolved, spaces
 from harness.learning.situations import MAX_TOKENS, Situation, situations
 from harness.learning.terms import OLD, Denominator, Term, TermAnswer
-from harness.suite.space import Choice, Space
+from harness.suite.space import Choice
 
 __all__ = [
     "CHECKS",
@@ -106,21 +104,22 @@ def learns_with_all_that_may_be_searched(make: Make) -> None:
         searched = spaces(kind)
     except PluginError as error:
         raise AssertionError(str(error)) from None
-    rng, defaults = np.random.default_rng(0), resolved(kind.Options()) if searched else {}
-    for trial in range(SAMPLED if searched else 0):
-        drawn = {name: _draw(space, defaults[name], trial, rng) for name, space in searched.items()}
+    if not searched:
+        return
+    rng, defaults = np.random.default_rng(0), resolved(kind.Options())
+    for trial in range(SAMPLED):
+        # the two ends of a range first, then anything
+        drawn = {
+            name: space.values[trial % len(space.values)]
+            if isinstance(space, Choice)
+            else space.at(float(trial) if trial < 2 else float(rng.random()), defaults[name])
+            for name, space in searched.items()
+        }
         try:
             options = check_options(kind, drawn)
         except PluginError as error:
             raise AssertionError(f"{drawn}: of the search space, but refused: {error}") from None
         learns_well_formed_terms(partial(kind, options))
-
-
-def _draw(space: Space, default: Any, trial: int, rng: np.random.Generator) -> Any:
-    """The two ends of a range first, then anything."""
-    if isinstance(space, Choice):
-        return space.values[trial % len(space.values)]
-    return space.at(float(trial) if trial < 2 else float(rng.random()), default)
 
 
 def publishes_what_it_shares(make: Make) -> None:

@@ -1,4 +1,4 @@
-"""Cut a step's terms into the mini-batches of its optimiser updates. Needs no torch.
+"""A step's terms as the mini-batches of its optimiser updates: cut, denominators filled in, packed as flat arrays. No torch.
 
 Our reading: a *unit* is every answer of one (order, prompt). Units, sorted by the terms' `order` and then by prompt, are
 cut into `updates` contiguous mini-batches of nearly equal numbers of answers. So own comes before peer where a regime
@@ -7,12 +7,18 @@ orders it so, a single update shares one mini-batch, and every regime makes the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 import numpy as np
+from jaxtyping import Bool, Float32, Float64, Int32, Int64
 
-from harness.learning.terms import Objective, Term, TermAnswer
+from harness.experience.answers import Prompt
+from harness.learning.terms import OLD, Denominator, Objective, OldLogprobs, Term, TermAnswer
+
+Score = Callable[[Sequence[Prompt], Sequence[Int32[np.ndarray, "T"]]], Sequence[Float32[np.ndarray, "T"]]]
+"""The trainer's log-probabilities of answers to prompts under its present weights."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,3 +112,168 @@ def _cut(sizes: Sequence[int], parts: int) -> list[int]:
         edges.append(lowest + int(np.argmin(np.abs(ends[lowest : highest + 1] - wanted))))
     parts_of: list[int] = (np.searchsorted(edges, np.arange(len(sizes)), side="right") - 1).tolist()
     return parts_of
+
+
+def settle(
+    batches: Sequence[MiniBatch],
+    prompts: Sequence[Prompt],
+    score: Score,
+    old: OldLogprobs = "trainer",
+    correction: float = 0.0,
+) -> list[MiniBatch]:
+    """The mini-batches with every OLD denominator filled in; call it before the step's first update.
+
+    The trainer's need no pass for the first mini-batch: its forward pass sees the weights of the step's start, so that its
+    denominators are its own log-probabilities without gradient, and its ratios exactly 1.
+
+    Parameters
+    ----------
+    batches
+        Of one step.
+    prompts
+        All that an answer names.
+    score
+        Asked at most once, for the answers of later mini-batches that can have a gradient.
+    old
+        Whose log-probabilities OLD stands for.
+    correction
+        C of the truncated importance correction of the sampler's drift (`MiniBatch`); 0 is none.
+
+    Raises
+    ------
+    ValueError
+        An answer whose denominator is OLD does not say what it was sampled with.
+    """
+    waiting = [
+        a for b in batches if b.update for t in b.terms for a in t.answers if a.denominator is OLD and can_move(t, a)
+    ]
+    scored = {}
+    if waiting and old == "trainer":
+        by_id = {p.id: p for p in prompts}
+        scores = score([by_id[a.prompt_id] for a in waiting], [a.tokens for a in waiting])
+        scored = dict(zip(map(id, waiting), scores, strict=True))
+
+    def settled(answer: TermAnswer) -> TermAnswer:
+        if answer.denominator is not OLD:
+            return answer
+        if answer.sampled is None:
+            raise ValueError(f"an answer to {answer.prompt_id!r} has OLD as its denominator, but no `sampled`")
+        return replace(answer, denominator=answer.sampled if old == "sampler" else scored.get(id(answer)))
+
+    return [
+        replace(
+            b, terms=tuple(replace(t, answers=tuple(map(settled, t.answers))) for t in b.terms), correction=correction
+        )
+        for b in batches
+    ]
+
+
+def from_sampler(batches: Sequence[MiniBatch]) -> list[MiniBatch]:
+    """`settle` for `old_logprobs: sampler`, which needs no trainer."""
+    return settle(batches, (), lambda prompts, answers: [], "sampler")
+
+
+class FormCode(IntEnum):
+    """`Objective.form` as a number per answer."""
+
+    PPO = 0
+    HARD = 1
+    NLL = 2
+    KL = 3
+    TRUNCATED = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """A answers with N tokens taking part, answer after answer.
+
+    term: index of each answer's term. counts: tokens taking part, at least 1. weight: what the objective of each of the
+    answer's tokens is multiplied by: weights, the mini-batch's normaliser, and 1/counts where the aggregation takes the
+    token mean. log_scale: factor on the log-ratio. pooled: one ratio per answer (sequence, cross) instead of one per token.
+    on_policy: the denominator is the current policy without gradient. denominator: per token; a cross ratio's source mean
+    is repeated on every token. sampled: per token, what an own answer was sampled with; NaN for others. first: whether the
+    mini-batch is the step's first, whose forward pass sees the weights of the step's start. correction: `MiniBatch.correction`.
+    """
+
+    term: Int64[np.ndarray, "A"]
+    counts: Int64[np.ndarray, "A"]
+    weight: Float64[np.ndarray, "A"]
+    advantage: Float64[np.ndarray, "A"]
+    form: Int64[np.ndarray, "A"]
+    log_scale: Float64[np.ndarray, "A"]
+    pooled: Bool[np.ndarray, "A"]
+    on_policy: Bool[np.ndarray, "A"]
+    low: Float64[np.ndarray, "A"]
+    high: Float64[np.ndarray, "A"]
+    exponent: Float64[np.ndarray, "A"]
+    log_bound: Float64[np.ndarray, "A"]
+    first: Bool[np.ndarray, "A"]
+    correction: Float64[np.ndarray, "A"]
+    denominator: Float64[np.ndarray, "N"]
+    sampled: Float64[np.ndarray, "N"]
+
+
+def pack(batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]]) -> Packed:
+    """Some or all of a mini-batch's answers. The loss is linear in answers, so any split of `batch.live()` will do.
+
+    Raises
+    ------
+    ValueError
+        An answer without tokens, log-probabilities of another length than the tokens, or no denominator where the objective
+        needs one or it is not settled.
+    """
+    objectives = [batch.terms[index].objective for index, _ in answers]
+    normalisers = {index: batch.normaliser(batch.terms[index].objective) for index in {index for index, _ in answers}}
+    counts = np.array([answer.counted for _, answer in answers], dtype=np.int64)
+    if not counts.all():
+        raise ValueError("an answer without tokens cannot be packed")
+    weights = np.array([batch.terms[i].weight * answer.weight / normalisers[i] for i, answer in answers])
+    per_answer = np.array([o.aggregation in ("answer", "prompt") for o in objectives], dtype=bool)
+    bounds = np.array([o.bounds(batch.update) for o in objectives]).reshape(-1, 2)
+    flat = [_denominator(batch, index, answer) for index, answer in answers]
+    sampled = [_per_token(batch, index, answer, answer.sampled, np.nan) for index, answer in answers]
+    return Packed(
+        term=np.array([index for index, _ in answers], dtype=np.int64),
+        counts=counts,
+        weight=weights / np.where(per_answer, counts, 1),
+        advantage=np.array([answer.advantage for _, answer in answers], dtype=np.float64),
+        form=np.array([FormCode[o.form.upper()] for o in objectives], dtype=np.int64),
+        log_scale=np.array([answer.scale for _, answer in answers], dtype=np.float64),
+        pooled=np.array(
+            [o.ratio != "token" and o.form in ("ppo", "hard", "truncated") for o in objectives], dtype=bool
+        ),
+        on_policy=np.array([answer.denominator is None for _, answer in answers], dtype=bool),
+        low=bounds[:, 0],
+        high=bounds[:, 1],
+        exponent=np.array([o.exponent if o.form == "hard" else 0.0 for o in objectives], dtype=np.float64),
+        log_bound=np.array([o.log_bound for o in objectives], dtype=np.float64),
+        first=np.full(len(answers), batch.update == 0),
+        correction=np.full(len(answers), batch.correction),
+        denominator=np.concatenate([*flat, np.zeros(0)]),
+        sampled=np.concatenate([*sampled, np.zeros(0)]),
+    )
+
+
+def _denominator(batch: MiniBatch, index: int, answer: TermAnswer) -> Float64[np.ndarray, "T"]:
+    term = batch.terms[index]
+    if answer.denominator is None:
+        if term.objective.form == "kl" or (term.objective.ratio == "cross" and term.objective.form != "nll"):
+            raise ValueError(f"term {term.name!r}: an answer to {answer.prompt_id!r} lacks its denominator")
+    elif isinstance(answer.denominator, Denominator):
+        raise ValueError(f"term {term.name!r}: denominators are not settled ({answer.prompt_id!r})")
+    return _per_token(batch, index, answer, answer.denominator, 0.0)
+
+
+def _per_token(
+    batch: MiniBatch, index: int, answer: TermAnswer, given: np.ndarray | float | None, absent: float
+) -> Float64[np.ndarray, "T"]:
+    """Of the tokens that take part; one number stands for all of them."""
+    term = batch.terms[index]
+    if given is None or np.ndim(given) == 0:
+        return np.full(answer.counted, absent if given is None else float(given))
+    values = np.asarray(given, dtype=np.float64)
+    if values.shape != answer.tokens.shape:
+        raise ValueError(
+            f"term {term.name!r}: {values.size} log-probabilities for {answer.tokens.size} tokens ({answer.prompt_id!r})"
+        )
+    return values if answer.mask is None else values[answer.mask]

@@ -14,8 +14,7 @@ import numpy as np
 
 from harness.experience.answers import Group, Inbox
 from harness.experience.records import Pieces, Record
-from harness.learning.denominators import OldLogprobs
-from harness.learning.terms import Term
+from harness.learning.terms import OldLogprobs, Term
 
 __all__ = ["Context", "Measured", "Need", "NoOptions", "Regime"]
 

@@ -11,8 +11,8 @@ from typing import Any, get_args, get_type_hints
 
 from harness.errors import PluginError
 from harness.experience.records import SHIPPED, Record, Rollout, Success, TextRollout, bounded
-from harness.learning.denominators import OldLogprobs
 from harness.learning.regime import Need, Regime
+from harness.learning.terms import OldLogprobs
 from harness.plugins import Door
 from harness.suite.space import Space, as_dict, spaces_of
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
-from harness.learning.packing import FormCode, Packed
+from harness.learning.minibatches import FormCode, Packed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
         Log-probabilities (nats, sampling temperature applied) of the tokens taking part, answer after answer as in
         `packed`. Carries the gradient; its dtype and device are those of the computation.
     packed
-        From `packing.pack`. Losses of several packs of one mini-batch add up to the mini-batch's loss.
+        From `minibatches.pack`. Losses of several packs of one mini-batch add up to the mini-batch's loss.
 
     Raises
     ------

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float32, Int32
 
-__all__ = ["OLD", "Aggregation", "Denominator", "Form", "Objective", "Ratio", "Term", "TermAnswer"]
+__all__ = ["OLD", "Aggregation", "Denominator", "Form", "Objective", "OldLogprobs", "Ratio", "Term", "TermAnswer"]
 
 Ratio = Literal["token", "sequence", "cross"]
 """Of what to what: `Objective.ratio`."""
@@ -21,10 +21,14 @@ Form = Literal["ppo", "hard", "truncated", "nll", "kl"]
 """How ratio and advantage meet: `Objective.form`."""
 Aggregation = Literal["token", "answer", "prompt", "constant"]
 """What the loss is divided by: `Objective.aggregation`."""
+OldLogprobs = Literal["sampler", "trainer"]
+"""Whose log-probabilities OLD stands for. Sampler and trainer are one policy, but may be two programs in half precision, whose
+log-probabilities differ by more than GSPO's window is wide. The published algorithms take the ratio between two states of the
+trained policy (code: verl and OpenRLHF score own answers again with the trainer before the first update)."""
 
 
 class Denominator(Enum):
-    """A denominator that is filled in when the step is learnt (`learning.denominators`)."""
+    """A denominator that is filled in when the step is learnt (`learning.minibatches.settle`)."""
 
     OLD = "old"
     """The learner's own old log-probabilities, of its sampler or of its trainer as the suite's `old_logprobs` says."""

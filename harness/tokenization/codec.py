@@ -2,27 +2,25 @@
 
 `encode` and `decode` are those of the tokenizer's Rust core, one call per batch; everything else is numpy over the
 concatenated batch. Where a tokenizer inverts exactly, the spans are the lengths of its tokens' own bytes, compared byte by
-byte with the text, or without white space and capitals if it changes no more than these; where it changes more
-(normalisers, unknown characters), they come from the core's character offsets.
+byte with the text; elsewhere (normalisers, unknown characters) they come from the core's character offsets.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress, pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import numpy as np
-from jaxtyping import Bool, Int32
+from jaxtyping import Int32
 
 from harness.errors import TokenizationError
-from harness.tokenization.isolation import MARKER
-from harness.tokenization.kept_tables import tables_of
-from harness.tokenization.marks import Marks, Translated
-from harness.tokenization.spans import Texts, by_bytes, by_offsets, by_solid_bytes
-from harness.tokenization.token_bytes import SEPARATOR, Batch
+from harness.tokenization.markup import MARKER, ReasoningTags, Translated, control_tokens, isolated
+from harness.tokenization.spans import Texts, by_bytes, by_offsets
+from harness.tokenization.token_bytes import SEPARATOR, Batch, TokenBytes
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -31,9 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAX_TEXT_BYTES = 1 << 20
 PROBE = "So  2+3 = 5.\n"
-"""Where a tokenizer gives this back, it gives back most texts, and offsets are asked for only where it does not."""
-PROBES = [f"a {chr(code)} a" for code in range(128)]
-"""Where it does not, characters of whose texts the spans need no offsets."""
+"""A tokenizer that gives this back gives back most texts, and is asked for offsets only where it does not."""
 
 
 class Encoded(
@@ -43,14 +39,14 @@ class Encoded(
 
     ids: (T,) without special tokens. ends: (T,) byte position in the text where each token ends; not decreasing, the last
     is the text's length. Two tokens end at the same place where the second adds no byte of its own.
-    inverse: the tokens' own bytes, joined, are the text exactly, reasoning marks apart (`tokenization.marks`).
-    letters: reasoning marks of the text that the tokenizer has no token for, and spells.
+    inverse: the tokens' own bytes, joined, are the text exactly, reasoning tags apart (`markup.ReasoningTags`).
+    spelled_tags: reasoning tags of the text that the tokenizer has no token for.
     """
 
     ids: Int32[np.ndarray, "T"]
     ends: Int32[np.ndarray, "T"]
     inverse: bool
-    letters: int = 0
+    spelled_tags: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,16 +82,25 @@ class TokenCodec:
         if not stop and tokenizer.eos_token_id is None:
             raise TokenizationError("eos", "the tokenizer has no end token")
         self.eos_id = int(stop[0] if stop else tokenizer.eos_token_id)
-        self._own = tokenizer.backend_tokenizer
+        self._own = core = tokenizer.backend_tokenizer
         reserved = {*stop, tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id} - {None}
-        added = self._own.get_added_tokens_decoder().items()
-        self._marks = Marks(token.content for i, token in added if not token.special and i not in reserved)
-        tables = tables_of(tokenizer, self._marks.own)
-        control, unknown, self._reader, self._surfaces = tables.control, tables.unknown, tables.reader, tables.surfaces
-        self._control = np.zeros(self._surfaces.separator + 1, dtype=bool)
-        self._control[[i for content, i in control.items() if content != unknown]] = True
+        added = core.get_added_tokens_decoder().items()
+        self._tags = ReasoningTags(token.content for i, token in added if not token.special and i not in reserved)
+        control = {name: i for name, i in control_tokens(tokenizer).items() if name not in self._tags.own}
+        settings = json.loads(core.to_str())
+        self._reader = isolated(core, settings, control)
+        self._vocabulary = TokenBytes(core, settings["decoder"])
+        unknown = settings["model"].get("unk_token")
+        if (unk_id := settings["model"].get("unk_id")) is not None:
+            unknown = settings["model"]["vocab"][unk_id][0]
+        self._control = np.zeros(self._vocabulary.separator + 1, dtype=bool)
+        self._control[[i for name, i in control.items() if name != unknown]] = True
         self._control[[i for i in reserved if i < self._control.size]] = True
-        self._inverts, self._easy_bytes = self._probed()
+        try:
+            probe = self._batch(self._core([PROBE], offsets=False))
+            self._inverts = bool(by_bytes(self._vocabulary, probe, Texts.join([PROBE]))[1].all())
+        except TokenizationError:
+            self._inverts = False
 
     def decode(self, ids: Sequence[int] | Int32[np.ndarray, "T"]) -> str:
         """Text of sampled ids; special tokens and ids outside the vocabulary contribute nothing."""
@@ -118,8 +123,8 @@ class TokenCodec:
         if not answers:
             return []
         lists = [np.asarray(answer, dtype=np.int32) for answer in answers]
-        batch = self._surfaces.batch(np.concatenate(lists), np.array([ids.size for ids in lists]))
-        lengths, joined = self._surfaces.decoded(batch)
+        batch = self._vocabulary.batch(np.concatenate(lists), np.array([ids.size for ids in lists]))
+        lengths, joined = self._vocabulary.decoded(batch)
         texts = _guarded(lambda: self._own.decode_batch([ids.tolist() for ids in lists], skip_special_tokens=True))
         if b"".join(part for text in texts for part in (text.encode(), SEPARATOR)) != joined:
             raise TokenizationError("decoder", "the tokenizer decodes these ids to other bytes than its tokens'")
@@ -149,15 +154,9 @@ class TokenCodec:
         """
         plain = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in texts]
         refusals = [_refusal(text) for text in plain]
-        kept = [text for text, refusal in zip(plain, refusals, strict=True) if refusal is None]
-        foreign = {row: self._marks.translate(kept[row]) for row, text in enumerate(kept) if self._marks.foreign(text)}
-        for row, translated in foreign.items():
-            kept[row] = translated.text
-        results = self._attempt(kept)
-        for row, translated in foreign.items():
-            results[row] = _restored(translated, results[row])
-        tried = iter(results)
-        return [next(tried) if refusal is None else refusal for refusal in refusals]
+        kept = [self._tags.translate(t) for t, refusal in zip(plain, refusals, strict=True) if refusal is None]
+        tried = zip(kept, self._attempt([translated.text for translated in kept]), strict=True)
+        return [_restored(*next(tried)) if refusal is None else refusal for refusal in refusals]
 
     def _attempt(self, texts: list[str]) -> list[Encoded | TokenizationError]:
         """A batch on which the core dies is tried text by text, so that only the culprits are refused."""
@@ -166,60 +165,27 @@ class TokenCodec:
         except TokenizationError as panic:
             return [panic] if len(texts) == 1 else [result for text in texts for result in self._attempt([text])]
 
-    def _probed(self) -> tuple[bool, Bool[np.ndarray, "256"]]:
-        """Whether the tokenizer gives most texts back; if not, the bytes of which texts are encoded without offsets at first."""
-        easy = np.zeros(256, dtype=bool)
-        try:
-            first = self._batch(self._core([PROBE], offsets=False))
-            if by_bytes(self._surfaces, first, Texts.join([PROBE]))[1].all():
-                return True, easy
-            encodings = self._core(PROBES, offsets=True)
-        except TokenizationError:
-            return False, easy
-        batch, joined = self._batch(encodings), Texts.join(PROBES)
-        ends, right = by_solid_bytes(self._surfaces, batch, joined)
-        same = ends == by_offsets(self._surfaces, batch, joined, [encoding.offsets for encoding in encodings])
-        same[batch.rows[1:] - 1] = True
-        easy[: len(PROBES)] = right & np.logical_and.reduceat(same, batch.rows[:-1])
-        return False, easy
-
     def _spans(self, texts: list[str]) -> list[Encoded | TokenizationError]:
-        joined = Texts.join(texts)
-        if self._inverts:
-            return self._group(texts, joined, offsets=False)
-        easy = joined.of_bytes(self._easy_bytes)
-        if easy.all() or not easy.any():
-            return self._group(texts, joined, offsets=not easy[0])
-        groups = {
-            wanted: iter(self._group(list(compress(texts, easy == wanted)), joined.only(easy == wanted), not wanted))
-            for wanted in (True, False)
-        }
-        return [next(groups[is_easy]) for is_easy in easy.tolist()]
-
-    def _group(self, texts: list[str], joined: Texts, offsets: bool) -> list[Encoded | TokenizationError]:
-        """Encodings with offsets from the start, or only of those texts that turn out to need them."""
-        encodings = self._core(texts, offsets)
+        encodings = self._core(texts, offsets=not self._inverts)
         batch = self._batch(encodings)
-        ends, right, inverse = by_bytes(self._surfaces, batch, joined)
-        if not (offsets or self._inverts or right.all()):
-            rest, chosen = ~right, np.repeat(~right, np.diff(batch.rows))
-            ends[chosen], right[rest] = by_solid_bytes(self._surfaces, batch.only(rest), joined.only(rest))
+        ends, right, inverse = by_bytes(self._vocabulary, batch, Texts.join(texts))
         if not right.all():
-            rows = np.flatnonzero(~right).tolist()
-            again = [encodings[i] for i in rows] if offsets else self._core([texts[i] for i in rows], offsets=True)
-            chosen = np.repeat(~right, np.diff(batch.rows))
-            spans = [encoding.offsets for encoding in again]
-            ends[chosen] = by_offsets(self._surfaces, batch.only(~right), joined.only(~right), spans)
+            wrong = np.flatnonzero(~right).tolist()
+            rest = [texts[i] for i in wrong]
+            again = self._core(rest, offsets=True) if self._inverts else [encodings[i] for i in wrong]
+            offsets = [encoding.offsets for encoding in again]
+            exact = by_offsets(self._vocabulary, self._batch(again), Texts.join(rest), offsets)
+            ends[np.repeat(~right, np.diff(batch.rows))] = exact
         ids, ends, bounds = batch.ids, ends.astype(np.int32), pairwise(batch.rows.tolist())
-        found: list[Encoded | TokenizationError] = [
-            Encoded(ids[a : b - 1], ends[a : b - 1], exact)
-            for (a, b), exact in zip(bounds, inverse.tolist(), strict=True)
+        results: list[Encoded | TokenizationError] = [
+            Encoded(ids[a : b - 1], ends[a : b - 1], whole)
+            for (a, b), whole in zip(bounds, inverse.tolist(), strict=True)
         ]
         for row in np.flatnonzero(np.diff(batch.rows) == 1).tolist():
-            found[row] = TokenizationError("untokenized", "no token came out")
+            results[row] = TokenizationError("untokenized", "no token came out")
         for row in np.flatnonzero(np.logical_or.reduceat(self._control[ids], batch.rows[:-1])).tolist():
-            found[row] = TokenizationError("control", "the text became a control token")
-        return found
+            results[row] = TokenizationError("control", "the text became a control token")
+        return results
 
     def _core(self, texts: list[str], offsets: bool) -> list[Encoding]:
         encode = self._reader.encode_batch if offsets else self._reader.encode_batch_fast
@@ -227,15 +193,15 @@ class TokenCodec:
 
     def _batch(self, encodings: list[Encoding]) -> Batch:
         lists = [encoding.ids for encoding in encodings]
-        counts = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
+        counts = np.array([len(ids) for ids in lists])
         flat = np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=int(counts.sum()))
-        return self._surfaces.batch(flat, counts)
+        return self._vocabulary.batch(flat, counts)
 
 
 def _restored(translated: Translated, result: Encoded | TokenizationError) -> Encoded | TokenizationError:
-    if isinstance(result, TokenizationError) or not (translated.cuts or translated.letters):
+    if isinstance(result, TokenizationError) or not (translated.cuts or translated.spelled):
         return result
-    return Encoded(result.ids, translated.restore(result.ends), result.inverse, translated.letters)
+    return Encoded(result.ids, translated.restore(result.ends), result.inverse, translated.spelled)
 
 
 def _refusal(text: str) -> TokenizationError | None:

@@ -114,14 +114,8 @@ def edit_distance(a: bytes, b: bytes) -> int:
     a, b
         Of any length.
     """
-    if a == b:
-        return 0
-    common = _common_prefix(a, b)
-    a, b = a[common:], b[common:]
-    common = _common_prefix(a[::-1], b[::-1])
-    a, b = a[: len(a) - common], b[: len(b) - common]
-    if not a or not b:
-        return len(a) + len(b)
+    if a == b or not a or not b:
+        return abs(len(a) - len(b))
     array, every, top = np.frombuffer(a, dtype=np.uint8), (1 << len(a)) - 1, 1 << (len(a) - 1)
     places = {
         byte: int.from_bytes(np.packbits(array == byte, bitorder="little").tobytes(), "little") for byte in set(a)
@@ -138,12 +132,6 @@ def edit_distance(a: bytes, b: bytes) -> int:
         minus = up & vertical
         plus = ((down << 1) & every) | (every & ~(vertical | up))
     return distance
-
-
-def _common_prefix(a: bytes, b: bytes) -> int:
-    size = min(len(a), len(b))
-    differs = np.frombuffer(a, dtype=np.uint8, count=size) != np.frombuffer(b, dtype=np.uint8, count=size)
-    return int(differs.argmax()) if differs.any() else size
 
 
 def noncanonical_shares(codec: TokenCodec, answers: Sequence[Int32[np.ndarray, "T"]]) -> list[float]:
@@ -175,5 +163,5 @@ def _share(tokens: Int32[np.ndarray, "T"], decoded: Decoded, encoded: Encoded | 
     ends = np.cumsum(decoded.pieces, dtype=np.int64)
     made = np.full(int(encoded.ends[-1]) + 1, -1, dtype=np.int64)
     made[encoded.ends] = np.arange(encoded.ends.size)
-    found = made[ends]
-    return 1.0 - float(((found >= 0) & (encoded.ids[found] == tokens)).mean())
+    same = made[ends]
+    return 1.0 - float(((same >= 0) & (encoded.ids[same] == tokens)).mean())

@@ -17,11 +17,11 @@ import numpy as np
 from jaxtyping import Bool, Int32, Int64, Integer, UInt8
 
 from harness.errors import TokenizationError
-from harness.tokenization.utf8 import REPLACEMENT, lossy_positions, units
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 SEPARATOR = b"\n"
 """Stands between the texts of a batch, so that nothing reaches from one into the next."""
 
@@ -34,14 +34,6 @@ _WORDPIECE_CLEANUP = {
     b" do not": b" don't",
     **{b" " + ending: ending for ending in (b"'s", b"'ve", b"'re")},
 }
-
-
-def is_solid(data: UInt8[np.ndarray, "B"]) -> Bool[np.ndarray, "B"]:
-    """Which bytes are no white space. Faster than a table or `np.isin`."""
-    solid: Bool[np.ndarray, "B"] = data != ord(" ")
-    for byte in b"\t\n\r":
-        solid &= data != byte
-    return solid
 
 
 def byte_level_alphabet() -> dict[str, int]:
@@ -62,7 +54,6 @@ class _Chain:
     invalid: Literal["none", "lossy", "fallback"] = "none"
     strip_left: bytes = b""
     strip_right: bytes = b""
-    spells_word_ends: bool = False
 
     def map(self, change: Callable[[bytes], bytes]) -> None:
         shared = self.first is self.rest
@@ -133,7 +124,7 @@ class _Chain:
         self._need_tokens(step)
         suffix = step["suffix"].encode()
         self.map(lambda token: token.replace(suffix, b" "))
-        self.strip_right, self.spells_word_ends = b" ", True
+        self.strip_right = b" "
 
     def _strip(self, step: dict[str, Any]) -> None:
         content, left, right = step["content"].encode(), step["start"], step["stop"]
@@ -152,11 +143,6 @@ class Batch:
     ids: Int32[np.ndarray, "N"]
     rows: Int64[np.ndarray, "R+1"]
 
-    def only(self, chosen: Bool[np.ndarray, "R"]) -> Batch:
-        """Some of the rows."""
-        sizes = np.diff(self.rows)
-        return Batch(self.ids[np.repeat(chosen, sizes)], np.concatenate([[0], np.cumsum(sizes[chosen])]))
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
@@ -164,22 +150,6 @@ class Pieces:
 
     starts: Int64[np.ndarray, "N"]
     lengths: Int64[np.ndarray, "N"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenBytesState:
-    """A `TokenBytes` as plain data, V entries with the unknown token's and the separator's; the lengths are those of each token's
-    bytes anywhere, and as the first of a text."""
-
-    invalid: Literal["none", "lossy", "fallback"]
-    strip_left: bytes
-    strip_right: bytes
-    spells_word_ends: bool
-    bytes: UInt8[np.ndarray, "B"]
-    kept: Bool[np.ndarray, "V"]
-    byte_tokens: Bool[np.ndarray, "V"]
-    lengths: Int64[np.ndarray, "V"]
-    first_lengths: Int64[np.ndarray, "V"]
 
 
 class TokenBytes:
@@ -194,8 +164,8 @@ class TokenBytes:
     def __init__(self, tokenizer: Tokenizer, decoder: dict[str, Any] | None) -> None:
         size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         names = [tokenizer.id_to_token(i) for i in range(size)]
-        skipped = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-        kept = np.array([name is not None and i not in skipped for i, name in enumerate(names)] + [False, False])
+        special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        kept = [name is not None and i not in special for i, name in enumerate(names)]
         strings = [(name or "").encode() for name in names]
         chain = _Chain(first=strings, rest=strings, byte_tokens=[False] * size)
         if decoder is None:
@@ -204,45 +174,16 @@ class TokenBytes:
             for step in decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]:
                 chain.apply(step)
         self.invalid, self.strip_left, self.strip_right = chain.invalid, chain.strip_left, chain.strip_right
-        self.spells_word_ends = chain.spells_word_ends
-        self.kept: Bool[np.ndarray, "V"] = kept
+        self.unknown, self.separator = size, size + 1
+        self.kept: Bool[np.ndarray, "V"] = np.array([*kept, False, False])
         self.byte_tokens: Bool[np.ndarray, "V"] = np.array([*chain.byte_tokens, False, False])
-        self._store(chain, kept)
-        self._count()
-
-    @classmethod
-    def of(cls, state: TokenBytesState) -> TokenBytes:
-        """From what `state` gave."""
-        table = cls.__new__(cls)
-        table.invalid, table.strip_left, table.strip_right = state.invalid, state.strip_left, state.strip_right
-        table.spells_word_ends, table.bytes, table.kept = state.spells_word_ends, state.bytes, state.kept
-        table.byte_tokens, table._lengths, table._first_lengths = state.byte_tokens, state.lengths, state.first_lengths
-        table._count()
-        return table
-
-    @property
-    def state(self) -> TokenBytesState:
-        """All that it was made of a tokenizer."""
-        return TokenBytesState(
-            self.invalid, self.strip_left, self.strip_right, self.spells_word_ends,
-            self.bytes, self.kept, self.byte_tokens, self._lengths, self._first_lengths,
-        )  # fmt: skip
-
-    def _store(self, chain: _Chain, kept: Bool[np.ndarray, "V"]) -> None:
-        rest = [token if k else b"" for token, k in zip(chain.rest, kept, strict=False)] + [b"", SEPARATOR]
-        first = [token if k else b"" for token, k in zip(chain.first, kept, strict=False)] + [b"", SEPARATOR]
-        self._lengths = np.array([len(token) for token in rest], dtype=np.int64)
-        self._first_lengths = np.array([len(token) for token in first], dtype=np.int64)
-        self.bytes = np.frombuffer(b"".join([REPLACEMENT, *rest, *first]), dtype=np.uint8)
-
-    def _count(self) -> None:
-        size = len(self.kept)
-        lengths = np.concatenate([[len(REPLACEMENT)], self._lengths, self._first_lengths])
-        starts = np.cumsum(lengths) - lengths
-        self.unknown, self.separator = size - 2, size - 1
-        self.cuts_characters = self.invalid != "none"
-        self._solid = np.append(0, np.cumsum(is_solid(self.bytes)))
-        self._starts, self._first_starts = starts[1 : size + 1], starts[size + 1 :]
+        table = [REPLACEMENT]
+        for tokens in (chain.rest, chain.first):
+            table += [*(token if k else b"" for token, k in zip(tokens, kept, strict=True)), b"", SEPARATOR]
+        lengths = np.array([len(token) for token in table], dtype=np.int64)
+        self.bytes = np.frombuffer(b"".join(table), dtype=np.uint8)
+        self._lengths, self._first_lengths = lengths[1:].reshape(2, -1)
+        self._starts, self._first_starts = (np.cumsum(lengths) - lengths)[1:].reshape(2, -1)
 
     def batch(self, flat: Integer[np.ndarray, "M"], counts: Integer[np.ndarray, "R"]) -> Batch:
         """Sequences of ids, given joined and with their lengths. Ids beyond the vocabulary (padded embeddings) contribute
@@ -281,11 +222,6 @@ class TokenBytes:
         candidates = np.where(where & (batch.ids != self.separator), np.arange(batch.ids.size), batch.ids.size)
         return np.minimum.reduceat(candidates, batch.rows[:-1])
 
-    def solid(self, pieces: Pieces) -> Int64[np.ndarray, "N"]:
-        """How many of each token's bytes are no white space."""
-        counts: Int64[np.ndarray, "N"] = self._solid[pieces.starts + pieces.lengths] - self._solid[pieces.starts]
-        return counts
-
     def join(self, pieces: Pieces) -> UInt8[np.ndarray, "B"]:
         """The tokens' bytes, joined."""
         ends = np.cumsum(pieces.lengths)
@@ -319,3 +255,41 @@ class TokenBytes:
         owner = np.searchsorted(np.cumsum(pieces.lengths), starts[~valid], side="right")
         bad = in_run & np.isin(run, run[owner])
         return Pieces(np.where(bad, 0, pieces.starts), np.where(bad, len(REPLACEMENT), pieces.lengths))
+
+
+# Units follow the Unicode standard's "substitution of maximal subparts" (section 3.9), which Rust's and Python's lossy decoders
+# share: every maximal ill-formed prefix of a sequence becomes one U+FFFD.
+_NEED = np.zeros(256, dtype=np.int8)
+_NEED[0x00:0x80], _NEED[0xC2:0xE0], _NEED[0xE0:0xF0], _NEED[0xF0:0xF5] = 1, 2, 3, 4
+_SECOND_LOW = np.full(256, 0x80, dtype=np.uint8)
+_SECOND_HIGH = np.full(256, 0xBF, dtype=np.uint8)
+_SECOND_LOW[0xE0], _SECOND_LOW[0xF0], _SECOND_HIGH[0xED], _SECOND_HIGH[0xF4] = 0xA0, 0x90, 0x9F, 0x8F
+
+
+def units(data: UInt8[np.ndarray, "N"]) -> tuple[Int64[np.ndarray, "U"], Bool[np.ndarray, "U"]]:
+    """Starts of the stream's units (characters, or maximal ill-formed subparts) and whether each is valid."""
+    padded = np.concatenate([data, np.zeros(3, dtype=np.uint8)])
+    lead, second, third, fourth = padded[:-3], padded[1:-2], padded[2:-1], padded[3:]
+    need = _NEED[lead]
+    has_second = (need >= 2) & (second >= _SECOND_LOW[lead]) & (second <= _SECOND_HIGH[lead])
+    has_third = has_second & (need >= 3) & (third & 0xC0 == 0x80)
+    has_fourth = has_third & (need >= 4) & (fourth & 0xC0 == 0x80)
+    consumed = np.zeros(data.size + 3, dtype=bool)
+    for distance, has in enumerate((has_second, has_third, has_fourth), start=1):
+        consumed[distance : distance + data.size] |= has
+    starts = np.flatnonzero(~consumed[: data.size])
+    length = 1 + has_second.astype(np.int8) + has_third + has_fourth
+    return starts, (length == need)[starts]
+
+
+def lossy_positions(data: UInt8[np.ndarray, "N"]) -> Int64[np.ndarray, "N+1"]:
+    """Position in the lossily decoded bytes of every position of `data`.
+
+    A boundary inside an ill-formed unit of n bytes falls after as many bytes of its replacement; the unit's end falls at
+    the replacement's end. So every byte keeps at least one byte of output, and a unit's tokens share one U+FFFD.
+    """
+    starts, valid = units(data)
+    sizes = np.diff(starts, append=data.size)
+    grown = np.where(valid, 0, len(REPLACEMENT) - sizes)
+    shift = np.repeat(np.cumsum(grown) - grown, sizes)
+    return np.append(np.arange(data.size) + shift, data.size + int(grown.sum()))

@@ -8,9 +8,15 @@ import math
 import numpy as np
 import pytest
 
-from harness.bandit.choices import every_choice
 from harness.bandit.facts import Fact, facts
-from harness.bandit.laboratory import Bandit, enumerate_outcomes, expectation, gradient_variance, mean_gradient
+from harness.bandit.laboratory import (
+    Bandit,
+    enumerate_outcomes,
+    every_choice,
+    expectation,
+    gradient_variance,
+    mean_gradient,
+)
 from harness.learning.registry import build
 
 BANDITS = {

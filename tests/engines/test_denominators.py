@@ -11,9 +11,7 @@ import torch
 
 from harness.engines.drift import DriftMeter
 from harness.experience.answers import Prompt
-from harness.learning.denominators import from_sampler, settle
-from harness.learning.minibatches import minibatches
-from harness.learning.packing import pack
+from harness.learning.minibatches import from_sampler, minibatches, pack, settle
 from harness.learning.surrogate import surrogate
 from harness.learning.terms import OLD, Objective, Term, TermAnswer
 

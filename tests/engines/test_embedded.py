@@ -19,8 +19,7 @@ from harness.engines.embedded.sampling import uniforms
 from harness.engines.protocol import Optimisation, Sampling
 from harness.errors import EngineError
 from harness.experience.answers import Prompt
-from harness.learning.minibatches import MiniBatch
-from harness.learning.packing import pack
+from harness.learning.minibatches import MiniBatch, pack
 from harness.learning.surrogate import surrogate
 from harness.learning.terms import Objective, Term, TermAnswer
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.learning.minibatches import MiniBatch
-from harness.learning.packing import pack
+from harness.learning.minibatches import MiniBatch, pack
 from harness.learning.surrogate import surrogate
 from harness.learning.terms import Objective, Term, TermAnswer
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import ExchangeError
-from harness.exchange.wire import MAX_MESSAGE_BYTES, StepDecoder, decode, encode
+from harness.exchange.wire import MAX_MESSAGE_BYTES, decode, encode
 from harness.experience.records import MAX_TEXT_BYTES, MAX_TOKENS, Record, Rollout, TextRollout
 from harness.experience.refusal import Refusal
 
@@ -142,22 +142,6 @@ def test_what_cannot_be_encoded_is_refused(bad: dict[str, Any]) -> None:
 def test_what_is_no_bytes_is_refused() -> None:
     with pytest.raises(ExchangeError, match=Refusal.WRONG_TYPE):
         decode("text")
-
-
-def test_a_step_decodes_the_same_bytes_once() -> None:
-    message = encode(ROLLOUT)
-    decoder = StepDecoder(room=len(message) + 10)
-    first = decoder.decode(1, message, MAX_MESSAGE_BYTES)
-    assert first == ROLLOUT
-    assert decoder.decode(1, bytes(bytearray(message)), MAX_MESSAGE_BYTES) is first
-    with pytest.raises(ExchangeError, match=Refusal.OVERSIZED):
-        decoder.decode(1, message, len(message) - 1)
-    other = encode(rollout(index=1))
-    assert decoder.decode(1, other, MAX_MESSAGE_BYTES) is not decoder.decode(1, other, MAX_MESSAGE_BYTES), "no room"
-    assert decoder.decode(2, message, MAX_MESSAGE_BYTES) is not first, "a new step forgets"
-    for _ in range(2):
-        with pytest.raises(ExchangeError, match=Refusal.MALFORMED):
-            decoder.decode(2, b"", MAX_MESSAGE_BYTES)
 
 
 def fuzzed(count: int, seed: int) -> list[bytes]:

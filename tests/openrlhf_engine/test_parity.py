@@ -27,9 +27,7 @@ from harness.engines.vocabulary import open_vocabulary
 from harness.errors import CheckpointError, EngineError
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerValue
 from harness.learning import registry
-from harness.learning.denominators import from_sampler
-from harness.learning.minibatches import minibatches
-from harness.learning.packing import pack
+from harness.learning.minibatches import from_sampler, minibatches, pack
 from harness.learning.regime import Context
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.verification.verdict import Verdict

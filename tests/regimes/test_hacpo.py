@@ -14,8 +14,7 @@ from worlds import MAX_TOKENS, make_world
 
 from harness.errors import PluginError
 from harness.experience.answers import Inbox
-from harness.learning.minibatches import minibatches
-from harness.learning.packing import pack
+from harness.learning.minibatches import minibatches, pack
 from harness.learning.registry import build
 from harness.learning.surrogate import surrogate
 

@@ -10,9 +10,7 @@ import pytest
 import torch
 from worlds import MAX_TOKENS, World, make_world
 
-from harness.learning.denominators import settle
-from harness.learning.minibatches import minibatches
-from harness.learning.packing import pack
+from harness.learning.minibatches import minibatches, pack, settle
 from harness.learning.registry import build
 from harness.learning.surrogate import surrogate
 

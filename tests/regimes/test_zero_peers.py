@@ -8,9 +8,7 @@ import torch
 from worlds import MAX_TOKENS, make_world
 
 from harness.experience.answers import Inbox
-from harness.learning.denominators import settle
-from harness.learning.minibatches import minibatches
-from harness.learning.packing import pack
+from harness.learning.minibatches import minibatches, pack, settle
 from harness.learning.registry import build, installed
 from harness.learning.surrogate import surrogate
 from harness.learning.terms import OLD

@@ -14,8 +14,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from harness.errors import TokenizationError
 from harness.tokenization.codec import Encoded, TokenCodec
 from harness.tokenization.spans import Texts, by_offsets
-from harness.tokenization.token_bytes import byte_level_alphabet
-from harness.tokenization.utf8 import lossy_positions, units
+from harness.tokenization.token_bytes import byte_level_alphabet, lossy_positions, units
 
 
 def byte_positions(text):
@@ -91,8 +90,8 @@ def test_what_is_called_inverse_is(kind, codecs, texts, encoded):
 def test_offsets_that_run_backwards_still_give_a_partition(codecs):
     """No tokenizer we know does this; the promise of `ends` does not rest on it."""
     codec = codecs["wordpiece"]
-    batch = codec._surfaces.batch(np.array([5, 6, 7]), np.array([3]))
-    ends = by_offsets(codec._surfaces, batch, Texts.join(["abcd"]), [[(0, 3), (0, 1), (1, 2)]])
+    batch = codec._vocabulary.batch(np.array([5, 6, 7]), np.array([3]))
+    ends = by_offsets(codec._vocabulary, batch, Texts.join(["abcd"]), [[(0, 3), (0, 1), (1, 2)]])
     assert ends[:3].tolist() == [3, 3, 4]
 
 
@@ -310,3 +309,24 @@ def test_texts_of_the_zoo_are_what_they_claim(texts):
     for name in ("COMBINING ACUTE ACCENT", "ZERO WIDTH JOINER", "HEBREW LETTER SHIN", "REPLACEMENT CHARACTER"):
         assert unicodedata.lookup(name) in joined
     assert len(texts) == 2000
+
+
+def test_a_tokenizer_that_fails_on_the_probe_can_still_be_used():
+    """It knows one letter, and its core raises on any other."""
+    core = Tokenizer(models.WordLevel({"a": 0, "</s>": 1}, unk_token="<none>"))
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    results = TokenCodec(zoo.fast(core)).try_encode(["a a", "a b", "a"])
+    assert [type(result) for result in results] == [Encoded, TokenizationError, Encoded]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "word_ends"),
+    [("word_suffix", "Hence   HENCE", {5, 13}), ("wordpiece", "Hence \n HENCE", {5, 13}),
+     ("unigram_nfkc", "so   HENCE", {2, 10}), ("unigram_nfkc", "so \n\n 3", {2, 7})],
+)  # fmt: skip
+def test_white_space_goes_where_the_core_puts_it(codecs, kind, text, word_ends):
+    """No token ends inside white space that the tokenizer joins or drops."""
+    (encoded,) = codecs[kind].encode([text])
+    inside = {i + 1 for i in range(len(text) - 1) if text[i].isspace() and text[i + 1].isspace()}
+    assert word_ends <= set(encoded.ends.tolist())
+    assert not inside & set(encoded.ends.tolist())

@@ -19,8 +19,11 @@ flash.stand_in()
 
 from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
 
-from harness.learning.minibatches import MiniBatch  # noqa: E402
-from harness.learning.packing import Packed, pack  # noqa: E402
+from harness.learning.minibatches import (  # noqa: E402
+    MiniBatch,
+    Packed,
+    pack,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

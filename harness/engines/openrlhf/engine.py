@@ -36,9 +36,7 @@ from harness.engines.tally import Tally
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import CheckpointError, EngineError
 from harness.experience.answers import Prompt
-from harness.learning.denominators import settle
-from harness.learning.minibatches import minibatches
-from harness.learning.packing import pack
+from harness.learning.minibatches import minibatches, pack, settle
 from harness.learning.terms import Term
 
 PROBES = 4

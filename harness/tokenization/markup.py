@@ -1,9 +1,8 @@
-"""A copy of a tokenizer that reads text as nothing but text.
+"""Markup in a peer's text: control tokens, which no text becomes, and reasoning tags, which map by meaning.
 
-A peer's answer may hold the learner's special-token or chat-template strings. `encode_special_tokens` covers only tokens
-that are flagged as special, and a Unigram or WordPiece model may still find such a string in its own vocabulary. So in the
-copy every control token is renamed to a string that is refused in any text: no text can reach it, and the letters of its
-old name are segmented like any others.
+`encode_special_tokens` covers only tokens that are flagged as special, and a Unigram or WordPiece model may still find a
+control string in its own vocabulary. So in a copy of the tokenizer every control token is renamed to a string that is refused
+in any text, and its old name is segmented like any other text.
 """
 
 from __future__ import annotations
@@ -11,7 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Int32
 
 from harness.errors import TokenizationError
 
@@ -24,10 +27,19 @@ MARKER = "\uffff\ufdd0"
 
 _MARKUP = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
+REASONING_TAGS: tuple[tuple[str, ...], ...] = (
+    ("<think>", "[THINK]", "<|START_THINKING|>", "<seed:think>", "◁think▷"),
+    ("</think>", "[/THINK]", "<|END_THINKING|>", "</seed:think>", "◁/think▷"),
+    ("<tool_call>", "[TOOL_CALLS]", "<|START_ACTION|>", "<seed:tool_call>"),
+    ("</tool_call>", "[/TOOL_CALLS]", "<|END_ACTION|>", "</seed:tool_call>"),
+    ("<tool_response>", "[TOOL_RESULTS]", "<|START_TOOL_RESULT|>"),
+    ("</tool_response>", "[/TOOL_RESULTS]", "<|END_TOOL_RESULT|>"),
+)
+"""One meaning a row, in the spellings of the families' published tokenizers. The table is ours."""
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """The tokens that are no text, by content.
+    """Ids of the tokens that are no text, by content.
 
     These are the added tokens that are flagged as special, that the chat template writes, or that are spelled in brackets,
     flagged or not; the tokens that the tokenizer names (EOS, BOS, ...); and pieces of the model's own vocabulary in brackets
@@ -51,14 +63,6 @@ def control_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 
     vocab = core.get_vocab(with_added_tokens=True)
     return {content: i for content, i in vocab.items() if is_control(content, i)}
-
-
-def unknown_token(model: Mapping[str, Any]) -> str | None:
-    """The token that the model writes for what it does not know; it may come out of any text. model: of the serialised core."""
-    if "unk_id" in model:
-        return None if model["unk_id"] is None else str(model["vocab"][model["unk_id"]][0])
-    token: str | None = model.get("unk_token")
-    return token
 
 
 def isolated(tokenizer: Tokenizer, settings: Mapping[str, Any], control: Iterable[str]) -> Tokenizer:
@@ -102,3 +106,51 @@ def _renamed(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
         pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
         model["merges"] = [[a, b] for a, b in pairs if a not in names and b not in names and a + b not in names]
     return model
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A text in the receiver's own tags. cuts: (end in the original, start, end in `text`) of each replaced tag, in bytes.
+    spelled: tags that the receiver has no token for, and spells."""
+
+    text: str
+    cuts: tuple[tuple[int, int, int], ...] = ()
+    spelled: int = 0
+
+    def restore(self, ends: Int32[np.ndarray, "T"]) -> Int32[np.ndarray, "T"]:
+        """Byte ends in `text` as ends in the original: inside a replaced tag they are its end."""
+        restored = ends.copy()
+        for original, start, end in self.cuts:
+            restored[ends > end] = ends[ends > end] + original - end
+            restored[(ends > start) & (ends <= end)] = original
+        return restored
+
+
+class ReasoningTags:
+    """The tags of one tokenizer: `own` are its spellings, added tokens all."""
+
+    def __init__(self, added: Iterable[str]) -> None:
+        has, table = set(added), dict[str, str | None]()
+        for row in REASONING_TAGS:
+            mine = next((spelling for spelling in row if spelling in has), None)
+            table |= {spelling: mine for spelling in row if spelling not in has}
+        self.own = has & {spelling for row in REASONING_TAGS for spelling in row}
+        self._table = table
+        self._foreign = re.compile("|".join(map(re.escape, sorted(table, key=len, reverse=True))) or r"(?!)")
+
+    def translate(self, text: str) -> Translated:
+        """The text with foreign tags in the tokenizer's own spelling, as far as it has one."""
+        parts: list[str] = []
+        cuts: list[tuple[int, int, int]] = []
+        spelled = old = new = at = 0
+        for match in self._foreign.finditer(text):
+            mine, before = self._table[match[0]], len(text[at : match.start()].encode())
+            parts += [text[at : match.start()], match[0] if mine is None else mine]
+            old, new, at = old + before + len(match[0].encode()), new + before, match.end()
+            size = len(parts[-1].encode())
+            if mine is None:
+                spelled += 1
+            else:
+                cuts.append((old, new, new + size))
+            new += size
+        return Translated("".join([*parts, text[at:]]), tuple(cuts), spelled)

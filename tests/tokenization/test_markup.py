@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from harness.experience.records import Success
 from harness.tokenization.alignment import Segmentations, chunks, distribute
 from harness.tokenization.codec import TokenCodec
-from harness.tokenization.marks import MEANINGS, Marks
+from harness.tokenization.markup import REASONING_TAGS, ReasoningTags
 from harness.tokenization.retokenise import retokenise, retokenise_text
 
 THOUGHT = "<think>\n7+5=12\n</think>\n\\boxed{12}"
@@ -34,7 +34,7 @@ def test_between_equal_tokenizers_nothing_changes():
     (carried,) = retokenise([sent], receiver)
     assert carried.tokens[:-1].tolist() == sent.tokens
     assert carried.aligned[:-1].tolist() == pytest.approx(sent.logprobs)
-    assert (carried.residuals.boundary, carried.residuals.text, carried.letters) == (0.0, 0.0, 0)
+    assert (carried.residuals.boundary, carried.residuals.text, carried.spelled_tags) == (0.0, 0.0, 0)
     marks = {receiver._own.token_to_id(mark) for mark in ("<think>", "</think>")}
     assert marks <= set(carried.tokens.tolist())
 
@@ -49,7 +49,7 @@ def test_a_mark_becomes_the_receivers_own():
     (carried,) = retokenise([sent], receiver)
     assert [i for i in carried.tokens.tolist() if i in own_marks] == [own_marks[0], own_marks[1], own_marks[0]]
     assert carried.aligned[:-1].sum(dtype=np.float64) == pytest.approx(mass, abs=1e-6)
-    assert (carried.residuals.text, carried.letters) == (0.0, 0)
+    assert (carried.residuals.text, carried.spelled_tags) == (0.0, 0)
     (encoded,) = receiver.encode([text])
     assert encoded.ends[-1] == len(text.encode())
     assert (np.diff(encoded.ends, prepend=0) > 0).all()
@@ -62,14 +62,14 @@ def test_who_has_no_mark_reads_letters_and_they_are_counted():
     receiver = thinker()
     (carried,) = retokenise_text([Success(**HEADER, text=THOUGHT)], receiver)
     assert receiver.decode(carried.tokens[:-1]) == THOUGHT
-    assert carried.letters == 2
+    assert carried.spelled_tags == 2
 
 
 def test_a_meaning_stands_in_one_row():
-    spellings = [s for row in MEANINGS for s in row]
+    spellings = [s for row in REASONING_TAGS for s in row]
     assert len(set(spellings)) == len(spellings)
-    assert Marks(["</think>"]).translate("[/THINK]").text == "</think>"
-    assert Marks(["</think>"]).translate("[THINK]").text == "[THINK]"
+    assert ReasoningTags(["</think>"]).translate("[/THINK]").text == "</think>"
+    assert ReasoningTags(["</think>"]).translate("[THINK]").text == "[THINK]"
 
 
 def ended_by_unknown(**named) -> TokenCodec:
