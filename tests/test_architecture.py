@@ -68,7 +68,6 @@ TWICE = {
     "ranking": "the leaderboard's page shows what the store ranks",
     "registry": "one for each kind of plug-in",
     "report": "one for each thing that is reported",
-    "scaffold": "one for each kind of plug-in",
     "submission": "the package, and what the store keeps of it",
     "suite": "the configuration, and the session's room that prepares it",
     "tuning": "the package, and what the store keeps of it",
