@@ -54,7 +54,6 @@ TWICE = {
     "app": "the command line's and the leaderboard's",
     "catalogue": "one for each kind of plug-in",
     "cell": "the leaderboard's page shows a cell; the room and its main module are a cell",
-    "check": "of a cluster's nodes, of a bundle",
     "conformance": "one for each kind of plug-in",
     "curves": "the leaderboard's page shows what statistics computes",
     "data": "the leaderboard's, and the tasks' sets",
