@@ -161,12 +161,8 @@ def mark_reported(results: Path, label: str) -> None:
 
 
 def category(suite: Suite) -> str:
-    """Whose settings the suite's regimes have: a table of tuned regimes is another one than that of published defaults.
-
-    Which of them besides the baseline's stand there with *published defaults*, and which with defaults that nobody published
-    (`Regime.published`); *tuned (budget N)* with the number of trials per regime; variants with settings of their own that no
-    search chose are named, and those whose defaults nobody here knows.
-    """
+    """Whose settings the suite's regimes have, the baseline's left out: tuned with how many trials; published defaults
+    (`Regime.published`), unpublished ones, settings of their own, unknown ones, each with the regimes' or variants' names."""
     names = {v.name for v in suite.regimes}
     plain = next(v.regime for v in suite.regimes if v.name == suite.baseline)
     parts: dict[str, list[str]] = {

@@ -47,11 +47,8 @@ _SAID_OF_A_CELL = (
 
 @dataclass
 class Evidence:
-    """A bundle that is being checked.
-
-    bundle: the file. results: our own. folder: a temporary one, empty, for the bundle's members (`root`), for what `harness import`
-    makes of them, and for cells trained again. about, name: what bundle.json says, and the name that the content has.
-    """
+    """A bundle that is being checked. bundle: the file. results: our own. folder: a temporary one, empty at first. root: its
+    members. about, name: what bundle.json says, and the name that the content has."""
 
     bundle: Path
     results: Path
@@ -194,7 +191,7 @@ def suite(e: Evidence) -> str:
 
 
 def _written(suite: Suite) -> Any:
-    """As plain data, without what resolving adds: commits of models, where they lie, the task of a start's examples."""
+    """Without what resolving adds: commits and folders of models, the task of a start's examples."""
     written = suite.model_dump(mode="json")
     for group in written["groups"]:
         for policy in group["policies"]:
@@ -220,8 +217,7 @@ def seeds(e: Evidence) -> str:
 
 
 def keys(e: Evidence) -> str:
-    """Each cell's key derived again from the suite; configuration and identity are what the key hashes. All seeds of a regime were
-    computed by the same code from the same models, on the evaluation sets that everybody has."""
+    """Each cell's key derived again from the suite. All seeds of a regime have one identity, with our evaluation sets."""
     for cell in e.derived:
         stated = e.cells[cell.group.name, cell.variant.name, cell.seed]
         place = f"{e.suite}/{stated.key}/manifest.json"

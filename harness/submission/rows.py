@@ -6,6 +6,7 @@ A check returns one line on what it read, and raises UsageError with the place o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import combinations, groupby
@@ -204,9 +205,13 @@ def table(e: Evidence) -> str:
         said = msgspec.json.decode((e.root / SCORES).read_bytes())
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise e.fault(f"not a bundle's scores: {error}", SCORES) from None
-    given = stated(e.root, e.suite)
-    if difference := first_difference(said, plain(given), ROUNDING):
-        raise e.fault(f"{difference[1]}; the samples give {difference[2]}", f"{SCORES}: {difference[0]}")
+    given = plain(stated(e.root, e.suite))
+    if difference := first_difference(said, given, ROUNDING):
+        path, theirs, ours = difference
+        at = re.match(r"(scores|rows)\[(\d+)\]", path)
+        row = next(iter(given[at[1]][int(at[2]) :]), {}) if at else {}
+        who = ", ".join(str(row[name]) for name in ("cell", "regime", "policy", "task", "metric") if name in row)
+        raise e.fault(f"{theirs} for {who}; the samples give {ours}", f"{SCORES}: {path}")
     return f"{len(given['scores'])} accuracies and {len(given['rows'])} lines, as the samples give them"
 
 
