@@ -328,7 +328,7 @@ def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tupl
     if not isinstance(value, dict | list) or not value:
         yield path, value
         return
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+    for key, inner in sorted(value.items()) if isinstance(value, dict) else enumerate(value):
         yield from _leaves(inner, (*path, key))
 
 
