@@ -18,7 +18,7 @@ from harness.store.journal import read_journal
 from harness.store.manifest import read_suite, suite_files
 from harness.store.submission import Submission, read_submission, write_submission
 from harness.store.text import visible
-from harness.submission import evidence, rows
+from harness.submission import evidence, row_checks
 from harness.submission.bundle import compact
 from harness.submission.evidence import Evidence
 from harness.submission.rerun import RerunRequest, RerunResult, re_execute
@@ -40,12 +40,12 @@ FIRST: dict[str, Callable[[Evidence], str]] = {
 THEN: dict[str, Callable[[Evidence], str]] = {
     "provenance": evidence.provenance,
     "text": evidence.text,
-    "questions": rows.questions,
-    "steps": rows.steps,
-    "cells": rows.cells,
-    "verdicts": rows.verdicts,
-    "table": rows.table,
-    "a/a": rows.noise_floor,
+    "questions": row_checks.questions,
+    "steps": row_checks.steps,
+    "cells": row_checks.cells,
+    "verdicts": row_checks.verdicts,
+    "table": row_checks.table,
+    "a/a": row_checks.noise_floor,
     "foreign": evidence.foreign,
 }
 
