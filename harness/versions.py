@@ -43,11 +43,11 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 }
 """What computes results: folders and files by package. The longest path that fits a file says whose it is."""
 BESIDE = (
-    *(f"harness/learning/{name}.py" for name in ("conformance", "scaffold", "situations")),
+    *(f"harness/learning/{name}.py" for name in ("conformance", "situations")),
     *(f"harness/engines/{name}.py" for name in ("catalogue", "conformance")),
     "harness/engines/openrlhf/keeper.py",
     *(f"harness/scoring/{name}.py" for name in ("catalogue", "conformance")),
-    *(f"harness/tasks/{name}.py" for name in ("conformance", "listing", "scaffold")),
+    *(f"harness/tasks/{name}.py" for name in ("conformance", "listing")),
     *(f"harness/session/cell/{name}.py" for name in ("log", "manifests", "provenance")),
     *(f"harness/session/policy/{name}.py" for name in ("roots", "weights")),
     *(

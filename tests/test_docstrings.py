@@ -8,13 +8,14 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from string import Template
 
 import griffe
 import pytest
 
-from harness.engines import scaffold as of_engines
-from harness.learning import scaffold as of_regimes
+from harness import scaffold
+from harness.engines.catalogue import DOOR as ENGINES
+from harness.learning.registry import DOOR as REGIMES
+from harness.tasks.registry import DOOR as TASKS
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(
@@ -136,10 +137,9 @@ def _samples() -> list[tuple[str, str]]:
         for folder in ("regimes", "examples")
         for f in (ROOT / folder).rglob("*.py")
     ]
-    words = {"name": "a-b", "module": "a_b", "title": "AB", "group": "g"}
-    for scaffold in (of_regimes, of_engines):
-        files = {path: text for path, text in scaffold.FILES.items() if path.endswith(".py")}
-        found += [(f"{scaffold.__name__}: {path}", Template(text).substitute(words)) for path, text in files.items()]
+    for door in (REGIMES, ENGINES, TASKS):
+        files = scaffold.rendered(door, "a-b").items()
+        found += [(f"{door.noun}: {path}", text) for path, text in files if path.endswith(".py")]
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         blocks = re.findall(r"(?ms)^```python\n(.*?)^```", page.read_text())
         found += [(str(page.relative_to(ROOT)), block) for block in blocks]

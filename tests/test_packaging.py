@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from importlib import metadata
@@ -77,3 +78,25 @@ def test_extras_are_spelt_as_their_packages_spell_them() -> None:
         if asked := re.match(r"([\w.-]+)\[([\w,.-]+)\]", requirement):
             known = metadata.metadata(asked[1]).get_all("Provides-Extra") or []
             assert set(asked[2].split(",")) <= set(known), requirement
+
+
+def test_what_is_no_module_is_installed_too() -> None:
+    """The files of a wheel, as setuptools finds them: templates of packages, suites, scripts for SLURM."""
+    listing = """
+from setuptools import Distribution
+project = Distribution()
+project.parse_config_files()
+project.set_defaults()
+build = project.get_command_obj("build_py")
+build.ensure_finalized()
+build.manifest_files = {}
+for package in build.packages:
+    print(*build.find_data_files(package, build.get_package_dir(package)), sep="\\n")
+"""
+    shown = [
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+        for command in ([sys.executable, "-c", listing], ["git", "ls-files", "harness", "suites"])
+    ]
+    wanted = {name for name in shown[1] if not name.endswith((".py", ".md"))}
+    assert sum(name.endswith(".tmpl") for name in wanted) == 16
+    assert not wanted - set(shown[0])

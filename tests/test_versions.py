@@ -74,7 +74,7 @@ def test_what_does_not_compute_passes(tree: Path) -> None:
 
     edit("harness/session/cell/clock.py", '"""CPU-, wall-', '"""Processor, wall-')
     edit("harness/learning/advantages.py", "\n\n", "\n\n# a comment\n")
-    edit("harness/learning/scaffold.py", "README", "README of mine")
+    edit("harness/learning/conformance.py", "import annotations\n", "import annotations\n\nMINE = 1\n")
     edit("regimes/hacpo.py", '"""', '"""In other words: ')
     done = gate(tree)
     assert done.returncode == 0, done.stdout

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from harness.errors import HarnessError, UsageError
-from harness.submission.container import MAX_BYTES, unpack
+from harness.submission.bundle import MAX_BYTES, unpack
 
 NAME = re.compile(r"submissions/[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}-[0-9a-f]{16}\.zip")
 MOST = 20
@@ -26,7 +26,7 @@ def git(*arguments: str) -> bytes:
 
 
 def added(base: str, head: str, folder: Path) -> list[Path]:
-    """The bundles, written to `folder`. Raises UsageError, BundleError."""
+    """The bundles, written to `folder`. Raises UsageError."""
     words = (
         git("diff", "--name-status", "--no-renames", "-z", f"{base}...{head}")
         .decode("utf-8", "replace")

@@ -36,7 +36,7 @@ from harness.store.table import show_rows
 from harness.store.tuning import read_tuning, tuning_path
 from harness.store.tuning_table import tuning_rows
 from harness.submission.bundle import compact, finished, installed, portable
-from harness.submission.category import category
+from harness.submission.check import category
 from harness.submission.rerun import label, possible, re_run
 from harness.suite.load import resolve
 from harness.threads import settle

@@ -14,7 +14,7 @@ import psutil
 from harness.allocation.gpus import VISIBLE, visible
 from harness.allocation.precision import EMULATED, cpu_bf16
 from harness.cache import cache_folder
-from harness.clusters.check import Check
+from harness.clusters.nodes import Check
 from harness.engines import catalogue
 from harness.errors import StoreError
 from harness.learning import registry

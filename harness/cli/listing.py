@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from harness.store.text import visible
 
 if TYPE_CHECKING:
     from harness.learning.registry import RegimeInfo
+    from harness.plugins import Door
     from harness.tasks.listing import TaskInfo
 
 
@@ -277,9 +278,9 @@ def new_regime(
     into: Annotated[Path, typer.Option("--into", help="Parent folder of the new package.")] = Path(),
 ) -> None:
     """Scaffold a plugin package for a new regime, with its conformance test."""
-    from harness.learning.scaffold import write_package
+    from harness.learning.registry import DOOR
 
-    _written(write_package(name, into), "harness regimes")
+    _scaffold(DOOR, name, into, "harness regimes")
 
 
 def new_task(
@@ -287,9 +288,9 @@ def new_task(
     into: Annotated[Path, typer.Option("--into", help="Parent folder of the new package.")] = Path(),
 ) -> None:
     """Scaffold a plugin package for a new task with a scorer of its own, with their conformance tests."""
-    from harness.tasks.scaffold import write_package
+    from harness.tasks.registry import DOOR
 
-    _written(write_package(name, into), "harness tasks")
+    _scaffold(DOOR, name, into, "harness tasks")
 
 
 def new_engine(
@@ -297,11 +298,14 @@ def new_engine(
     into: Annotated[Path, typer.Option("--into", help="Parent folder of the new package.")] = Path(),
 ) -> None:
     """Scaffold a plugin package for a new engine, with its conformance test."""
-    from harness.engines.scaffold import write_package
+    from harness.engines.catalogue import DOOR
 
-    _written(write_package(name, into), "harness engines")
+    _scaffold(DOOR, name, into, "harness engines")
 
 
-def _written(folder: Path, listing: str) -> None:
+def _scaffold(door: Door[Any], name: str, into: Path, listing: str) -> None:
+    from harness.scaffold import write_package
+
+    folder = write_package(door, name, into)
     named = shlex.quote(str(folder))
     print(f"{folder}: written. Next:\n  pip install -e {named}\n  pytest {named}\n  {listing}")

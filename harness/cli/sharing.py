@@ -15,9 +15,8 @@ from harness.errors import UsageError
 from harness.store.text import visible
 
 if TYPE_CHECKING:
-    from harness.formats.tracking import Tracker
-    from harness.submission.check import Report
-    from harness.submission.rerun import Again
+    from harness.submission.check import BundleReport
+    from harness.submission.rerun import RerunRequest
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
 ReExecute = Annotated[
@@ -110,11 +109,10 @@ def track(
     results: Results = RESULTS,
 ) -> None:
     """Follow a suite's journals, while it runs or afterwards; nothing is written twice."""
-    if to not in TRACKERS:
-        raise UsageError(f"--to {to}: one of {', '.join(TRACKERS)}")
+    from harness.formats.trackers import open_tracker
     from harness.formats.tracking import follow
 
-    name, tracker = suite_name(suite), _tracker(to, out)
+    tracker, name = open_tracker(to, out), suite_name(suite)
     print(f"{follow(results, name, tracker):,} new points in {tracker.folder}", file=sys.stderr)
     while live:
         time.sleep(every)
@@ -122,28 +120,13 @@ def track(
             print(f"{count:,} new points in {tracker.folder}", file=sys.stderr)
 
 
-def _tracker(name: str, out: Path) -> Tracker:
-    """Importing its package alone. Raises UsageError."""
-    if name == "wandb":
-        from harness.formats.wandb import Wandb
+def _again(cells: int, seed: int | None, minutes: float) -> RerunRequest | None:
+    from harness.submission.rerun import RerunRequest
 
-        return Wandb(out)
-    if name == "trackio":
-        from harness.formats.trackio import Trackio
-
-        return Trackio(out)
-    from harness.formats.tensorboard import TensorBoard
-
-    return TensorBoard(out)
+    return RerunRequest(cells, seed, minutes) if cells else None
 
 
-def _again(cells: int, seed: int | None, minutes: float) -> Again | None:
-    from harness.submission.rerun import Again
-
-    return Again(cells, seed, minutes) if cells else None
-
-
-def _end(report: Report, json: bool) -> None:
+def _end(report: BundleReport, json: bool) -> None:
     """Print the report and leave: refused is exit code 2."""
     if json:
         print_json({**{n: getattr(report, n) for n in report.__struct_fields__}, "refused": visible(report.refused)})

@@ -54,14 +54,14 @@ def submit(
         if only or (shards or 1) > 1:
             raise UsageError("submit: a suite with `tune` is run whole: neither --only nor --shards")
         shards = 1
-    wishes = jobs.Wishes(partition, account, time, nodes, gpus, cpus, shards, tuple(sbatch or ()))
+    asked = jobs.SlurmOptions(partition, account, time, nodes, gpus, cpus, shards, tuple(sbatch or ()))
     for remark in preflight(prepared, run=False):
         print(f"note: {remark}", file=sys.stderr)
     options = ["--only", only] if only else []
     options += ["--engine", engine] if engine else []
     options += ["--data-dir", str(data_dir.resolve())] if data_dir else []
     text = jobs.read_template(template, prepared.suite.engine)
-    job = jobs.job(prepared, results, options, set_ or (), wishes, text)
+    job = jobs.job(prepared, results, options, set_ or (), asked, text)
     if dry_run:
         sys.stdout.write(job.script)
         print(f"not submitted; this would be {job.file}", file=sys.stderr)

@@ -9,15 +9,14 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import harness
 from harness.cache import cache_folder
-from harness.clusters.check import Check
 from harness.engines import catalogue
 from harness.errors import EngineError, UsageError
 from harness.session.cell.provenance import packages
@@ -29,6 +28,17 @@ SEEN_SECONDS = 60.0
 SKEW_SECONDS = 2.0
 SHARED_MEMORY = 2**30
 _GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of `harness doctor`. needed: without it nothing runs."""
+
+    name: str
+    ok: bool
+    found: str
+    advice: str = ""
+    needed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +81,27 @@ def examine_nodes(address: str, expected: int, within: float, results: Path, mod
     if missing := catalogue.info("openrlhf").missing:
         raise UsageError(f"doctor --address needs the OpenRLHF engine here; missing: {missing}")
     import ray
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    alive = _nodes(address, within)
+    _join(address, within)
     end = time.monotonic() + within
-    while len(alive()) < expected and time.monotonic() < end:
+    while len(alive := [node for node in ray.nodes() if node["Alive"]]) < expected and time.monotonic() < end:
         time.sleep(0.5)
-    there = sorted(alive(), key=lambda node: str(node["NodeManagerHostname"]))
+    there = sorted(alive, key=lambda node: str(node["NodeManagerHostname"]))
     enough = len(there) >= expected
     advice = "" if enough else f"{expected} were expected within {within:g} s: are the others' `ray start` up?"
     checks = [Check("nodes", enough, f"{len(there)} at {address}", advice, needed=True)]
     try:
-        probes = {_label(node, there): _probe(str(node["NodeID"])) for node in there}
+        probes = {}
+        for node in there:
+            on_it = NodeAffinitySchedulingStrategy(str(node["NodeID"]), soft=False)
+            probes[_label(node, there)] = ray.remote(num_cpus=0)(Probe).options(scheduling_strategy=on_it).remote()
         here = Probe().facts()
-        folders = list(models) or [f for f in (_hub_cache(), cache_folder()) if f.is_dir()]
-        with _nonce(results) as nonce, _nonces(folders) as others:
+        folders = list(models) or [f for f in (Path(HF_HUB_CACHE), cache_folder()) if f.is_dir()]
+        with ExitStack() as laid:
+            nonce = laid.enter_context(_nonce(results))
+            others = {folder: laid.enter_context(_nonce(folder)) for folder in folders}
             for name, probe in probes.items():
                 checks += _examine(name, probe, here, nonce, others)
     finally:
@@ -92,22 +109,18 @@ def examine_nodes(address: str, expected: int, within: float, results: Path, mod
     return checks
 
 
-def _nodes(address: str, within: float) -> Callable[[], list[dict[str, Any]]]:
-    """Join the cluster, as soon as it answers; the nodes that live."""
-    import ray
-
+def _join(address: str, within: float) -> None:
+    """Connect to the cluster, as soon as it answers. Raises EngineError where it does not in time."""
     from harness.engines.openrlhf.cluster import connect
 
     end = time.monotonic() + within
     while True:
         try:
-            connect(address=address, quiet=True)
-            break
+            return connect(address=address, quiet=True)
         except EngineError:
             if time.monotonic() >= end:
                 raise
             time.sleep(0.5)
-    return lambda: [node for node in ray.nodes() if node["Alive"]]
 
 
 def _label(node: dict[str, Any], among: Sequence[dict[str, Any]]) -> str:
@@ -115,14 +128,6 @@ def _label(node: dict[str, Any], among: Sequence[dict[str, Any]]) -> str:
     host = str(node["NodeManagerHostname"])
     single = sum(other["NodeManagerHostname"] == host for other in among) == 1
     return host if single else f"{host}/{str(node['NodeID'])[:6]}"
-
-
-def _probe(node: str) -> Any:
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(num_cpus=0)(Probe).options(scheduling_strategy=strategy).remote()
 
 
 def _ask(method: Any, *arguments: Any) -> Any:
@@ -139,7 +144,7 @@ def _ask(method: Any, *arguments: Any) -> Any:
 
 
 def _examine(
-    name: str, probe: Any, here: Facts, nonce: Nonce | str, others: dict[Path, Nonce | str]
+    name: str, probe: Any, here: Facts, nonce: Path | str, others: Mapping[Path, Path | str]
 ) -> Iterator[Check]:
     try:
         facts: Facts = _ask(probe.facts)
@@ -194,69 +199,48 @@ def _clock(name: str, probe: Any) -> Check:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Nonce:
-    """A file that was just written here, and what is in it."""
-
-    file: Path
-    text: str
-
-
-def _visible(name: str, probe: Any, laid: Nonce | str, write: bool) -> Check:
+def _visible(name: str, probe: Any, nonce: Path | str, write: bool) -> Check:
     """Whether a node reads what was written here, and here can be read what it writes."""
-    advice = "a folder that all nodes have mounted at the same path"
-    if isinstance(laid, str):
-        return Check(name, not write, laid, "name one that can be written" if write else "", needed=write)
+    if isinstance(nonce, str):
+        return Check(name, not write, nonce, "name one that can be written" if write else "", needed=write)
+    place, problem = nonce.parent, ""
     try:
-        if (said := _ask(probe.read, str(laid.file))) != laid.text:
-            return Check(
-                name,
-                False,
-                f"{laid.file.parent}: it reads {said[:40]!r}, not what was written here",
-                advice,
-                needed=True,
-            )
-        if write:
-            echo = laid.file.with_name(f"{laid.file.name}-{secrets.token_hex(4)}")
+        if (said := _ask(probe.read, str(nonce))) != nonce.name:
+            problem = f"it reads {said[:40]!r}, not what was written here"
+        elif write:
+            echo = nonce.with_name(f"{nonce.name}-{secrets.token_hex(4)}")
             try:
-                _ask(probe.write, str(echo), laid.text)
-                if _seen(echo) != laid.text:
-                    return Check(name, False, f"{echo.parent}: what it writes is not seen here", advice, needed=True)
+                _ask(probe.write, str(echo), nonce.name)
+                if _seen(echo) != nonce.name:
+                    problem = "what it writes is not seen here"
             finally:
                 echo.unlink(missing_ok=True)
     except (EngineError, OSError) as error:
-        return Check(name, False, f"{laid.file.parent}: {error}", advice, needed=True)
-    return Check(name, True, f"{laid.file.parent}: {'reads and writes' if write else 'reads'} it")
+        problem = str(error)
+    advice = "a folder that all nodes have mounted at the same path" if problem else ""
+    words = problem or f"{'reads and writes' if write else 'reads'} it"
+    return Check(name, not problem, f"{place}: {words}", advice, needed=True)
 
 
 @contextmanager
-def _nonce(folder: Path) -> Iterator[Nonce | str]:
-    """A nonce in a folder, or why there is none."""
+def _nonce(folder: Path) -> Iterator[Path | str]:
+    """A file in a folder, which holds its own name, for as long as the context; or why there is none."""
     folder, made = folder.expanduser().resolve(), False
-    laid = Nonce(folder / f".nonce-{secrets.token_hex(8)}", secrets.token_hex(16))
+    nonce = folder / f".nonce-{secrets.token_hex(16)}"
     try:
         made = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
-        laid.file.write_text(laid.text)
+        nonce.write_text(nonce.name)
     except OSError as error:
         yield f"{folder}: cannot be written here ({error.strerror}): not checked"
         return
     try:
-        yield laid
+        yield nonce
     finally:
-        laid.file.unlink(missing_ok=True)
+        nonce.unlink(missing_ok=True)
         if made:
             with suppress(OSError):
                 folder.rmdir()
-
-
-@contextmanager
-def _nonces(folders: Sequence[Path]) -> Iterator[dict[Path, Nonce | str]]:
-    if not folders:
-        yield {}
-        return
-    with _nonce(folders[0]) as first, _nonces(folders[1:]) as others:
-        yield {folders[0]: first, **others}
 
 
 def _seen(file: Path) -> str:
@@ -269,12 +253,6 @@ def _seen(file: Path) -> str:
             if time.monotonic() >= end:
                 raise
             time.sleep(0.5)
-
-
-def _hub_cache() -> Path:
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    return Path(HF_HUB_CACHE)
 
 
 def _code() -> str:

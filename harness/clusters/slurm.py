@@ -27,7 +27,6 @@ from harness.session.policy.weights import pinned
 from harness.session.suite import rules
 from harness.session.suite.prepare import Prepared, blocks
 from harness.suite.load import load
-from harness.suite.schema import Suite
 
 SIGNAL_SECONDS = 180
 """Before the time limit: for the checkpoint, half a minute, and SLURM's own minute of inaccuracy."""
@@ -43,7 +42,7 @@ _FORMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class SlurmOptions:
     """What the job asks SLURM for; None and empty leave it to the cluster. gpus, cpus: of each node. others: further options of
     sbatch, each as on its command line."""
 
@@ -105,7 +104,12 @@ class Job:
 
 
 def job(
-    prepared: Prepared, results: Path, options: Sequence[str], overrides: Sequence[str], wishes: Wishes, template: str
+    prepared: Prepared,
+    results: Path,
+    options: Sequence[str],
+    overrides: Sequence[str],
+    slurm: SlurmOptions,
+    template: str,
 ) -> Job:
     """The job of a suite.
 
@@ -114,27 +118,32 @@ def job(
 
     Raises UsageError for a template with unknown words.
     """
-    text = yaml.safe_dump(_written(prepared).model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    suite = prepared.suite
+    with suppress(SuiteError):  # without --set, where it is valid without
+        suite = pinned(rules.validate(load(prepared.source), prepared.source), online=True)
+    text = yaml.safe_dump(suite.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     shards = (
-        min(wishes.shards or MOST_SHARDS, len(blocks(prepared.cells)))
+        min(slurm.shards or MOST_SHARDS, len(blocks(prepared.cells)))
         if not engines_of(prepared.suite.engine).clustered
         else 0
     )
     sets = [word for override in overrides for word in ("--set", override)]
     results = results.resolve()
-    content = repr((text, options, sets, wishes, template, str(Path.cwd())))
+    content = repr((text, options, sets, slurm, template, str(Path.cwd())))
     folder = results / prepared.suite.name / "slurm" / hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
     harness = [sys.executable, "-m", "harness"]
     run = [*harness, "run", str(folder / "suite.yaml"), "--results", str(results), *options, *sets]
     values = {
-        "DIRECTIVES": "\n".join(_directives(prepared.suite.name, folder, wishes, shards)),
+        "DIRECTIVES": "\n".join(_directives(prepared.suite.name, folder, slurm, shards)),
         "FOLDER": shlex.quote(str(Path.cwd())),
         "PYTHON": shlex.quote(sys.executable),
         "RUN": shlex.join(run),
         "SHARDS": str(shards),
         "DOCTOR": shlex.join([*harness, "doctor", "--results", str(results)]),
     }
-    return Job(folder, _filled(template, values), text)
+    if unknown := sorted(set(_WORD.findall(template)) - values.keys()):
+        raise UsageError(f"template: unknown word @{unknown[0]}@; there are {', '.join(f'@{w}@' for w in WORDS)}")
+    return Job(folder, _WORD.sub(lambda word: values[word[1]], template), text)
 
 
 def read_template(file: Path | None, engine: str) -> str:
@@ -153,14 +162,7 @@ def read_template(file: Path | None, engine: str) -> str:
     return text
 
 
-def _written(prepared: Prepared) -> Suite:
-    """The suite as it is without --set, its models' commits noted; with them where it is valid with them alone."""
-    with suppress(SuiteError):
-        return pinned(rules.validate(load(prepared.source), prepared.source), online=True)
-    return prepared.suite
-
-
-def _directives(name: str, folder: Path, wishes: Wishes, shards: int) -> list[str]:
+def _directives(name: str, folder: Path, slurm: SlurmOptions, shards: int) -> list[str]:
     logs = str(folder).replace("%", "%%")
     asked = [
         f"--job-name={name}",
@@ -168,21 +170,15 @@ def _directives(name: str, folder: Path, wishes: Wishes, shards: int) -> list[st
         "--open-mode=append",
         "--requeue",
         f"--signal=B:USR1@{SIGNAL_SECONDS}",
-        f"--nodes={1 if shards else wishes.nodes}",
+        f"--nodes={1 if shards else slurm.nodes}",
         "--ntasks-per-node=1",
     ]
     asked += [f"--array=1-{shards}"] if shards else []
     for option, value in (
-        ("cpus-per-task", wishes.cpus), ("gpus-per-node", wishes.gpus), ("partition", wishes.partition),
-        ("account", wishes.account), ("time", wishes.time),
+        ("cpus-per-task", slurm.cpus), ("gpus-per-node", slurm.gpus), ("partition", slurm.partition),
+        ("account", slurm.account), ("time", slurm.time),
     ):  # fmt: skip
         asked += [f"--{option}={value}"] if value else []
     if any(not one.isprintable() for one in asked):
         raise UsageError(f"{folder}: a path for SLURM has no line breaks or control characters")
-    return [f"#SBATCH {shlex.quote(one)}" for one in [*asked, *wishes.others]]
-
-
-def _filled(template: str, values: dict[str, str]) -> str:
-    if unknown := sorted(set(_WORD.findall(template)) - values.keys()):
-        raise UsageError(f"template: unknown word @{unknown[0]}@; there are {', '.join(f'@{w}@' for w in WORDS)}")
-    return _WORD.sub(lambda found: values[found[1]], template)
+    return [f"#SBATCH {shlex.quote(one)}" for one in [*asked, *slurm.others]]

@@ -13,7 +13,7 @@ import yaml
 from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
 from harness.files import write_atomic
-from harness.formats.finished_cells import Finished, Scored, finished_cells
+from harness.formats.finished_cells import FinishedPolicy, finished_cells
 from harness.store.read import Snapshot
 
 _NAMES = {"greedy": "greedy accuracy", "sampled": "mean accuracy of samples (avg@k)"}
@@ -35,7 +35,7 @@ def write_cards(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int
     return count
 
 
-def benchmarks(cell: Finished) -> dict[str, EvalResultEntry]:
+def benchmarks(cell: FinishedPolicy) -> dict[str, EvalResultEntry]:
     """By task, the score on each whole set of the hub: of the greedy answer where there is one, else the mean of samples."""
     limit = cell.manifest.config["evaluation"]["limit"]
     found: dict[str, EvalResultEntry] = {}
@@ -58,12 +58,16 @@ def benchmarks(cell: Finished) -> dict[str, EvalResultEntry]:
     return found
 
 
-def card(cell: Finished) -> str:
+def card(cell: FinishedPolicy) -> str:
     """The card as Markdown below YAML."""
     m = cell.manifest
     peers = ", ".join(p.name for p in m.policies if p.name != cell.policy) or "nobody"
     training, p = m.config["training"], m.provenance
-    lines = [f"| {s.task} | {_metric(s)} | {_percent(s.value)} | {s.questions} | {s.answers} |" for s in cell.scores]
+    lines = [
+        f"| {s.task} | {_NAMES.get(s.metric, s.metric)} | {'–' if s.value is None else f'{100 * s.value:.1f}'} "
+        f"| {s.questions} | {s.answers} |"
+        for s in cell.scores
+    ]
     head = yaml.safe_dump(_metadata(cell), sort_keys=False, allow_unicode=True, width=1000)
     return f"""---
 {head}---
@@ -91,15 +95,16 @@ One seed says little: `harness show {m.suite}` has the regime's intervals over s
 """
 
 
-def _metadata(cell: Finished) -> dict[str, Any]:
+def _metadata(cell: FinishedPolicy) -> dict[str, Any]:
     """Keys of the hub's model cards. A base model is named where it lies on the hub."""
     m = cell.manifest
-    own = {"base_model": cell.model, "base_model_relation": "finetune"} if cell.on_hub else {}
+    on_hub = "/" in cell.model and any(p.name == cell.policy and p.revision for p in m.policies)
+    own = {"base_model": cell.model, "base_model_relation": "finetune"} if on_hub else {}
     tasks = [
         {
             "task": {"type": "text-generation"},
             "dataset": {"name": s.task, "type": s.task},
-            "metrics": [{"name": _metric(s), "type": "accuracy", "value": s.value}],
+            "metrics": [{"name": _NAMES.get(s.metric, s.metric), "type": "accuracy", "value": s.value}],
         }
         for s in cell.scores
         if s.value is not None
@@ -110,11 +115,3 @@ def _metadata(cell: Finished) -> dict[str, Any]:
         "tags": ["reinforcement-learning", "experience-sharing", m.regime_type],
         "model-index": [{"name": cell.name, "results": tasks}],
     }
-
-
-def _metric(score: Scored) -> str:
-    return _NAMES.get(score.metric, score.metric)
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}"

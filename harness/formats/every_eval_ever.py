@@ -19,7 +19,7 @@ from typing import Any
 from uuid import UUID
 
 from harness.files import write_atomic
-from harness.formats.finished_cells import Asked, Finished, Scored, finished_cells
+from harness.formats.finished_cells import FinishedPolicy, QuestionSamples, Scored, finished_cells
 from harness.store.read import Snapshot
 from harness.suite.cells import placeless
 
@@ -76,7 +76,7 @@ def write_every_eval_ever(snapshot: Snapshot, results: Path, suite: str, out: Pa
     return count
 
 
-def _about(cell: Finished) -> dict[str, Any]:
+def _about(cell: FinishedPolicy) -> dict[str, Any]:
     m, p = cell.manifest, cell.manifest.provenance
     details = {
         "deployment_type": "self_deployed",
@@ -118,7 +118,7 @@ def _about(cell: Finished) -> dict[str, Any]:
     }
 
 
-def _result(cell: Finished, score: Scored, values: Values) -> dict[str, Any]:
+def _result(cell: FinishedPolicy, score: Scored, values: Values) -> dict[str, Any]:
     kind = score.metric.partition("@")[0]
     once = kind in ("greedy", "sampled")
     settings = cell.manifest.config["evaluation"]
@@ -156,7 +156,7 @@ def _result(cell: Finished, score: Scored, values: Values) -> dict[str, Any]:
     }
 
 
-def _source(cell: Finished, task: str) -> dict[str, Any]:
+def _source(cell: FinishedPolicy, task: str) -> dict[str, Any]:
     if (data := cell.published(task)) is None:
         return {"dataset_name": task, "source_type": "other"}
     remote = data.remote
@@ -170,7 +170,7 @@ def _source(cell: Finished, task: str) -> dict[str, Any]:
     return {**found, "source_type": "hf_dataset", "hf_repo": remote.repository, "samples_number": data.rows}
 
 
-def _lines(cell: Finished, asked: Asked, values: Values) -> Iterator[dict[str, Any]]:
+def _lines(cell: FinishedPolicy, asked: QuestionSamples, values: Values) -> Iterator[dict[str, Any]]:
     """The question's, one for each metric that comes of this way of asking."""
     first, greedy = asked.answers[0], asked.way == "greedy"
     text = {"raw": first["prompt"], "reference": [first["gold"]]}

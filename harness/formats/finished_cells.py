@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from harness.errors import UsageError
 from harness.store.bounds import check_parts
 from harness.store.journal import Contents, read_journal
-from harness.store.manifest import Manifest, PolicyEntry, read_manifest
+from harness.store.manifest import Manifest, read_manifest
 from harness.store.read import Snapshot
 from harness.store.reference_results import MARK, ORIGIN, read_reference, suite_folder
 from harness.tasks.sets import SETS, DataSet
@@ -31,7 +31,7 @@ class Scored(NamedTuple):
     invalid: int
 
 
-class Asked(NamedTuple):
+class QuestionSamples(NamedTuple):
     """The answers to one question, greedy (`way` greedy) or by sampling, in order of `repeat`: rows of `samples`."""
 
     task: str
@@ -39,7 +39,7 @@ class Asked(NamedTuple):
     answers: list[dict[str, Any]]
 
 
-class Finished(NamedTuple):
+class FinishedPolicy(NamedTuple):
     """One policy of one finished cell. folder: the cell's."""
 
     folder: Path
@@ -60,7 +60,7 @@ class Finished(NamedTuple):
             return read_reference(self.folder.parent).contents(self.folder.name)
         return read_journal(self.folder)
 
-    def asked(self) -> Iterator[Asked]:
+    def asked(self) -> Iterator[QuestionSamples]:
         """Every question under each way of asking, by task, way and `doc_id`, at the scores' step; none of results whose prompts
         were not kept (reference results, imported bundles). Raises StoreError."""
         steps = {s.step for s in self.scores}
@@ -71,23 +71,13 @@ class Finished(NamedTuple):
             return row["task"], row["metric"], row["doc_id"]
 
         for (task, way, _), answers in groupby(sorted(rows, key=lambda r: (*question(r), r["repeat"])), key=question):
-            yield Asked(task, way, list(answers))
-
-    @property
-    def entry(self) -> PolicyEntry:
-        """What the policy was trained from."""
-        return next(p for p in self.manifest.policies if p.name == self.policy)
+            yield QuestionSamples(task, way, list(answers))
 
     @property
     def model(self) -> str:
         """The name of what the policy was trained from."""
-        model = self.entry.model
+        model = next(p.model for p in self.manifest.policies if p.name == self.policy)
         return Path(model).name if Path(model).is_absolute() else model
-
-    @property
-    def on_hub(self) -> bool:
-        """Whether that is a model of the hub."""
-        return bool(self.entry.revision) and "/" in self.model
 
     def published(self, task: str) -> DataSet | None:
         """The published set that a task's questions are; None where they are generated, from elsewhere, of another version."""
@@ -95,7 +85,7 @@ class Finished(NamedTuple):
         return found if found and self.manifest.identity.evaluation.get(task) == found.sha256 else None
 
 
-def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[Finished]:
+def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[FinishedPolicy]:
     """Each policy of each finished cell that counts for the suite. Raises UsageError where there is none, StoreError."""
     found: dict[tuple[str, str], list[Scored]] = {}
     rows: list[dict[str, Any]] = snapshot.query(
@@ -113,4 +103,4 @@ def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[Fi
         folder = suite_folder(results, suite) / cell
         manifest = read_reference(folder.parent).manifests[cell] if suite.endswith(MARK) else read_manifest(folder)
         check_parts(folder, manifest, policy, *(score.task for score in scores))
-        yield Finished(folder, manifest, policy, scores)
+        yield FinishedPolicy(folder, manifest, policy, scores)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.files import write_atomic
-from harness.formats.finished_cells import Finished, finished_cells
+from harness.formats.finished_cells import FinishedPolicy, finished_cells
 from harness.store.read import Snapshot
 
 FILTER = "none"
@@ -28,17 +28,20 @@ def write_lm_eval(snapshot: Snapshot, results: Path, suite: str, out: Path) -> i
     for count, cell in enumerate(finished_cells(snapshot, results, suite), 1):  # noqa: B007
         when = datetime.fromisoformat(cell.manifest.provenance.finished).replace(tzinfo=None)
         date = when.isoformat().replace(":", "-")
-        samples = _samples(cell)
+        samples: dict[str, list[dict[str, Any]]] = {}
+        for task, way, answers in cell.asked():
+            lines = samples.setdefault(task, [])
+            lines.append(_line(len(lines), way, answers))
         folder = out / cell.name
         for task, lines in samples.items():
             text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
             write_atomic(folder / f"samples_{task}_{date}.jsonl", text.encode())
-        found = json.dumps(_results(cell, samples), indent=2, ensure_ascii=False)
-        write_atomic(folder / f"results_{date}.json", found.encode() + b"\n")
+        written = json.dumps(_results(cell, samples), indent=2, ensure_ascii=False)
+        write_atomic(folder / f"results_{date}.json", written.encode() + b"\n")
     return count
 
 
-def _results(cell: Finished, samples: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def _results(cell: FinishedPolicy, samples: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     m = cell.manifest
     tasks = list(dict.fromkeys(s.task for s in cell.scores))
     results: dict[str, dict[str, Any]] = {task: {"alias": task} for task in tasks}
@@ -77,15 +80,6 @@ def _results(cell: Finished, samples: dict[str, list[dict[str, Any]]]) -> dict[s
             for task, lines in samples.items()
         },
     }
-
-
-def _samples(cell: Finished) -> dict[str, list[dict[str, Any]]]:
-    """A line per question and way of asking, by task."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for task, way, answers in cell.asked():
-        lines = found.setdefault(task, [])
-        lines.append(_line(len(lines), way, answers))
-    return found
 
 
 def _line(number: int, metric: str, rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -23,20 +24,16 @@ def write_parquet(snapshot: Snapshot, suite: str, out: Path) -> int:
     tables into `out`; gives their number. Raises UsageError for an unknown suite, StoreError, DiskFullError."""
     if suite not in suites(snapshot):
         raise UsageError(f"no results of a suite {suite!r}")
-    tables = {"show": _plain(show_rows(snapshot, suite)), "seeds": _plain(seed_rows(snapshot, suite))}
+    rows: dict[str, Sequence[ShowRow | SeedRow]] = {
+        "show": show_rows(snapshot, suite),
+        "seeds": seed_rows(snapshot, suite),
+    }
+    tables = {name: pa.Table.from_pylist([msgspec.to_builtins(row) for row in some]) for name, some in rows.items()}
     tables["cells"] = snapshot.query("SELECT * FROM current_cells WHERE suite = ? ORDER BY cell", [suite])
     for name in STORED:
         tables[name] = snapshot.query(
             f"SELECT * FROM {name} SEMI JOIN current_cells USING (suite, cell) WHERE suite = ?", [suite]
         )
     for name, table in tables.items():
-
-        def fill(temporary: Path, table: pa.Table = table) -> None:
-            pq.write_table(table, temporary, compression="zstd")
-
-        replace_atomic(out / f"{name}.parquet", fill)
+        replace_atomic(out / f"{name}.parquet", partial(pq.write_table, table, compression="zstd"))
     return len(tables)
-
-
-def _plain(rows: Sequence[ShowRow] | Sequence[SeedRow]) -> pa.Table:
-    return pa.Table.from_pylist([msgspec.to_builtins(row) for row in rows])

@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -36,7 +36,7 @@ class Point(NamedTuple):
     at: float
 
 
-class Written(msgspec.Struct, frozen=True):
+class WrittenPoints(msgspec.Struct, frozen=True):
     """What a tracker holds of a cell already: how many points, and a digest of them; how often the cell was written anew."""
 
     points: int = 0
@@ -44,7 +44,7 @@ class Written(msgspec.Struct, frozen=True):
     renewed: int = 0
 
 
-class News(NamedTuple):
+class NewPoints(NamedTuple):
     """Points of a cell that a tracker has not yet. since: how many it has; at 0 whatever it holds of the cell is to go. renewed:
     how often that happened."""
 
@@ -52,11 +52,6 @@ class News(NamedTuple):
     points: list[Point]
     since: int
     renewed: int
-
-    @property
-    def name(self) -> str:
-        """What people read."""
-        return run_name(self.manifest)
 
     def rows(self) -> Iterator[tuple[int, float, dict[str, float]]]:
         """Step, time and values by `<policy>/<tag>`, for trackers that have one run for all policies of a cell. A row holds what
@@ -69,35 +64,31 @@ class News(NamedTuple):
     def details(self) -> dict[str, Any]:
         """What runs are grouped and filtered by."""
         m = self.manifest
-        return {
-            "suite": m.suite,
-            "group": m.group,
-            "regime": m.regime,
-            "regime_type": m.regime_type,
-            "seed": m.seed,
-            "budget": m.budget,
-            "engine": m.engine,
-            "options": m.options,
-            "policies": [p.name for p in m.policies],
+        names = ("suite", "group", "regime", "regime_type", "seed", "budget", "engine", "options")
+        policies = [p.name for p in m.policies]
+        return {n: getattr(m, n) for n in names} | {
+            "policies": policies,
             "cell": m.key,
             "started": m.provenance.started,
         }
 
 
-class Tracker(Protocol):
-    """Where points go. Made with the folder of its runs; raises UsageError where its package is not installed."""
+class Tracker:
+    """Where points go. folder: of its runs."""
 
     folder: Path
 
     def memory(self, manifest: Manifest) -> Path:
         """The file that says what it holds of a cell. Without it the cell is written anew."""
+        return self.folder / "harness" / manifest.suite / f"{manifest.key}.json"
 
-    def write(self, news: News) -> None:
+    def write(self, new: NewPoints) -> None:
         """Take points in; they are kept when it returns. Raises UsageError where the tracker cannot."""
+        raise NotImplementedError
 
 
 def follow(results: Path, suite: str, tracker: Tracker) -> int:
-    """Bring the tracker up to the journals; gives the number of points written.
+    """Bring the tracker up to the journals; returns the number of points written.
 
     Cells that cannot be read now are left for the next look. Raises UsageError where there are no cells, or of the tracker, and
     StoreError for names that are none for its files.
@@ -125,55 +116,46 @@ def run_name(manifest: Manifest) -> str:
     return f"{manifest.group}/{manifest.regime}/{manifest.seed}-{manifest.key}"
 
 
-def missing(package: str, extra: str, error: ImportError) -> UsageError:
-    """What to say where a tracker's package is not installed."""
-    return UsageError(f"{package} is not installed ({error}): pip install 'experience-sharing-harness[{extra}]'")
-
-
 def _bring(manifest: Manifest, points: list[Point], tracker: Tracker) -> int:
     memory = tracker.memory(manifest)
-    before = _written(memory)
+    try:
+        before = msgspec.json.decode(read_bytes(memory, _MAX_BYTES), type=WrittenPoints)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        before = WrittenPoints(
+            digest="unknown"
+        )  # a look was interrupted before it could say so: its run is written anew
     if before.digest != _digest(points[: before.points]):  # resumed from an earlier checkpoint
-        before = Written(renewed=before.renewed + (before.points > 0))
+        before = WrittenPoints(renewed=before.renewed + (before.points > 0))
     if new := points[before.points :]:
-        tracker.write(News(manifest, new, before.points, before.renewed))
-        after = Written(len(points), _digest(points), before.renewed)
+        tracker.write(NewPoints(manifest, new, before.points, before.renewed))
+        after = WrittenPoints(len(points), _digest(points), before.renewed)
         write_atomic(memory, msgspec.json.encode(after))
     return len(new)
+
+
+def _digest(points: list[Point]) -> str:
+    return hashlib.blake2b(repr(points).encode(), digest_size=16).hexdigest()
 
 
 def _points(folder: Path, manifest: Manifest) -> Iterator[Point]:
     """Step by step, so that a growing journal only adds at the end: each step's numbers, then the final evaluation."""
     at = datetime.fromisoformat(manifest.provenance.started).timestamp()
     tables = read_journal(folder).tables
-    rows: list[tuple[int, str, dict[str, Any]]] = []
+    rows: list[tuple[int, bool, dict[str, Any]]] = []
     for name in ("steps", "curves"):
-        rows += [(r["step"], name, r) for r in tables[name].to_pylist()] if name in tables else []
-    for step, name, row in sorted(rows, key=lambda found: (found[0], found[1] == "steps", found[2]["policy"])):
-        if name == "curves":
-            yield Point(row["policy"], f"held-out/{row['metric']}", step, row["accuracy"], at)
-            continue
-        for tag, value in row.items():
-            if tag not in ("policy", "step") and value is not None:
-                yield Point(row["policy"], f"steps/{tag}", step, float(value), at)
+        rows += [(r["step"], name == "steps", r) for r in tables[name].to_pylist()] if name in tables else []
+    for step, trained, row in sorted(rows, key=lambda each: (*each[:2], each[2]["policy"])):
+        numbers = (
+            {f"steps/{tag}": value for tag, value in row.items() if tag not in ("policy", "step")}
+            if trained
+            else {f"held-out/{row['metric']}": row["accuracy"]}
+        )
+        for tag, value in numbers.items():
+            if value is not None:
+                yield Point(row["policy"], tag, step, float(value), at)
     if manifest.state == "done" and "samples" in tables:
-        counts: dict[tuple[str, int, str, str], list[int]] = {}
-        for row in tables["samples"].select(["policy", "checkpoint_step", "task", "metric", "verdict"]).to_pylist():
-            right = counts.setdefault((row["policy"], row["checkpoint_step"], row["task"], row["metric"]), [0, 0])
-            right[0] += row["verdict"] == "right"
-            right[1] += row["verdict"] != "invalid"
-        for (policy, step, task, metric), (right_, valid) in sorted(counts.items()):
-            if valid:
-                yield Point(policy, f"evaluation/{task}/{metric}", step, right_ / valid, at)
-
-
-def _written(memory: Path) -> Written:
-    """Nothing where a look was cut off before it could say so: its run is written anew."""
-    try:
-        return msgspec.json.decode(read_bytes(memory, _MAX_BYTES), type=Written)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return Written(0, "unknown")
-
-
-def _digest(points: list[Point]) -> str:
-    return hashlib.blake2b(repr(points).encode(), digest_size=16).hexdigest()
+        samples = tables["samples"].select(["policy", "checkpoint_step", "task", "metric", "verdict"]).to_pandas()
+        valid = samples[samples["verdict"] != "invalid"]
+        means = valid["verdict"].eq("right").groupby([valid[name] for name in samples.columns[:-1]]).mean()
+        for (policy, step, task, metric), value in means.items():
+            yield Point(policy, f"evaluation/{task}/{metric}", int(step), float(value), at)

@@ -12,8 +12,7 @@ import msgspec
 
 from harness.errors import UsageError
 from harness.files import replace_atomic
-from harness.gguf.header import Header, read_header
-from harness.gguf.tokenizer import rebuild
+from harness.gguf.tokenizer import Header, read_header, rebuild
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -49,7 +48,7 @@ KNOWN: Mapping[str, tuple[int, ...]] = {
         103453,
     ),  # Gemma 3
 }
-"""Published ids of the first text, by `digest` of the vocabulary."""
+"""Published ids of the first text, by a digest of the vocabulary."""
 
 
 class Converted(msgspec.Struct, frozen=True):
@@ -72,24 +71,19 @@ class Converted(msgspec.Struct, frozen=True):
 def convert(file: Path, folder: Path, dtype: Literal["bf16", "fp32"] = "bf16") -> Converted:
     """Write `folder` from `file`; nothing is left where a check fails.
 
-    Raises
-    ------
-    UsageError
-        The file is no GGUF file of a supported kind, `folder` is there already, or a check failed: ids of known texts, texts
-        that must come back, end tokens of the header, perplexity.
+    Raises UsageError where the file is no GGUF file of a supported kind, `folder` is there already, or a check failed: ids of known
+    texts, texts that must come back, end tokens of the header, perplexity.
     """
     if folder.exists():
         raise UsageError(f"{folder}: is there already")
     header = read_header(file)
     tokenizer = rebuild(header)
     known = check_tokenizer(tokenizer, header)
-    model = _model(file, dtype)
-    _ends(model, header)
-    found = perplexity(model, tokenizer, header)
-    if not found <= MOST_PERPLEXITY:
-        raise UsageError(
-            f"{file}: perplexity {found:.0f} on plain English, at most {MOST_PERPLEXITY:.0f}: not converted"
-        )
+    model = _model(file, dtype, header)
+    perplexity = _perplexity(model, tokenizer)
+    if not perplexity <= MOST_PERPLEXITY:
+        limit = f"at most {MOST_PERPLEXITY:.0f}: not converted"
+        raise UsageError(f"{file}: perplexity {perplexity:.0f} on plain English, {limit}")
 
     def fill(temporary: Path) -> None:
         model.save_pretrained(temporary)
@@ -103,7 +97,7 @@ def convert(file: Path, folder: Path, dtype: Literal["bf16", "fp32"] = "bf16") -
         parameters=sum(p.numel() for p in model.parameters()),
         vocabulary=len(header.tokens),
         dtype=dtype,
-        perplexity=round(found, 2),
+        perplexity=round(perplexity, 2),
         known_ids=known,
         licence=header.licence,
         bos=header.token(header.bos) if header.adds_bos else None,
@@ -111,11 +105,6 @@ def convert(file: Path, folder: Path, dtype: Literal["bf16", "fp32"] = "bf16") -
         pad=header.token(header.pad),
         chat=header.chat_template is not None,
     )
-
-
-def digest(header: Header) -> str:
-    """16 hexadecimal digits of a vocabulary."""
-    return hashlib.blake2b("\0".join(header.tokens).encode(), digest_size=8).hexdigest()
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerFast, header: Header) -> bool:
@@ -130,15 +119,17 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerFast, header: Header) -> bool:
     for role, wanted in (("bos", header.bos), ("eos", header.eos), ("pad", header.pad)):
         if getattr(tokenizer, f"{role}_token_id") != wanted:
             raise UsageError(f"{header.name}: {role} is not the header's")
-    published = KNOWN.get(digest(header))
+    vocabulary = hashlib.blake2b("\0".join(header.tokens).encode(), digest_size=8).hexdigest()
+    published = KNOWN.get(vocabulary)
     if published is not None and tuple(tokenizer.encode(TEXTS[0], add_special_tokens=False)) != published:
         raise UsageError(f"{header.name}: {TEXTS[0]!r} does not become the published ids")
     return published is not None
 
 
-def _model(file: Path, dtype: str) -> PreTrainedModel:
+def _model(file: Path, dtype: str, header: Header) -> PreTrainedModel:
+    """Whose configuration and generation configuration name the header's own tokens."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, GenerationConfig
 
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
@@ -149,20 +140,14 @@ def _model(file: Path, dtype: str) -> PreTrainedModel:
         )
     except (OSError, ValueError, KeyError, NotImplementedError) as error:
         raise UsageError(f"{file}: the model does not open: {str(error).splitlines()[0]}") from error
-    return model.train(False)  # type: ignore[no-any-return]
-
-
-def _ends(model: PreTrainedModel, header: Header) -> None:
-    """Configuration and generation configuration name the header's own tokens."""
-    from transformers import GenerationConfig
-
     model.config.bos_token_id, model.config.eos_token_id, model.config.pad_token_id = header.bos, header.eos, header.pad
     model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         bos_token_id=header.bos, eos_token_id=header.eos, pad_token_id=header.pad, do_sample=True
     )
+    return model.train(False)  # type: ignore[no-any-return]
 
 
-def perplexity(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, header: Header) -> float:
+def _perplexity(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> float:
     """Of `PARAGRAPH`, per token, after BOS where the tokenizer has one."""
     import torch
 

@@ -1,10 +1,27 @@
-"""`harness bundle`: a finished suite as one file that another lab can check. No weights, no path of this machine."""
+"""A bundle: a finished suite's results as one file that another lab can check. No weights, no path of this machine.
+
+It is a zip whose members are stored, not compressed, so that nothing in it can unpack to more than the file is.
+
+    bundle.json     what it is, and the SHA-256 of every other member
+    scores.json     the accuracies and the table that its samples give
+    <suite>/...     a suite's results folder (`store.manifest`), cut to what tables need
+
+Members stand in order of name with one date, so equal results are equal bytes. The name is `<suite>-<digest>.zip`, the digest
+the first 16 digits of bundle.json's SHA-256: it names the whole content.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import os
+import re
+import stat
+import struct
 import tempfile
+import zipfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
@@ -14,6 +31,7 @@ import harness
 from harness.cache import PRETRAINED
 from harness.errors import StoreError, UsageError
 from harness.files import write_atomic
+from harness.reading import in_words, open_regular, read_bytes
 from harness.session.cell.processor import processor
 from harness.session.policy.weights import local_folder
 from harness.store.ingest import ingest
@@ -29,38 +47,41 @@ from harness.store.manifest import (
 )
 from harness.store.read import Snapshot
 from harness.store.reference_results import KEPT
-from harness.store.table import ShowRow, show_rows
-from harness.submission.container import SCORES, pack
+from harness.store.table import show_rows
 from harness.suite.load import resolve
 from harness.suite.schema import Suite
 
 COMPACT = "compact-000001"
 WORDLESS = ("prompt",)
 """Columns of samples that a bundle leaves empty: the tasks have the prompts."""
+MAX_BYTES = 64 << 20
+"""Of a bundle; what it unpacks to is never more."""
+MAX_MEMBERS = 20_000
+MAX_DIRECTORY = 4 << 20
+"""Of the list of members, which is read into memory as a whole."""
+ABOUT, SCORES = "bundle.json", "scores.json"
+FORMAT = 1
+_DATE = (1980, 1, 1, 0, 0, 0)
+_END = struct.Struct("<4s4H2LH")
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}"
+_MEMBER = re.compile(
+    rf"{ABOUT}|{SCORES}|{_NAME}/(suite\.json|tuning\.json|{_NAME}/(manifest\.json|journal/{COMPACT}/[a-z]+-[0-9a-f]{{8}}\.arrow))"
+)
+_BROKEN = (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, struct.error, RuntimeError)
 
 
-class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the store's `scores`: what one policy of one cell has on one task under one metric."""
+class BundleAbout(msgspec.Struct, frozen=True, kw_only=True):
+    """bundle.json. files: SHA-256 by member. processor: of the machine on which the bundle was made."""
 
-    cell: str
-    policy: str
-    task: str
-    metric: str
-    questions: int
-    answers: int
-    invalid: int
-    accuracy: float
-
-
-class Stated(msgspec.Struct, frozen=True, kw_only=True):
-    """scores.json: every accuracy, and the lines of the table."""
-
-    scores: list[Score]
-    rows: list[ShowRow]
+    format: int
+    suite: str
+    harness: str
+    processor: str = ""
+    files: dict[str, str]
 
 
 def make_bundle(suite: str, results: Path, out: Path | None = None) -> Path:
-    """Write the bundle of results/<suite>, whose cells are all finished, to `out` (a file, or a folder for it); gives its path.
+    """Write the bundle of results/<suite>, whose cells are all finished, to `out` (a file, or a folder for it); returns its path.
 
     Raises UsageError for what is not finished, StoreError for damaged journals, DiskFullError.
     """
@@ -73,12 +94,15 @@ def make_bundle(suite: str, results: Path, out: Path | None = None) -> Path:
         scratch = Path(root)
         for key in (*file.cells, *file.bases):
             manifest, tables = finished(folder / key)
-            _write(scratch / suite / key, manifest, compact(tables))
+            journal = scratch / suite / key / "journal" / COMPACT
+            journal.mkdir(parents=True)
+            for name, table in compact(tables).items():
+                write_columns(journal, name, table)
+            write_manifest(scratch / suite / key, manifest)
         write_suite(scratch / suite, portable(file))
-        files = {SCORES: msgspec.json.format(msgspec.json.encode(stated(scratch, suite)), indent=1) + b"\n"}
-        for path in sorted((scratch / suite).rglob("*")):
-            if path.is_file():
-                files[path.relative_to(scratch).as_posix()] = path.read_bytes()
+        members = [path for path in (scratch / suite).rglob("*") if path.is_file()]
+        files = {path.relative_to(scratch).as_posix(): path.read_bytes() for path in members}
+        files[SCORES] = _json(stated(scratch, suite))
     name, data = pack(suite, files, harness.__version__, processor())
     target = Path(name) if out is None else out / name if out.is_dir() else out
     write_atomic(target, data)
@@ -86,7 +110,7 @@ def make_bundle(suite: str, results: Path, out: Path | None = None) -> Path:
 
 
 def installed(suite: Suite) -> list[str]:
-    """The evaluation's tasks: names of what is installed, which anybody can ask and judge again. Raises UsageError for others."""
+    """The evaluation's tasks, all installed by name: anybody can ask and judge them again. Raises UsageError for others."""
     for task in (suite.training.task, *suite.evaluation.tasks):
         if not isinstance(task, str) or task.startswith("lm_eval:"):
             name = task if isinstance(task, str) else task.file
@@ -96,8 +120,11 @@ def installed(suite: Suite) -> list[str]:
     return [task for task in suite.evaluation.tasks if isinstance(task, str)]
 
 
-def stated(results: Path, suite: str) -> Stated:
-    """What the samples of the one suite in `results` give. Raises StoreError."""
+def stated(results: Path, suite: str) -> dict[str, Any]:
+    """scores.json: every accuracy, and the rows of the table, as the samples of the one suite in `results` give them.
+
+    Raises StoreError.
+    """
     ingest(results)
     with Snapshot(results) as snapshot:
         scores = snapshot.query(
@@ -105,18 +132,18 @@ def stated(results: Path, suite: str) -> Stated:
             "ORDER BY cell, policy, task, metric",
             [suite],
         )
-        return Stated(scores=msgspec.convert(scores.to_pylist(), list[Score]), rows=show_rows(snapshot, suite))
+        return {"scores": scores.to_pylist(), "rows": show_rows(snapshot, suite)}
 
 
 def compact(tables: Mapping[str, pa.Table], wordless: Sequence[str] = WORDLESS) -> dict[str, pa.Table]:
     """A journal's tables cut to what a suite's table is made of, and the checks need. wordless: columns of samples to empty."""
-    found = {name: tables[name] for name in KEPT if name in tables}
-    for column in wordless if "samples" in found else ():
-        samples = found["samples"]
+    kept = {name: tables[name] for name in KEPT if name in tables}
+    for column in wordless if "samples" in kept else ():
+        samples = kept["samples"]
         place = samples.schema.get_field_index(column)
         nothing = pa.repeat(pa.scalar("", pa.string()), samples.num_rows)
-        found["samples"] = samples.set_column(place, samples.schema.field(place), nothing)
-    return found
+        kept["samples"] = samples.set_column(place, samples.schema.field(place), nothing)
+    return kept
 
 
 def finished(source: Path) -> tuple[Manifest, dict[str, pa.Table]]:
@@ -136,21 +163,13 @@ def finished(source: Path) -> tuple[Manifest, dict[str, pa.Table]]:
     contents = read_journal(source)
     if contents.problems:
         raise StoreError(f"{contents.problems[0]}; {remedy(source)}")
-    entries = tuple(msgspec.structs.replace(e, model=_model(e.model)) for e in manifest.policies)
-    return msgspec.structs.replace(manifest, policies=entries, config=_portable(manifest.config)), contents.tables
+    policies = tuple(msgspec.structs.replace(entry, model=_model(entry.model)) for entry in manifest.policies)
+    return msgspec.structs.replace(manifest, policies=policies, config=_portable(manifest.config)), contents.tables
 
 
 def portable(file: SuiteFile) -> SuiteFile:
     """A suite's file without a path of this machine."""
     return msgspec.structs.replace(file, config=_portable(file.config))
-
-
-def _write(target: Path, manifest: Manifest, tables: Mapping[str, pa.Table]) -> None:
-    folder = target / "journal" / COMPACT
-    folder.mkdir(parents=True)
-    for name, table in tables.items():
-        write_columns(folder, name, table)
-    write_manifest(target, manifest)
 
 
 def _portable(value: Any) -> Any:
@@ -164,3 +183,116 @@ def _model(name: str) -> str:
     if name.startswith(PRETRAINED):  # lies in everybody's cache under this name
         return name
     return Path(name).name if name.startswith(("/", "~", ".")) or local_folder(name) else name
+
+
+def _json(value: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+
+
+def pack(suite: str, files: Mapping[str, bytes], harness: str, processor: str) -> tuple[str, bytes]:
+    """Name and bytes of the bundle of these members. Raises UsageError where it would be too large to be taken."""
+    digests = {name: hashlib.sha256(files[name]).hexdigest() for name in sorted(files)}
+    about = _json(BundleAbout(format=FORMAT, suite=suite, harness=harness, processor=processor, files=digests))
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as file:
+        for name in [ABOUT, *sorted(files)]:
+            member = zipfile.ZipInfo(name, _DATE)
+            member.create_system, member.external_attr = 3, (stat.S_IFREG | 0o644) << 16
+            file.writestr(member, about if name == ABOUT else files[name])
+    if len(files) >= MAX_MEMBERS or sink.tell() > MAX_BYTES:
+        size = f"{len(files):,} files, {sink.tell():,} bytes"
+        raise UsageError(f"{suite}: too large for a bundle ({size}; at most {MAX_MEMBERS:,} and {MAX_BYTES:,})")
+    return _bundle_name(suite, about), sink.getvalue()
+
+
+def _bundle_name(suite: str, about: bytes) -> str:
+    return f"{suite}-{hashlib.sha256(about).hexdigest()[:16]}.zip"
+
+
+def unpack(bundle: Path, folder: Path) -> tuple[BundleAbout, str]:
+    """Write the members into `folder`, which is empty; returns what bundle.json says, and the name that the content has.
+
+    Sizes, kinds and names are judged before anything is written, digests before anybody reads it.
+    Raises UsageError, DiskFullError.
+    """
+    file, size = _opened(bundle)
+    with file:
+        contents = {}
+        for name, member in _checked_members(bundle, file, size).items():
+            try:
+                contents[name] = file.read(member)
+            except _BROKEN as error:
+                raise UsageError(f"{bundle}: {name}: damaged: {error}") from None
+    about = _about(bundle, contents)
+    for name, content in contents.items():
+        target = folder / PurePosixPath(name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    return about, _bundle_name(about.suite, contents[ABOUT])
+
+
+def _opened(bundle: Path) -> tuple[zipfile.ZipFile, int]:
+    """The zip and its length, once its list of members is known to be small: `zipfile` reads what the file's end states."""
+    try:
+        with open_regular(bundle) as file:
+            size = os.fstat(file.fileno()).st_size
+        if size > MAX_BYTES:
+            raise UsageError(f"{bundle}: {size:,} bytes; a bundle has at most {MAX_BYTES:,}")
+        data = read_bytes(bundle, MAX_BYTES)
+    except OSError as error:
+        raise UsageError(f"{bundle}: cannot be read: {in_words(error)}") from None
+    end = data[-_END.size :]
+    if len(data) < _END.size or not end.startswith(b"PK\5\6"):
+        raise UsageError(f"{bundle}: not a bundle (no zip, or something behind its end)")
+    _, *_, count, length, _, _ = _END.unpack(end)
+    if count > MAX_MEMBERS or length > MAX_DIRECTORY or b"PK\6\7" in data[-_END.size - 20 : -_END.size]:
+        raise UsageError(f"{bundle}: its list of members is too long ({count:,} members, {length:,} bytes)")
+    try:
+        return zipfile.ZipFile(io.BytesIO(data)), len(data)
+    except _BROKEN as error:
+        raise UsageError(f"{bundle}: not a zip: {error}") from None
+
+
+def _checked_members(bundle: Path, file: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
+    members: dict[str, zipfile.ZipInfo] = {}
+    total = 0
+    for member in file.infolist():
+        name, kind = member.orig_filename, stat.S_IFMT(member.external_attr >> 16)
+        total += member.compress_size
+        faults = {
+            "a link": kind == stat.S_IFLNK,
+            "not a regular file": kind not in (0, stat.S_IFREG),
+            "not a path that a bundle has": not _MEMBER.fullmatch(name),
+            "stands twice": name in members,
+            f"states {member.file_size:,} bytes; the whole file has {size:,}": member.file_size > MAX_BYTES
+            or total > size,
+            "compressed; members of a bundle are stored as they are": member.compress_type != zipfile.ZIP_STORED
+            or member.file_size != member.compress_size,
+            "encrypted": member.flag_bits & 1,
+        }
+        if problem := next((words for words, wrong in faults.items() if wrong), ""):
+            raise UsageError(f"{bundle}: {name[:200]!a}: {problem}")
+        members[name] = member
+    return members
+
+
+def _about(bundle: Path, contents: Mapping[str, bytes]) -> BundleAbout:
+    try:
+        about = msgspec.json.decode(contents.get(ABOUT, b""), type=BundleAbout)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{bundle}: {ABOUT}: absent or not what it should be: {error}") from None
+    if about.format != FORMAT:
+        raise UsageError(f"{bundle}: {ABOUT}: format {about.format}; this version reads {FORMAT}")
+    if not re.fullmatch(_NAME, about.suite):
+        raise UsageError(f"{bundle}: {ABOUT}: suite: not a suite's name: {about.suite[:80]!a}")
+    for name in sorted((contents.keys() - {ABOUT}) | about.files.keys()):
+        faults = {
+            "absent": name not in contents,
+            "not in bundle.json": name not in about.files,
+            f"not of the suite {about.suite}": name != SCORES and name.split("/")[0] != about.suite,
+            "altered (its SHA-256 is not the one in bundle.json)": hashlib.sha256(contents.get(name, b"")).hexdigest()
+            != about.files.get(name),
+        }
+        if problem := next((words for words, wrong in faults.items() if wrong), ""):
+            raise UsageError(f"{bundle}: {name}: {problem}")
+    return about

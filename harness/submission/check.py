@@ -1,45 +1,70 @@
-"""`harness submit-check`: what a bundle must withstand. Each check says in one line what it found, or why it refuses."""
+"""`harness submit-check`: what a bundle must withstand, and taking it over. Each check says in one line what it read, or why it
+refuses."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from harness.errors import HarnessError, SuiteError, UsageError
+from harness.errors import HarnessError, PluginError, SuiteError, UsageError
+from harness.learning import registry
 from harness.store.foreign import bounded, import_results
+from harness.store.journal import read_journal
 from harness.store.manifest import read_suite, suite_files
 from harness.store.submission import Submission, read_submission, write_submission
 from harness.store.text import visible
-from harness.submission import completeness, origin, recomputed
-from harness.submission.category import category
-from harness.submission.container import unpack
+from harness.submission import evidence, row_checks
+from harness.submission.bundle import compact
 from harness.submission.evidence import Evidence
-from harness.submission.rerun import Again, re_execute
+from harness.submission.rerun import RerunRequest, RerunResult, re_execute
 from harness.suite.load import resolve
+from harness.suite.schema import Suite, Variant
+from harness.tuning.derived import tuned_from
 
 MEMORY = 1 << 30
 """What reading a bundle may take; then its rows are known, and the store may take what it takes for any import."""
+PUBLISHED = "published defaults"
+FIRST: dict[str, Callable[[Evidence], str]] = {
+    "container": Evidence.container,
+    "schema": evidence.schema,
+    "suite": evidence.suite,
+    "seeds": evidence.seeds,
+    "keys": evidence.keys,
+}
+"""In this order; what follows makes no sense after one of them has refused."""
+THEN: dict[str, Callable[[Evidence], str]] = {
+    "provenance": evidence.provenance,
+    "text": evidence.text,
+    "questions": row_checks.questions,
+    "steps": row_checks.steps,
+    "cells": row_checks.cells,
+    "verdicts": row_checks.verdicts,
+    "table": row_checks.table,
+    "a/a": row_checks.noise_floor,
+    "foreign": evidence.foreign,
+}
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One check. words: what it found, or the reason, which begins with the place of the fault."""
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One check. words: what it read, or the reason, which begins with the place of the fault."""
 
     check: str
     good: bool
     words: str
 
 
-class Report(msgspec.Struct, kw_only=True):
-    """A bundle's checks, in order; those that a refusal makes senseless are left out."""
+class BundleReport(msgspec.Struct, kw_only=True):
+    """A bundle's checks, in order; those that a refusal makes senseless are left out. submission: how far it may be believed; None
+    where it is refused."""
 
     bundle: str
-    lines: list[Line] = []
+    lines: list[CheckResult] = []
     submission: Submission | None = None
-    """How far it may be believed; None where it is refused."""
 
     @property
     def refused(self) -> str:
@@ -55,82 +80,71 @@ class Report(msgspec.Struct, kw_only=True):
         end = "refused" if self.submission is None else f"accepted: {self.submission.describe()}"
         return "\n".join([*lines, f"{visible(self.bundle)}: {visible(end)}"])
 
-
-FIRST: dict[str, Callable[[Evidence], str]] = {
-    "schema": origin.schema,
-    "suite": origin.suite,
-    "seeds": origin.seeds,
-    "keys": origin.keys,
-}
-"""In this order; what follows makes no sense after one of them has refused."""
-THEN: dict[str, Callable[[Evidence], str]] = {
-    "provenance": origin.provenance,
-    "text": origin.text,
-    "questions": completeness.questions,
-    "steps": completeness.steps,
-    "cells": completeness.cells,
-    "verdicts": completeness.verdicts,
-    "table": recomputed.table,
-    "a/a": recomputed.noise_floor,
-}
+    def add(self, name: str, check: Callable[[], str]) -> bool:
+        """The line of a check; whether it was good."""
+        try:
+            line = CheckResult(check=name, good=True, words=check())
+        except (HarnessError, MemoryError) as error:
+            line = CheckResult(check=name, good=False, words=str(error) or "more memory than a check may take")
+        self.lines.append(line)
+        return line.good
 
 
 @contextmanager
-def checked(bundle: Path, results: Path, again: Again | None = None) -> Iterator[tuple[Evidence | None, Report]]:
-    """The bundle unpacked in a temporary folder, and its report; None where not even that could be done.
+def checked(bundle: Path, results: Path, again: RerunRequest | None = None) -> Iterator[tuple[Evidence, BundleReport]]:
+    """The bundle unpacked in a temporary folder, as far as that could be done, and its report.
 
     results: our own, which must not change by taking the bundle over. again: which cells to train again here.
     """
-    report = Report(bundle=str(bundle))
+    report = BundleReport(bundle=str(bundle))
     with tempfile.TemporaryDirectory(prefix="submit-check-") as place:
-        root, scratch = Path(place) / "bundle", Path(place) / "results"
-        root.mkdir()
-        scratch.mkdir()
-        evidence = None
-        try:
-            with bounded(MEMORY):
-                about, name = unpack(bundle, root)
-                evidence = Evidence(bundle, about, name, root, scratch)
-                size = f"{bundle.stat().st_size:,} bytes, {len(about.files)} files"
-                report.lines.append(Line(check="container", good=True, words=f"{size}, all as stated; content {name}"))
-                _judge(report, FIRST, evidence)
-            if not report.refused:
-                with bounded():
-                    _judge(report, {**THEN, "foreign": lambda e: origin.foreign(e, results)}, evidence, go_on=True)
-        except (HarnessError, MemoryError) as error:
-            report.lines.append(Line(check=getattr(error, "check", "container"), good=False, words=_reason(error)))
-        if evidence is not None and not report.refused:
-            done: tuple[str, ...] = ()
-            if again is not None:
-                done = _re_executed(report, evidence, again)
-            if not report.refused:
-                report.submission = Submission(
-                    badge="re-executed" if done else "re-scored",
-                    category=category(evidence.resolved),
-                    bundle=evidence.name,
-                    re_executed=done,
-                )
-        yield evidence, report
+        e = Evidence(bundle, results, Path(place))
+        with bounded(MEMORY):
+            good = all(report.add(name, partial(check, e)) for name, check in FIRST.items())
+        if good:
+            with bounded():
+                for name, check in THEN.items():
+                    report.add(name, partial(check, e))
+        trained: list[RerunResult] = []
+        if again is not None and not report.refused:
+            try:
+                trained = re_execute(e, again)
+                lines = [CheckResult(check="re-execution", good=True, words=f"{x.label}: {x.words}") for x in trained]
+            except HarnessError as error:
+                lines = [CheckResult(check="re-execution", good=False, words=str(error))]
+            report.lines += lines
+        if not report.refused:
+            report.submission = Submission(
+                badge="re-executed" if trained else "re-scored",
+                category=category(e.resolved),
+                bundle=e.name,
+                re_executed=tuple(cell.label for cell in trained),
+            )
+        yield e, report
 
 
 def take_bundle(
-    bundle: Path, results: Path, origin_: str | None, again: Again | None = None
-) -> tuple[Report, Path | None]:
+    bundle: Path, results: Path, origin: str | None, again: RerunRequest | None = None
+) -> tuple[BundleReport, Path | None]:
     """Check the bundle and take it over into results/<suite>@<origin>; the folder is None where it is refused.
 
-    origin_: by default the digest in the bundle's name. Raises UsageError, StoreError, DiskFullError.
+    origin: by default the digest in the bundle's name. Raises UsageError, StoreError, DiskFullError.
     """
-    with checked(bundle, results, again) as (evidence, report):
-        if evidence is None or report.submission is None:
+    with checked(bundle, results, again) as (e, report):
+        if report.submission is None:
             return report, None
-        label = origin_ or evidence.name.removeprefix(f"{evidence.suite}-").removesuffix(".zip")
-        target = results / f"{evidence.suite}@{label}"
+        label = origin or e.name.removeprefix(f"{e.suite}-").removesuffix(".zip")
+        target = results / f"{e.suite}@{label}"
         before = read_submission(target)
-        if before is not None and before.bundle != evidence.name:
+        if before is not None and before.bundle != e.name:
             raise UsageError(f"{target}: holds {before.bundle or 'a folder that was imported'}; give another --origin")
         with bounded():
-            origin.foreign(evidence, results, target)
-            import_results(evidence.root, results, label)
+            for key in e.manifests:
+                if (target / key / "manifest.json").is_file():
+                    theirs, ours = e.tables(key), compact(read_journal(target / key).tables)
+                    if theirs != ours:
+                        raise UsageError(f"{target / key}: is here already with other rows; give another --origin")
+            import_results(e.root, results, label)
         if before is None or before.badge != "re-executed":
             write_submission(target, report.submission)
         return report, target
@@ -146,27 +160,42 @@ def mark_reported(results: Path, label: str) -> None:
             write_submission(folder, Submission(category=about))
 
 
-def _judge(
-    report: Report, checks: dict[str, Callable[[Evidence], str]], evidence: Evidence, go_on: bool = False
-) -> None:
-    for name, check in checks.items():
-        try:
-            report.lines.append(Line(check=name, good=True, words=check(evidence)))
-        except (HarnessError, MemoryError) as error:
-            report.lines.append(Line(check=name, good=False, words=_reason(error)))
-            if not go_on:
-                return
+def category(suite: Suite) -> str:
+    """Whose settings the suite's regimes have, the baseline's left out: tuned with how many trials; published defaults
+    (`Regime.published`), unpublished ones, settings of their own, unknown ones, each with the regimes' or variants' names."""
+    names = {v.name for v in suite.regimes}
+    plain = next(v.regime for v in suite.regimes if v.name == suite.baseline)
+    parts: dict[str, list[str]] = {
+        PUBLISHED: [],
+        "defaults that nobody published": [],
+        "settings of their own": [],
+        "not installed here": [],
+    }
+    for variant in suite.regimes:
+        regime = variant.regime
+        if regime not in registry.installed():
+            parts["not installed here"].append(variant.name)
+        elif suite.tune is not None and tuned_from(variant.name, names):
+            continue
+        elif not _has_defaults(variant):
+            if variant.name != suite.baseline:
+                parts["settings of their own"].append(variant.name)
+        elif regime != plain:
+            source = ""
+            with suppress(PluginError):
+                source = registry.load(regime).published
+            parts[PUBLISHED if source else "defaults that nobody published"].append(regime)
+    tuned = [f"tuned (budget {suite.tune.trials})"] if suite.tune is not None else []
+    named = [f"{what}: {', '.join(dict.fromkeys(each))}" for what, each in parts.items() if each]
+    return "; ".join([*tuned, *named]) or "the baseline alone"
 
 
-def _re_executed(report: Report, evidence: Evidence, again: Again) -> tuple[str, ...]:
+def _has_defaults(variant: Variant) -> bool:
+    """Whether a variant has its regime's own defaults and the suite's training."""
+    if variant.training is not None:
+        return False
     try:
-        found = re_execute(evidence, again)
-    except HarnessError as error:
-        report.lines.append(Line(check="re-execution", good=False, words=_reason(error)))
-        return ()
-    report.lines += [Line(check="re-execution", good=True, words=f"{one.label}: {one.words}") for one in found]
-    return tuple(one.label for one in found)
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or "more memory than a check may take" if isinstance(error, MemoryError) else str(error)
+        default = registry.resolved(registry.build(variant.regime, {}).options)
+    except (PluginError, UsageError):
+        return not variant.options
+    return {**default, **variant.options} == default

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 
 from harness.errors import SuiteError, UsageError
@@ -24,8 +25,7 @@ from harness.session.policy.roots import check_roots
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, read_manifest
 from harness.submission.bundle import WORDLESS, compact
-from harness.submission.container import BundleError
-from harness.submission.evidence import Evidence
+from harness.submission.evidence import Evidence, named
 from harness.suite.cells import cell_of
 from harness.verification.verifier import Verifier
 from harness.versions import recorded
@@ -35,11 +35,12 @@ APART = {"costs"}
 ERRORS, POINTS = 4.0, 0.10
 """On another kind of CPU: how many standard errors the accuracies of a policy may lie apart, and how far at least. There base
 checkpoints come out as slightly other models (README)."""
+_EMBEDDED_ALONE = "embedded cells alone can be trained again"
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RerunRequest:
     """Which cells of a bundle to train again: so many at random, drawn by `seed` (None: one that nobody could foresee), each in at
     most so many minutes."""
 
@@ -49,7 +50,7 @@ class Again:
 
 
 @dataclass(frozen=True, slots=True)
-class ReRun:
+class RerunResult:
     """A cell that came out again. words: how alike."""
 
     label: str
@@ -102,58 +103,60 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     return {k: None if k in nan else v for k, v in row.items() if not k.endswith("_seconds")}
 
 
-def re_execute(evidence: Evidence, again: Again) -> list[ReRun]:
-    """Train `again.cells` random cells of a checked bundle in a scratch folder, of those whose regimes are installed here.
+def re_execute(evidence: Evidence, again: RerunRequest) -> list[RerunResult]:
+    """Train `again.cells` random cells of a checked bundle in a temporary folder, of those whose regimes are installed here.
 
-    Raises BundleError for the first that comes out as another one, or where nothing can be trained here.
+    Raises UsageError for the first that comes out as another one, or where nothing can be trained here.
     """
     seed = secrets.randbelow(1 << 31) if again.seed is None else again.seed
     cells = [manifest for _, manifest in sorted(evidence.cells.items()) if manifest.regime_type in registry.installed()]
     if not cells:
-        raise BundleError("re-execution", evidence.place(evidence.suite), "none of its regimes is installed here")
+        raise evidence.fault("none of its regimes is installed here", evidence.suite)
     chosen = Random(seed).sample(cells, min(again.cells, len(cells)))
-    places = {m.key: _place(evidence, m, seed) for m in chosen}
-    for manifest in chosen:
-        possible(manifest, places[manifest.key])
+    places = [evidence.place(f"{evidence.suite}/{m.key} ({label(m)}, --seed {seed})") for m in chosen]
+    for manifest, place in zip(chosen, places, strict=True):
+        possible(manifest, place)
     try:
         check_roots(evidence.resolved, Path("results"))
     except SuiteError as error:
-        raise BundleError("re-execution", evidence.place(evidence.suite), error.problem) from None
+        raise evidence.fault(error.problem, evidence.suite) from None
     return [
         re_run(
             manifest,
             evidence.tables(manifest.key),
-            evidence.scratch / "again" / manifest.key,
-            places[manifest.key],
+            evidence.folder / "again" / manifest.key,
+            place,
             again.minutes,
             made_on=evidence.about.processor,
         )
-        for manifest in chosen
+        for manifest, place in zip(chosen, places, strict=True)
     ]
-
-
-def _place(e: Evidence, manifest: Manifest, seed: int) -> str:
-    return e.place(f"{e.suite}/{manifest.key} ({label(manifest)}, --seed {seed})")
 
 
 def label(manifest: Manifest) -> str:
     """As `--only` matches it."""
-    return f"{manifest.group}/{manifest.regime}/{manifest.seed}"
+    return named((manifest.group, manifest.regime, manifest.seed or 0))
 
 
 def possible(manifest: Manifest, place: str) -> None:
-    """Raises BundleError where the cell cannot be trained here to the same rows."""
-    if manifest.engine != "embedded":
-        problem = f"of the engine {manifest.engine}; embedded cells alone can be trained again"
-        raise BundleError("re-execution", place, problem)
-    for package, version in manifest.identity.versions.items():
-        ours = recorded().get(package)
-        if ours is not None and str(ours.version) != version:
-            problem = f"computed by {package} {version}; here is {ours.version}, whose results are others"
-            raise BundleError("re-execution", place, problem)
-    for policy in manifest.config["group"]["policies"]:
-        if not str(policy["model"]).startswith("micro/") and not policy.get("revision"):
-            raise BundleError("re-execution", place, f"the model {policy['model']} is not in the bundle")
+    """Raises UsageError where the cell cannot be trained here to the same rows."""
+    ours = {name: str(entry.version) for name, entry in recorded().items()}
+    policies = manifest.config["group"]["policies"]
+    problems = [
+        *([] if manifest.engine == "embedded" else [f"of the engine {manifest.engine}; {_EMBEDDED_ALONE}"]),
+        *(
+            f"computed by {package} {version}; here is {ours[package]}, whose results are others"
+            for package, version in manifest.identity.versions.items()
+            if ours.get(package, version) != version
+        ),
+        *(
+            f"the model {policy['model']} is not in the bundle"
+            for policy in policies
+            if not str(policy["model"]).startswith("micro/") and not policy.get("revision")
+        ),
+    ]
+    if problems:
+        raise UsageError(f"{place}: {problems[0]}")
 
 
 def re_run(
@@ -164,50 +167,49 @@ def re_run(
     minutes: float,
     made_on: str = "",
     wordless: Sequence[str] = WORDLESS,
-) -> ReRun:
+) -> RerunResult:
     """Train a cell again in `folder` and compare it with its `stored` tables.
 
     place: in messages. made_on: its kind of CPU, where the manifest does not say. wordless: columns of samples that were not
-    stored. Raises BundleError where it comes out as another one, or not in time.
+    stored. Raises UsageError where it comes out as another one, or not in time.
     """
     print(f"training again: {place}", file=sys.stderr)
     try:
         _train(manifest, folder, time.monotonic() + 60 * minutes)
     except Interrupted:
-        raise BundleError("re-execution", place, f"not finished in {minutes:g} minutes") from None
+        raise UsageError(f"{place}: not finished in {minutes:g} minutes") from None
     now = compact(read_journal(folder).tables, wordless)
     wrong = [f"{table}: {words}" for table, same, words in differences(stored, now) if not same]
     if not wrong:
-        return ReRun(label(manifest), "every row the same")
+        return RerunResult(label(manifest), "every row the same")
     here = {name: packages().get(name) for name in _LIBRARIES}
     there = {name: manifest.provenance.packages.get(name) for name in _LIBRARIES}
     if processor() in (manifest.provenance.machine.get("processor"), made_on) and here == there:
-        raise BundleError("re-execution", place, f"other rows on the same kind of CPU: {wrong[0]}")
+        raise UsageError(f"{place}: other rows on the same kind of CPU: {wrong[0]}")
     furthest = _furthest(stored["samples"], now["samples"], place)
     what = "kind of CPU" if here == there else "versions of libraries"
     words = f"within the tolerance for other {what}: accuracies {100 * furthest:.1f} points apart at most"
-    return ReRun(label(manifest), words)
+    return RerunResult(label(manifest), words)
 
 
 def _furthest(stored: pa.Table, now: pa.Table, place: str) -> float:
-    """The largest difference of two accuracies of one policy. Raises BundleError beyond the tolerance."""
-    found, largest = (_accuracies(stored), _accuracies(now)), 0.0
-    for line in sorted(found[0].keys() | found[1].keys()):
-        (a, n), (b, m) = (each.get(line, (0.0, 0)) for each in found)
+    """The largest difference of two accuracies of one policy. Raises UsageError beyond the tolerance."""
+    largest = 0.0
+    both = pd.concat([_accuracies(stored), _accuracies(now)], axis=1, keys=["stored", "now"]).fillna(0.0).sort_index()
+    for line, (a, n, b, m) in zip(both.index, both.itertuples(index=False, name=None), strict=True):
         if n != m:
-            raise BundleError("re-execution", place, f"{', '.join(line)}: {n} answers stored, {m} now")
+            raise UsageError(f"{place}: {', '.join(line)}: {n:.0f} answers stored, {m:.0f} now")
         allowed = max(POINTS, ERRORS * math.sqrt((a * (1 - a) + b * (1 - b)) / max(n, 1)))
         if abs(a - b) > allowed:
-            problem = f"{', '.join(line)}: {a:.3f} stored, {b:.3f} now; {allowed:.3f} apart may be another kind of CPU"
-            raise BundleError("re-execution", place, problem)
+            problem = f"{a:.3f} stored, {b:.3f} now; {allowed:.3f} apart may be another kind of CPU"
+            raise UsageError(f"{place}: {', '.join(line)}: {problem}")
         largest = max(largest, abs(a - b))
     return largest
 
 
-def _accuracies(samples: pa.Table) -> dict[tuple[str, str, str], tuple[float, int]]:
-    counts: dict[tuple[str, str, str], list[int]] = {}
-    for row in samples.to_pylist():
-        right = counts.setdefault((row["policy"], row["task"], row["metric"]), [0, 0])
-        right[0] += row["verdict"] == "right"
-        right[1] += 1
-    return {line: (right / total, total) for line, (right, total) in counts.items()}
+def _accuracies(samples: pa.Table) -> pd.DataFrame:
+    """Mean and count by policy, task and metric."""
+    rows = samples.to_pandas()
+    return (
+        rows["verdict"].eq("right").groupby([rows[name] for name in ("policy", "task", "metric")]).agg(["mean", "size"])
+    )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.clusters.slurm import Wishes, job, read_template
+from harness.clusters.slurm import SlurmOptions, job, read_template
 from harness.errors import UsageError
 from harness.session.suite.prepare import Shard, prepare
 from tests.session.command import harness
@@ -24,12 +24,17 @@ EVIL = 'x\'; touch hacked; echo $(touch hacked) `touch hacked` "$(touch hacked)"
 
 
 def written(
-    name: str, results: Path, *overrides: str, wishes: Wishes | None = None, template: str | None = None, **options: str
+    name: str,
+    results: Path,
+    *overrides: str,
+    asked: SlurmOptions | None = None,
+    template: str | None = None,
+    **options: str,
 ):
     prepared = prepare(name, results, overrides=overrides)
     text = template or read_template(None, prepared.suite.engine)
     more = [word for key, value in options.items() for word in (f"--{key}", value)]
-    return prepared, job(prepared, results, more, overrides, wishes or Wishes(), text)
+    return prepared, job(prepared, results, more, overrides, asked or SlurmOptions(), text)
 
 
 def run(script: str, folder: Path, stubs: dict[str, str], **environment: str) -> subprocess.Popen[str]:
@@ -46,10 +51,11 @@ def run(script: str, folder: Path, stubs: dict[str, str], **environment: str) ->
 
 
 @pytest.mark.parametrize(
-    ("suite", "wishes"), [("quickstart", Wishes(cpus=4)), ("openrlhf_cpu", Wishes(nodes=3, gpus=8, time="1-0"))]
+    ("suite", "asked"),
+    [("quickstart", SlurmOptions(cpus=4)), ("openrlhf_cpu", SlurmOptions(nodes=3, gpus=8, time="1-0"))],
 )
-def test_it_is_a_script_that_shells_and_checkers_take(tmp_path, suite, wishes):
-    _, made = written(suite, tmp_path / "a folder", f"title={EVIL}", wishes=wishes)
+def test_it_is_a_script_that_shells_and_checkers_take(tmp_path, suite, asked):
+    _, made = written(suite, tmp_path / "a folder", f"title={EVIL}", asked=asked)
     subprocess.run(["bash", "-n"], input=made.script, text=True, check=True)
     if shutil.which("shellcheck"):
         done = subprocess.run(
@@ -59,8 +65,8 @@ def test_it_is_a_script_that_shells_and_checkers_take(tmp_path, suite, wishes):
 
 
 def test_what_it_asks_for(tmp_path):
-    wishes = Wishes("gpu,big", "lab", "12:00:00", 3, 8, 64, None, ("--qos=high", "--mail-user=a b"))
-    _, made = written("openrlhf_cpu", tmp_path / "100% mine", wishes=wishes)
+    asked = SlurmOptions("gpu,big", "lab", "12:00:00", 3, 8, 64, None, ("--qos=high", "--mail-user=a b"))
+    _, made = written("openrlhf_cpu", tmp_path / "100% mine", asked=asked)
     asked = [shlex.split(line)[1] for line in made.script.splitlines() if line.startswith("#SBATCH")]
     assert asked == [
         "--job-name=openrlhf_cpu", f"--output={made.folder}/%j.log".replace("100% mine", "100%% mine"), "--open-mode=append",
@@ -73,7 +79,7 @@ def test_what_it_asks_for(tmp_path):
 def test_an_array_has_a_task_for_each_part_and_no_empty_one(tmp_path):
     """Every number true, 2: no more parts than there are blocks of one group and seed, here three."""
     for asked, tasks in ((None, 3), (2, 2), (900, 3)):
-        prepared, made = written("quickstart", tmp_path, wishes=Wishes(shards=asked))
+        prepared, made = written("quickstart", tmp_path, asked=SlurmOptions(shards=asked))
         assert f"#SBATCH --array=1-{tasks}\n" in made.script
         assert f'--shard "$SLURM_ARRAY_TASK_ID/{tasks}"' in made.script
         assert all(Shard(i + 1, tasks).of(prepared).cells for i in range(tasks))
@@ -148,7 +154,7 @@ def test_a_signal_reaches_the_run_and_only_a_job_that_is_to_run_on_is_requeued(t
 )
 def test_wishes_that_are_none(wish):
     with pytest.raises(UsageError):
-        Wishes(**wish)
+        SlurmOptions(**wish)
 
 
 def test_templates_of_ones_own(tmp_path):

@@ -10,7 +10,7 @@ from synthetic_results import REGIMES, write_results
 
 from harness.errors import StoreError
 from harness.formats import tracking
-from harness.formats.tensorboard import TensorBoard
+from harness.formats.trackers import TensorBoard
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import read_manifest, write_manifest
 from harness.store.rows import StepRow

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from synthetic_results import REGIMES, write_results
 
-from harness.formats.tracking import News, follow
+from harness.formats.tracking import NewPoints, Tracker, follow
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import Manifest, read_manifest, write_manifest
 from harness.store.rows import StepRow
@@ -37,7 +37,7 @@ def a_cell(results: Path) -> Path:
     return next(f.parent for f in files if read_manifest(f.parent).regime == "independent")
 
 
-class Kept:
+class Kept(Tracker):
     """A tracker that keeps what it is told."""
 
     def __init__(self, folder: Path) -> None:
@@ -46,7 +46,7 @@ class Kept:
     def memory(self, manifest: Manifest) -> Path:
         return self.folder / f"{manifest.key}.json"
 
-    def write(self, news: News) -> None:
+    def write(self, news: NewPoints) -> None:
         if self.full:
             raise OSError("no space left")
         self.told.append(news)

@@ -20,8 +20,7 @@ from transformers import (
 
 from harness.errors import UsageError
 from harness.gguf.convert import PARAGRAPH, TEXTS, convert
-from harness.gguf.header import read_header
-from harness.gguf.tokenizer import rebuild
+from harness.gguf.tokenizer import read_header, rebuild
 
 gguf = pytest.importorskip("gguf")
 SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>"]

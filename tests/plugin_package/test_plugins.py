@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.scaffold import write_package as write_engine
+from harness.engines.catalogue import DOOR as ENGINES
 from harness.errors import UsageError
-from harness.learning.scaffold import write_package
-from harness.tasks.scaffold import write_package as write_task
+from harness.learning.registry import DOOR as REGIMES
+from harness.scaffold import write_package
+from harness.tasks.registry import DOOR as TASKS
 
 HERE = Path(__file__).parent
 SUITE = """
@@ -33,7 +34,11 @@ def site(tmp_path_factory):
     """A folder with the witnesses, a scaffolded regime, engine and task, installed by pip."""
     work = tmp_path_factory.mktemp("plugins")
     shutil.copytree(HERE / "witnesses", work / "witnesses")
-    written = write_package("shortest-success", work), write_engine("plain-torch", work), write_task("near-sums", work)
+    written = (
+        write_package(REGIMES, "shortest-success", work),
+        write_package(ENGINES, "plain-torch", work),
+        write_package(TASKS, "near-sums", work),
+    )
     target = work / "site"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*command, "--target", target, work / "witnesses", *written], check=True, timeout=120)
@@ -110,7 +115,7 @@ def test_refused_before_anything_starts_in_one_line(site, tmp_path, name, words)
 
 
 def test_the_scaffold_passes_its_own_tests(site, tmp_path):
-    written = write_package("shortest-success", tmp_path)
+    written = write_package(REGIMES, "shortest-success", tmp_path)
     (written / "shortest_success.py").unlink()  # the installed module is tested
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(written)]
     done = subprocess.run(
@@ -122,7 +127,7 @@ def test_the_scaffold_passes_its_own_tests(site, tmp_path):
 
 @pytest.mark.timeout(300)
 def test_the_scaffolded_engine_passes_its_own_tests(site, tmp_path):
-    written = write_engine("plain-torch", tmp_path)
+    written = write_package(ENGINES, "plain-torch", tmp_path)
     shutil.rmtree(written / "plain_torch")
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(written)]
     done = subprocess.run(
@@ -136,7 +141,7 @@ def test_the_scaffolded_engine_passes_its_own_tests(site, tmp_path):
 def test_a_suite_runs_on_an_engine_that_the_harness_does_not_know(site, tmp_path):
     found = {e["name"]: e for e in json.loads(harness(site, "engines", "--json").stdout)["engines"]}
     assert found["plain-torch"]["available"]
-    suite = write_engine("plain-torch", tmp_path) / "suite.yaml"
+    suite = write_package(ENGINES, "plain-torch", tmp_path) / "suite.yaml"
     short = ["--set", "training.steps=2", "--set", "evaluation.limit=8", "--results", str(tmp_path / "results")]
     done = harness(site, "run", str(suite), *short, timeout=500)
     assert done.returncode == 0, done.stderr
@@ -177,7 +182,7 @@ def test_tasks_are_listed_and_broken_ones_with_their_error(site):
 
 
 def test_the_scaffolded_task_passes_its_own_tests(site, tmp_path):
-    written = write_task("near-sums", tmp_path)
+    written = write_package(TASKS, "near-sums", tmp_path)
     (written / "near_sums.py").unlink()
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(written)]
     done = subprocess.run(
@@ -189,7 +194,7 @@ def test_the_scaffolded_task_passes_its_own_tests(site, tmp_path):
 
 @pytest.mark.timeout(300)
 def test_a_suite_runs_on_a_task_and_a_scorer_that_the_harness_does_not_know(site, tmp_path):
-    suite = write_task("near-sums", tmp_path) / "suite.yaml"
+    suite = write_package(TASKS, "near-sums", tmp_path) / "suite.yaml"
     short = ["--set", "training.steps=2", "--set", "evaluation.limit=24", "--results", str(tmp_path / "results")]
     done = harness(site, "run", str(suite), *short, timeout=280)
     assert done.returncode == 0, done.stderr
@@ -237,12 +242,12 @@ def test_a_record_type_that_the_harness_does_not_know_arrives(site, tmp_path):
 
 
 def test_the_scaffolded_engine_is_short(tmp_path):
-    written = write_engine("plain-torch", tmp_path)
+    written = write_package(ENGINES, "plain-torch", tmp_path)
     assert sum(len(file.read_text().splitlines()) for file in (written / "plain_torch").iterdir()) < 200
 
 
 def test_the_scaffold_is_short_and_clean(tmp_path):
-    written = write_package("best-of-peers", tmp_path)
+    written = write_package(REGIMES, "best-of-peers", tmp_path)
     lines = (written / "best_of_peers.py").read_text().splitlines()
     assert len(lines) < 60
     done = subprocess.run([sys.executable, "-m", "ruff", "check", "--isolated", "--line-length", "120", written],
@@ -260,7 +265,7 @@ def test_the_scaffold_is_short_and_clean(tmp_path):
 )  # fmt: skip
 def test_bad_names_are_refused_and_nothing_is_written(tmp_path, name, words):
     with pytest.raises(UsageError, match=words):
-        write_package(name, tmp_path)
+        write_package(REGIMES, name, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -277,11 +282,11 @@ def test_the_command_writes_or_refuses_in_one_line(site, tmp_path):
 
 
 def test_existing_folders_and_unwritable_places_are_refused(tmp_path):
-    folder = write_package("mine", tmp_path)
+    folder = write_package(REGIMES, "mine", tmp_path)
     (folder / "mine.py").write_text("precious")
     with pytest.raises(UsageError, match="exists already"):
-        write_package("mine", tmp_path)
+        write_package(REGIMES, "mine", tmp_path)
     assert (folder / "mine.py").read_text() == "precious"
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="Not a directory"):
-        write_package("other", tmp_path / "file")
+        write_package(REGIMES, "other", tmp_path / "file")

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from harness.store.journal import read_columns, write_columns
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, write_manifest, write_suite
-from harness.submission.bundle import stated
-from harness.submission.container import ABOUT, SCORES, About, pack
+from harness.submission.bundle import ABOUT, SCORES, BundleAbout, pack, stated
 
 
 class Forgery:
@@ -22,7 +21,7 @@ class Forgery:
         self.root = folder
         with zipfile.ZipFile(bundle) as file:
             file.extractall(folder)
-        self.about = msgspec.json.decode((folder / ABOUT).read_bytes(), type=About)
+        self.about = msgspec.json.decode((folder / ABOUT).read_bytes(), type=BundleAbout)
         self.folder = folder / self.about.suite
         self.restated = False
 

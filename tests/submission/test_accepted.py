@@ -16,7 +16,7 @@ from harness.store.table import show_rows
 from harness.submission import rerun
 from harness.submission.bundle import make_bundle
 from harness.submission.check import checked, take_bundle
-from harness.submission.rerun import Again
+from harness.submission.rerun import RerunRequest
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for nine cells
 
@@ -77,7 +77,7 @@ def test_an_imported_folder_is_marked_as_reported(results: Path, tmp_path: Path)
 
 
 def test_a_cell_runs_again_to_its_rows_and_a_tampered_one_does_not(bundle: Path, tmp_path: Path) -> None:
-    with checked(bundle, tmp_path, Again(1, seed=0)) as (_, report):
+    with checked(bundle, tmp_path, RerunRequest(1, seed=0)) as (_, report):
         pass
     assert report.refused == ""
     assert report.submission is not None
@@ -89,7 +89,7 @@ def test_a_cell_runs_again_to_its_rows_and_a_tampered_one_does_not(bundle: Path,
     forgery.table(
         forgery.cell(regime, int(seed)), "steps", lambda t: column(t, "entropy", lambda r: r["entropy"] + 1e-9)
     )
-    with checked(forgery.pack(tmp_path), tmp_path, Again(1, seed=0)) as (_, report):
+    with checked(forgery.pack(tmp_path), tmp_path, RerunRequest(1, seed=0)) as (_, report):
         pass
     assert [line.check for line in report.lines if not line.good] == ["re-execution"]
     assert "other rows on the same kind of CPU: steps" in report.refused
@@ -105,7 +105,7 @@ def test_on_another_kind_of_cpu_a_tolerance_holds(
         c for c in forgery.folder.iterdir() if (c / "manifest.json").exists() and not c.name.startswith("base-")
     ):
         forgery.table(cell, "steps", lambda t: column(t, "entropy", lambda r: r["entropy"] + 1e-9))
-    with checked(forgery.pack(tmp_path), tmp_path, Again(1, seed=0)) as (_, report):
+    with checked(forgery.pack(tmp_path), tmp_path, RerunRequest(1, seed=0)) as (_, report):
         pass
     assert report.lines[-1].words.endswith(
         "within the tolerance for other kind of CPU: accuracies 0.0 points apart at most"
@@ -113,7 +113,7 @@ def test_on_another_kind_of_cpu_a_tolerance_holds(
 
 
 def test_one_that_takes_too_long_is_refused(bundle: Path, tmp_path: Path) -> None:
-    with checked(bundle, tmp_path, Again(1, seed=0, minutes=0.0)) as (_, report):
+    with checked(bundle, tmp_path, RerunRequest(1, seed=0, minutes=0.0)) as (_, report):
         pass
     assert "not finished in 0 minutes" in report.refused
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.submission.category import category
+from harness.submission.check import category
 from harness.suite.load import load
 
 

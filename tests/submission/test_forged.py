@@ -23,8 +23,8 @@ from forging import Forgery, column
 
 from harness.store.columns import SCHEMAS
 from harness.store.manifest import Provenance
+from harness.submission.bundle import SCORES
 from harness.submission.check import checked
-from harness.submission.container import SCORES
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for nine cells
 replace = msgspec.structs.replace

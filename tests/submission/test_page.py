@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from harness.submission.check import checked
-from harness.submission.rerun import Again
+from harness.submission.rerun import RerunRequest
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(600)
@@ -89,7 +89,7 @@ def test_who_has_not_the_regime_judges_everything_and_trains_what_is_known(
 ) -> None:
     assert walked
     bundle = next(Path(stranger["PWD"]).glob("halves-*.zip"))
-    with checked(bundle, tmp_path, Again(4, seed=0)) as (_, report):
+    with checked(bundle, tmp_path, RerunRequest(4, seed=0)) as (_, report):
         pass
     assert report.submission is not None, report.describe()
     assert set(report.submission.re_executed) == {"llama-qwen/independent/1", "llama-qwen/independent/2"}
