@@ -90,6 +90,7 @@ def test_found_without_import_and_imported_on_use(site, tmp_path):
     assert trace.read_text() == "imported\n"
 
 
+@pytest.mark.slow_but("greedy")
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -109,6 +110,7 @@ def test_refused_before_anything_starts_in_one_line(site, tmp_path, name, words)
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.slow
 def test_the_scaffold_passes_its_own_tests(site, tmp_path):
     written = write_package("shortest-success", tmp_path)
     (written / "shortest_success.py").unlink()  # the installed module is tested
@@ -120,6 +122,7 @@ def test_the_scaffold_passes_its_own_tests(site, tmp_path):
     assert "5 passed" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_scaffolded_engine_passes_its_own_tests(site, tmp_path):
     written = write_engine("plain-torch", tmp_path)
@@ -132,6 +135,7 @@ def test_the_scaffolded_engine_passes_its_own_tests(site, tmp_path):
     assert "13 passed" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_suite_runs_on_an_engine_that_the_harness_does_not_know(site, tmp_path):
     found = {e["name"]: e for e in json.loads(harness(site, "engines", "--json").stdout)["engines"]}
@@ -155,6 +159,7 @@ def test_a_suite_runs_on_an_engine_that_the_harness_does_not_know(site, tmp_path
         assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_tasks_are_listed_and_broken_ones_with_their_error(site):
     done = harness(site, "tasks", "--json")
     assert done.returncode == 0, done.stderr
@@ -176,6 +181,7 @@ def test_tasks_are_listed_and_broken_ones_with_their_error(site):
     assert "does not load" in scorers["broken-scorer"]["error"]
 
 
+@pytest.mark.slow
 def test_the_scaffolded_task_passes_its_own_tests(site, tmp_path):
     written = write_task("near-sums", tmp_path)
     (written / "near_sums.py").unlink()
@@ -187,6 +193,7 @@ def test_the_scaffolded_task_passes_its_own_tests(site, tmp_path):
     assert "15 passed" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_suite_runs_on_a_task_and_a_scorer_that_the_harness_does_not_know(site, tmp_path):
     suite = write_task("near-sums", tmp_path) / "suite.yaml"
@@ -220,6 +227,7 @@ def test_a_suite_runs_on_a_task_and_a_scorer_that_the_harness_does_not_know(site
         assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_record_type_that_the_harness_does_not_know_arrives(site, tmp_path):
     check = "from harness.learning.conformance import check_regime; check_regime('hints', {})"
     subprocess.run([sys.executable, "-c", check], check=True, timeout=100, env=os.environ | {"PYTHONPATH": str(site)})

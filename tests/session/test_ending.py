@@ -14,6 +14,8 @@ import pytest
 
 from .command import harness, said, start, wait_until
 
+pytestmark = pytest.mark.slow
+
 LONG = ["--set", "regimes=[independent]", "--set", "seeds=[3, 4]", "--set", "training.steps=40", "--set",
         "training.checkpoint_every=1000", "--set", "evaluation.curve_every=0"]  # fmt: skip
 

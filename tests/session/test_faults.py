@@ -29,6 +29,7 @@ class Killed(BaseException):
     """Nothing of ours catches it, as nothing catches SIGKILL."""
 
 
+@pytest.mark.slow_but("before")
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_around_a_checkpoint(
     suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
@@ -102,6 +103,7 @@ def test_a_done_suite_whose_store_is_gone(finished: tuple[Path, Path, str], tmp_
     assert [{k: v for k, v in r.items() if "seconds" not in k} for r in json.loads(out)["rows"]] == table(results)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_damaged_cell_is_missing_and_named(finished: tuple[Path, Path, str], tmp_path: Path) -> None:
     file, results, _ = finished

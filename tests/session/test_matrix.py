@@ -30,6 +30,7 @@ def table(suite: str, results: Path) -> list[dict[str, object]]:
     return [{k: v for k, v in row.items() if k not in TIMES} for row in json.loads(out)["rows"]]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_killed_and_started_again_gives_the_same_table(suite_file, tmp_path):
     results = tmp_path / "killed"
@@ -55,6 +56,7 @@ def test_killed_and_started_again_gives_the_same_table(suite_file, tmp_path):
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_cell_that_fails_leaves_the_others_alone(suite_file, tmp_path, folders):
     text = suite_file.read_text()
@@ -77,6 +79,7 @@ def test_a_cell_that_fails_leaves_the_others_alone(suite_file, tmp_path, folders
     assert by_group == {("cell", "pair"): "done", ("cell", "broken"): "failed"}
 
 
+@pytest.mark.slow
 def test_two_runs_on_one_folder_are_refused(suite_file, tmp_path):
     from harness.session.suite.lock import locked
 

@@ -34,6 +34,8 @@ from harness.verification.verifier import Verifier
 
 from .command import harness, start, wait_until
 
+pytestmark = pytest.mark.slow
+
 SUITE = """
 name: tiny
 groups:
