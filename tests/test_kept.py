@@ -161,6 +161,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.slow_but("a byte", "another's")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_one_is_ignored_and_written_again(results: Path, damage: str) -> None:
     computed = figures(results)
@@ -201,6 +202,7 @@ def test_a_full_disk_does_no_harm(results: Path, monkeypatch: pytest.MonkeyPatch
     assert not files(results)
 
 
+@pytest.mark.slow
 def test_readers_at_once_find_the_same(results: Path) -> None:
     computed = figures(results, keep=False)
     with ThreadPoolExecutor(6) as readers:
