@@ -103,6 +103,7 @@ def code(results: Path) -> None:
     """None of the results': that of the figures."""
 
 
+@pytest.mark.slow_but("by_hand_in_place", "journals")
 @pytest.mark.parametrize("change", [by_hand, by_hand_in_place, journals, a_cell_less, suite_line])
 def test_nothing_out_of_date_is_shown(results: Path, change: Callable[[Path], None]) -> None:
     before = figures(results)
@@ -113,6 +114,7 @@ def test_nothing_out_of_date_is_shown(results: Path, change: Callable[[Path], No
     assert figures(results) == computed, "and kept"
 
 
+@pytest.mark.slow
 def test_other_questions_have_other_answers(results: Path) -> None:
     suite = read_suite(results / SUITE)
     other = msgspec.structs.replace(suite, cells=suite.cells[:-3], altered=("seeds=[1]",))

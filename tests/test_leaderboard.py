@@ -666,6 +666,7 @@ def test_words_marks_and_chips_stand_out() -> None:
     assert said_in["axis"]["labelColor"] == said_in["legend"]["titleColor"] == said_in["title"]["color"] == "#123456"
 
 
+@pytest.mark.slow
 def test_the_report_follows_light_and_dark(stores: dict[str, Path], tmp_path: Path) -> None:
     export_report(stores["large"], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()

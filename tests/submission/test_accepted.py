@@ -50,6 +50,7 @@ def test_a_real_bundle_is_accepted_and_shown_with_its_badge(results: Path, bundl
         assert show_rows(mine, "labs") == show_rows(theirs, "labs@lab-b")
 
 
+@pytest.mark.slow
 def test_taking_over_changes_nothing_that_is_here(bundle: Path, tmp_path: Path) -> None:
     ours = tmp_path / "results"
     _, folder = take_bundle(bundle, ours, "b")
