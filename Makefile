@@ -1,4 +1,5 @@
-# make run   set up and run the quickstart suite        make test   set up and run the tests
+# make run   set up and run the quickstart suite
+# make test   set up and run the tests        make test-slow   those that take long by their nature        make test-all   both
 # make bench [BENCH="--only sampling"]   speed beside what a user would take instead (docs/benchmarks.md)   make bench-smoke   in short
 # make docs   the documentation as a site, into site/        make docs-serve   the same, while one writes
 # make check-reference [N=3] [SEED=n]   train random cells of results/reference again and compare them, row by row
@@ -6,14 +7,22 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SHELL := /bin/bash
+export TIMEFORMAT = %R seconds; on processors %U + %S
 
-.PHONY: run test leaderboard check-reference pretrained lint audit bench bench-smoke docs docs-serve clean
+.PHONY: run test test-slow test-all leaderboard check-reference pretrained lint audit bench bench-smoke docs docs-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/harness run quickstart
 
 test: $(VENV)/.tested
-	$(BIN)/python -m pytest $(PYTEST)
+	time $(BIN)/python -m pytest -m "not slow" $(PYTEST)
+
+test-slow: $(VENV)/.tested
+	time $(BIN)/python -m pytest -m slow $(PYTEST)
+
+test-all: $(VENV)/.tested
+	time $(BIN)/python -m pytest $(PYTEST)
 
 leaderboard: $(VENV)/.board
 	$(BIN)/harness leaderboard

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 import tempfile
@@ -20,12 +21,40 @@ for name, value in (
     os.environ[name] = value
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The cases that `slow_but` does not name are slow."""
+    for item in items:
+        for mark in item.iter_markers("slow_but"):
+            if not any(part in item.name.partition("[")[2] for part in mark.args):
+                item.add_marker("slow")
+
+
 @pytest.fixture(autouse=True)
 def _own_main() -> Iterator[None]:
     """A page that is drawn in a test leaves itself as the main module, which a process spawned later would run."""
     own = sys.modules["__main__"]
     yield
     sys.modules["__main__"] = own
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Makes a folder of this name once for all workers of the run; nobody writes into it afterwards."""
+    base = tmp_path_factory.getbasetemp()
+    root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def get(name: str, make: Callable[[Path], object]) -> Path:
+        place, made = root / name, root / f"{name}.made"
+        with (root / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not made.exists():
+                place.mkdir()
+                make(place)
+                made.touch()
+        return place
+
+    return get
 
 
 @pytest.fixture

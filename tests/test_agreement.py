@@ -210,6 +210,7 @@ def check_data(rows: list[ShowRow], seeds: list[SeedRow]) -> None:
         assert min(raw, 1) - 1e-9 <= row.gain_p <= 1
 
 
+@pytest.mark.slow_but("quickstart", "reference-seeds missing")
 @pytest.mark.parametrize("kind", DRAWS)
 def test_everything_agrees(results: Path, kind: str) -> None:
     redraw(results, DRAWS[kind], seed=len(kind))

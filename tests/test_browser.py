@@ -32,7 +32,7 @@ pytest.importorskip("vl_convert", reason="the leaderboard extra is not installed
 command = importlib.import_module("leaderboard").command
 PAGES = importlib.import_module("leaderboard.views").PAGES
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 if CHROMIUM is None:
     pytest.skip("no Chromium (apt-get install chromium)", allow_module_level=True)

@@ -69,6 +69,7 @@ def declared(results: Path, call: str) -> str:
     return python(results, f"RESULTS = {str(results)!r}\n{DECLARATION}\n{call}")
 
 
+@pytest.mark.slow
 def test_what_was_kept_with_fewer_or_more_statistics_is_not_shown(results: Path) -> None:
     def columns(code: str) -> set[str]:
         rows = json.loads(python(results, f"RESULTS = {str(results)!r}\n{code}\nshow('--format', 'json')"))["rows"]
@@ -80,6 +81,7 @@ def test_what_was_kept_with_fewer_or_more_statistics_is_not_shown(results: Path)
         assert columns(DECLARATION) - columns(without) == {"standard_error"}
 
 
+@pytest.mark.slow
 def test_a_statistic_from_outside_that_changed_has_new_values(results: Path) -> None:
     """Item 25: its column was kept under its name alone."""
     found = []
@@ -153,6 +155,7 @@ draw_page(next(p for p in PAGES if p.slug == "lines"), View(open_store(Path({res
 """
 
 
+@pytest.mark.slow
 def test_a_page_is_one_file(results: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "leaderboard", tmp_path / "leaderboard")
     listed = "from leaderboard.views import PAGES; print(*(page.slug for page in PAGES))"
@@ -175,6 +178,7 @@ assert not app.exception, app.exception[0].stack_trace
     assert drawn.strip() == "How many lines|Counted.|24 lines of synthetic-small"
 
 
+@pytest.mark.slow
 def test_two_pages_cannot_share_an_address(results: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "leaderboard", tmp_path / "leaderboard")
     (tmp_path / "leaderboard" / "views" / "lines.py").write_text(PAGE.replace('"lines"', '"ranking"'))

@@ -121,6 +121,7 @@ def test_a_command_inside_a_sentence_exists(command: str, page: Path) -> None:
         assert {w.split("=")[0].rstrip(".,;)") for w in words if w.startswith("--")} <= options
 
 
+@pytest.mark.slow_but("harness regimes hacpo", "slurm")
 @pytest.mark.parametrize("command", SHORT)
 @pytest.mark.timeout(200)
 def test_a_short_command_runs_as_printed(command: str, tmp_path: Path) -> None:

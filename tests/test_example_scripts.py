@@ -36,6 +36,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_run_and_analyse(results: Path) -> None:
     shown = json.loads(harness("show", "pair", "--results", results, "--format", "json"))["rows"]
@@ -54,6 +55,7 @@ def test_run_and_analyse(results: Path) -> None:
     assert found == expected
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_submit(results: Path, tmp_path: Path) -> None:
     paths = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
@@ -64,6 +66,7 @@ def test_submit(results: Path, tmp_path: Path) -> None:
     assert "accepted: re-executed" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_extend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package, site = shutil.copytree(EXAMPLES / "extend", tmp_path / "extend"), tmp_path / "site"

@@ -103,6 +103,7 @@ def code(results: Path) -> None:
     """None of the results': that of the figures."""
 
 
+@pytest.mark.slow_but("by_hand_in_place", "journals")
 @pytest.mark.parametrize("change", [by_hand, by_hand_in_place, journals, a_cell_less, suite_line])
 def test_nothing_out_of_date_is_shown(results: Path, change: Callable[[Path], None]) -> None:
     before = figures(results)
@@ -113,6 +114,7 @@ def test_nothing_out_of_date_is_shown(results: Path, change: Callable[[Path], No
     assert figures(results) == computed, "and kept"
 
 
+@pytest.mark.slow
 def test_other_questions_have_other_answers(results: Path) -> None:
     suite = read_suite(results / SUITE)
     other = msgspec.structs.replace(suite, cells=suite.cells[:-3], altered=("seeds=[1]",))
@@ -161,6 +163,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.slow_but("a byte", "another's")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_one_is_ignored_and_written_again(results: Path, damage: str) -> None:
     computed = figures(results)
@@ -201,6 +204,7 @@ def test_a_full_disk_does_no_harm(results: Path, monkeypatch: pytest.MonkeyPatch
     assert not files(results)
 
 
+@pytest.mark.slow
 def test_readers_at_once_find_the_same(results: Path) -> None:
     computed = figures(results, keep=False)
     with ThreadPoolExecutor(6) as readers:

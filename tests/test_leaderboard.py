@@ -104,6 +104,7 @@ def test_pages_without_figures_are_few() -> None:
     assert {p.slug for p in PAGES if not p.needs_results} == {"published", "about"}
 
 
+@pytest.mark.slow_but("large")
 @pytest.mark.parametrize("slug", SLUGS)
 @pytest.mark.parametrize("name", ["empty", "one", "large", "evil"])
 def test_every_page_draws_with_any_store(stores: dict[str, Path], name: str, slug: str) -> None:
@@ -175,6 +176,7 @@ def test_ranking_filters_and_address(stores: dict[str, Path]) -> None:
     assert len(app.dataframe[0].value) == 14
 
 
+@pytest.mark.slow
 def test_bad_values_in_the_address_do_no_harm(stores: dict[str, Path]) -> None:
     for slug in SLUGS:
         page(
@@ -208,6 +210,7 @@ def test_hostile_texts_are_shown_as_text(stores: dict[str, Path], slug: str) -> 
             assert "\u202e" not in text
 
 
+@pytest.mark.slow
 def test_a_megabyte_of_hostile_text_is_cut_and_shown_as_text(tmp_path: Path) -> None:
     text = EVIL + "<img src=x onerror=alert(1)>" * 40_000
     write_results(
@@ -430,6 +433,7 @@ def test_the_report_is_one_file_without_scripts_and_escapes(stores: dict[str, Pa
         )
 
 
+@pytest.mark.slow_but("u2028")
 @pytest.mark.parametrize("character", ["\x07", "\u202e", "\u2028", "\uffff"], ids=ascii)
 def test_no_character_of_a_name_ends_the_export(tmp_path: Path, character: str) -> None:
     regime = replace(REGIMES[0], name=f"own{character}")
@@ -662,6 +666,7 @@ def test_words_marks_and_chips_stand_out() -> None:
     assert said_in["axis"]["labelColor"] == said_in["legend"]["titleColor"] == said_in["title"]["color"] == "#123456"
 
 
+@pytest.mark.slow
 def test_the_report_follows_light_and_dark(stores: dict[str, Path], tmp_path: Path) -> None:
     export_report(stores["large"], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
@@ -674,6 +679,7 @@ def test_the_report_follows_light_and_dark(stores: dict[str, Path], tmp_path: Pa
     assert "figure {margin: 0; color: var(--ink)" in text
 
 
+@pytest.mark.slow
 def test_commands_on_the_about_page_run_as_printed(stores: dict[str, Path], tmp_path: Path) -> None:
     """All but `pip install`, which asks the package index; `their_results/` is another lab's folder."""
     lines = [line for code in page(stores["one"], "about").code for line in code.value.splitlines()]

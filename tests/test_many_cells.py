@@ -126,6 +126,7 @@ with Snapshot(Path(sys.argv[1])) as snapshot: assert show_rows(snapshot, sys.arg
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "absent"), [(PLAN, "httpx"), (SHOW, "pandas")])
 def test_what_takes_long_to_import_and_is_not_needed(tmp_path: Path, code: str, absent: str) -> None:
     results(tmp_path / "results", 1)

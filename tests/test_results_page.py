@@ -17,6 +17,8 @@ from harness.store.manifest import read_manifest, read_suite
 from harness.store.reference_results import write_reference
 from harness.suite.load import load, shipped
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 spec = importlib.util.spec_from_file_location("results_page", ROOT / "tools" / "results_page.py")
 page = importlib.util.module_from_spec(spec)

@@ -155,6 +155,7 @@ GREEDY = {
 }  # fmt: skip
 
 
+@pytest.mark.slow_but("formatting", "a product")
 @pytest.mark.parametrize("case", GREEDY)
 def test_sql_has_limits_of_memory_and_time(results: Path, case: str) -> None:
     statement, words = GREEDY[case]
@@ -177,6 +178,7 @@ except UsageError:
 """
 
 
+@pytest.mark.slow_but("one giant value", "a list of all")
 @pytest.mark.parametrize("case", GREEDY)
 def test_the_process_of_a_greedy_statement_stays_small(results: Path, case: str) -> None:
     limits = Limits(memory=512 << 20)
@@ -230,6 +232,7 @@ def test_the_leaderboard_listens_on_this_machine_alone(results: Path) -> None:
     assert listening <= {"127.0.0.1", "::1"}
 
 
+@pytest.mark.slow
 def test_fuzzing_finds_nothing() -> None:
     """A short piece of `benchmarks/fuzz.py`; every input that once failed is among it."""
     done = subprocess.run(

@@ -197,6 +197,7 @@ def test_weighted_holm_by_hand() -> None:
     np.testing.assert_allclose(holm(p, np.full(7, 3.0)), holm(p))
 
 
+@pytest.mark.slow_but("5-noise1")
 @pytest.mark.parametrize("noise", [[1] * 9, [1, 1, 2, 2, 1.5, 1.5, 1, 2, 1], [1, 10, 1, 1, 1, 1, 1, 1, 1]])
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_equal_regimes_are_rarely_told_apart(noise: list[float], seeds: int) -> None:
@@ -209,6 +210,7 @@ def test_equal_regimes_are_rarely_told_apart(noise: list[float], seeds: int) -> 
     assert split / 1500 <= 0.055
 
 
+@pytest.mark.slow_but("3")
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_a_true_effect_beside_equal_regimes_brings_no_false_ones(seeds: int) -> None:
     rng = np.random.default_rng(12)

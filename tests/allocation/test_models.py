@@ -22,6 +22,7 @@ from harness.errors import UsageError
 PUBLIC = yaml.safe_load(Path(__file__).with_name("public_models.yaml").read_text("utf-8"))
 
 
+@pytest.mark.slow_but("Qwen/Qwen3-30B-A3B", "google/gemma-3-1b-it")
 @pytest.mark.parametrize("row", PUBLIC, ids=lambda row: row["name"])
 def test_public_models_have_the_published_number_of_parameters(row, tmp_path) -> None:  # type: ignore[no-untyped-def]
     folder = tmp_path / row["name"].rpartition("/")[2]
@@ -59,6 +60,7 @@ def test_micro_shapes_are_those_of_the_families(family: str) -> None:
     assert measure(family, config.to_dict()) == micro_shapes()[f"micro/{family}"] == load_shape(f"micro/{family}")
 
 
+@pytest.mark.slow_but("Qwen3-1.7B-Base", "SmolLM2-360M-Instruct")
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_shipped_configs(name: str) -> None:
     config = AutoConfig.for_model(**shipped()[name])

@@ -225,6 +225,7 @@ def test_the_base_takes_the_hosts_memory_and_measuring_a_share_of_the_gradients(
     assert plain.memory.measuring == 0
 
 
+@pytest.mark.slow
 def test_a_large_suite_is_always_planned_alike() -> None:
     models = [
         "Qwen3-4B-Base",

@@ -154,6 +154,7 @@ def test_checkpoints() -> None:
     assert full.whole - full.kept == full.optimiser
 
 
+@pytest.mark.slow_but("llama")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", measuring.CONFIGS)
@@ -167,6 +168,7 @@ def test_a_measured_step_with_its_reference_takes_what_the_account_says(name: st
     assert account.activations + account.measuring == pytest.approx(found["moment"], rel=0.15)
 
 
+@pytest.mark.slow_but("qwen3-fp32")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", ["llama", "qwen3"])

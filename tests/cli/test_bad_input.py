@@ -86,6 +86,7 @@ def started(
     )  # fmt: skip
 
 
+@pytest.mark.slow_but("words0")
 @pytest.mark.parametrize(
     "words", [["--version"], ["show", "pair"], ["sql", "SELECT * FROM samples"], ["regimes", "--json"]]
 )
@@ -95,6 +96,7 @@ def test_a_full_disk_behind_stdout(folder: Path, words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (1, "harness: standard output: No space left on device\n")
 
 
+@pytest.mark.slow_but("words0")
 @pytest.mark.parametrize("words", [["--version"], ["show", "pair"], ["sql", "SELECT * FROM samples"]])
 def test_a_closed_pipe(folder: Path, words: list[str]) -> None:
     reading, writing = os.pipe()

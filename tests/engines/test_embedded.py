@@ -29,6 +29,7 @@ one_family = pytest.mark.parametrize("folder", ["qwen"], indirect=True)
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
+@pytest.mark.slow_but("qwen")
 @two_families
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
@@ -39,6 +40,7 @@ def test_conformance(check, device, folder, prompts, tmp_path):
     check(Case(make, prompts[:7], tmp_path))
 
 
+@pytest.mark.slow_but("qwen", "gpt2")
 def test_greedy_equals_transformers_generate(folder, prompts):
     """All 200 prompts, in batches of mixed lengths that finish at different times."""
     engine = EmbeddedEngine("a", folder, device="cpu")

@@ -47,6 +47,7 @@ def gradient_of(engine, prompts, samples):
     return {name: p.grad.clone() for name, p in engine._masters.named.items()}
 
 
+@pytest.mark.slow_but("gemma3", "qwen3_moe")
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_vocabularies_in_parts_give_the_same(kind, tmp_path, prompts, monkeypatch):
     """Log-probabilities and gradients, with caps and ungrouped ids; no part holds more than a few ids."""

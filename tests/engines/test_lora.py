@@ -21,6 +21,7 @@ needs_peft = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow_but("restored_engine_continues_exactly-gpt2", "samples_are_well_formed-qwen")
 @needs_peft
 @families
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
@@ -28,6 +29,7 @@ def test_conformance_with_adapters(check, folder, prompts, tmp_path):
     check(Case(lambda name: EmbeddedEngine(name, folder, device="cpu", lora=LORA), prompts[:7], tmp_path))
 
 
+@pytest.mark.slow_but("restored_engine_continues_exactly")
 @one_family
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
 def test_conformance_with_checkpointing(check, folder, prompts, tmp_path):
@@ -50,6 +52,7 @@ def gradients(engine, prompts, terms):
     return {n: p.grad.clone() for n, p in engine._trained().named.items() if p.grad is not None}
 
 
+@pytest.mark.slow_but("qwen", "gpt2")
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_gradients_are_the_same_when_activations_are_made_again(dtype, folder, prompts):
     plain, again = (
@@ -88,6 +91,7 @@ def _asked(engine, prompts, terms):
     return ids, [engine._request(place[a.prompt_id], a.tokens) for a in terms[0].answers]
 
 
+@pytest.mark.slow_but("fp32-qwen")
 @needs_peft
 @families
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

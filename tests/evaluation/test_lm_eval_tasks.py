@@ -16,6 +16,8 @@ from harness.tasks import lm_eval_source
 from harness.tasks.registry import get_task, results_versions, training_source
 from harness.verification.verifier import Verifier
 
+pytestmark = pytest.mark.slow
+
 YAML = """
 task: {name}
 dataset_path: json

@@ -162,6 +162,7 @@ def test_nothing_is_written_outside_whatever_our_own_manifests_are_called(
     assert contents(tmp_path).keys() - before.keys() <= {"results/.harness.lock"}
 
 
+@pytest.mark.slow
 def test_the_pages_commands_run_as_printed(tmp_path: Path) -> None:
     write(tmp_path / "results", "quickstart")
     page = (Path(__file__).parents[2] / "docs/formats.md").read_text()

@@ -235,6 +235,7 @@ def test_broken_files_are_one_line(made, tmp_path, cut):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_command(made, tmp_path):
     """As a user starts it; a second time the folder is there already."""
     command = [

@@ -179,6 +179,7 @@ FINE = {
 """Said by other tests, or names that the hub may have."""
 
 
+@pytest.mark.slow_but("evaluation.k", "training.betas", "sharing.max_staleness", "groups[0].policies[0].rollouts")
 @pytest.mark.parametrize("key", sorted(PLACES))
 def test_values_that_no_setting_has(place: Path, capsys: pytest.CaptureFixture[str], key: str) -> None:
     (place / "x.yaml").write_text(GOOD)
@@ -302,6 +303,7 @@ PROCESSES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow_but("aliases")
 @pytest.mark.parametrize(
     "case", [*PROCESSES, "pipe", "endless device", "setting", "list", "hidden", "nonsense", "sparse terabyte"]
 )

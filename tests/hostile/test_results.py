@@ -70,6 +70,7 @@ def test_one_cell_of_another_kind_and_the_others_are_read(tmp_path: Path, kind: 
     assert time.process_time() - started < 10
 
 
+@pytest.mark.slow
 def test_a_small_file_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     write_results(theirs, "s", regimes=REGIMES[:1], seeds=[1], steps=1, questions=2, exchanges=0)

@@ -64,6 +64,7 @@ def test_weights_follow_the_seed_only() -> None:
     assert not torch.equal(one["model.embed_tokens.weight"], other["model.embed_tokens.weight"])
 
 
+@pytest.mark.slow
 def test_tokenizers_are_the_same_in_another_process() -> None:
     """Hash seeds differ between processes; a trainer that leans on their order would show here."""
     code = "from harness.engines.embedded.families import FAMILIES, _trained\nfor f in FAMILIES: print(_trained(f))"

@@ -84,6 +84,7 @@ def test_key_covers_results_versions(monkeypatch: pytest.MonkeyPatch, package: s
     assert TINY.key != before
 
 
+@pytest.mark.slow
 def test_a_second_process_waits_and_reuses(cache: Path) -> None:
     """While this process trains, a second one asks for the same base: it must train nothing."""
     code = (

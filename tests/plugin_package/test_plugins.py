@@ -95,6 +95,7 @@ def test_found_without_import_and_imported_on_use(site, tmp_path):
     assert trace.read_text() == "imported\n"
 
 
+@pytest.mark.slow_but("greedy")
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -114,6 +115,7 @@ def test_refused_before_anything_starts_in_one_line(site, tmp_path, name, words)
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.slow
 def test_the_scaffold_passes_its_own_tests(site, tmp_path):
     written = write_package(REGIMES, "shortest-success", tmp_path)
     (written / "shortest_success.py").unlink()  # the installed module is tested
@@ -125,6 +127,7 @@ def test_the_scaffold_passes_its_own_tests(site, tmp_path):
     assert "5 passed" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_scaffolded_engine_passes_its_own_tests(site, tmp_path):
     written = write_package(ENGINES, "plain-torch", tmp_path)
@@ -137,6 +140,7 @@ def test_the_scaffolded_engine_passes_its_own_tests(site, tmp_path):
     assert "13 passed" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_suite_runs_on_an_engine_that_the_harness_does_not_know(site, tmp_path):
     found = {e["name"]: e for e in json.loads(harness(site, "engines", "--json").stdout)["engines"]}
@@ -160,6 +164,7 @@ def test_a_suite_runs_on_an_engine_that_the_harness_does_not_know(site, tmp_path
         assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_tasks_are_listed_and_broken_ones_with_their_error(site):
     done = harness(site, "tasks", "--json")
     assert done.returncode == 0, done.stderr
@@ -181,6 +186,7 @@ def test_tasks_are_listed_and_broken_ones_with_their_error(site):
     assert "does not load" in scorers["broken-scorer"]["error"]
 
 
+@pytest.mark.slow
 def test_the_scaffolded_task_passes_its_own_tests(site, tmp_path):
     written = write_package(TASKS, "near-sums", tmp_path)
     (written / "near_sums.py").unlink()
@@ -192,6 +198,7 @@ def test_the_scaffolded_task_passes_its_own_tests(site, tmp_path):
     assert "15 passed" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_suite_runs_on_a_task_and_a_scorer_that_the_harness_does_not_know(site, tmp_path):
     suite = write_package(TASKS, "near-sums", tmp_path) / "suite.yaml"
@@ -225,6 +232,7 @@ def test_a_suite_runs_on_a_task_and_a_scorer_that_the_harness_does_not_know(site
         assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_record_type_that_the_harness_does_not_know_arrives(site, tmp_path):
     check = "from harness.learning.conformance import check_regime; check_regime('hints', {})"
     subprocess.run([sys.executable, "-c", check], check=True, timeout=100, env=os.environ | {"PYTHONPATH": str(site)})

@@ -255,6 +255,7 @@ def test_a_crash_is_the_regimes_own_error():
         check_regime(CrashesWithoutPeers)
 
 
+@pytest.mark.slow
 def test_torch_is_noticed(tmp_path, monkeypatch):
     (tmp_path / "heavy_regime.py").write_text(
         "import torch\nfrom regimes.independent import Independent\n\n\nclass Heavy(Independent):\n    'Heavy.'\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -45,12 +46,12 @@ def _train(family: str, folder: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(shared: Callable[[str, Callable[[Path], object]], Path]) -> dict[str, Path]:
     """Saved policies by family."""
-    root = tmp_path_factory.mktemp("policies")
-    for family in ("llama", "qwen"):
-        _train(family, root / family)
-    return {family: root / family for family in ("llama", "qwen")}
+    return {
+        family: shared(f"policy-{family}", lambda folder, family=family: _train(family, folder))  # type: ignore[misc]
+        for family in ("llama", "qwen")
+    }
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ def threads(monkeypatch):
     monkeypatch.setattr(cells, "open_engines", lambda _, options, temperature: InThreads(options, temperature))
 
 
+@pytest.mark.slow
 def test_side_by_side_in_lockstep_changes_nothing(suite_file, tmp_path, threads, monkeypatch):
     apart = run(suite_file, tmp_path / "apart", only="*/hacpo/*")
     monkeypatch.undo()

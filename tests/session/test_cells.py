@@ -134,6 +134,7 @@ def test_a_run_repeats_itself(finished, suite_file, tmp_path):
     assert same_weights(weights(again, "hacpo"), weights(finished, "hacpo"))
 
 
+@pytest.mark.slow_but("hacpo")
 @pytest.mark.parametrize("regime", ["hacpo", "sgt"])
 def test_a_stopped_cell_resumes_exactly(finished, suite_file, tmp_path, regime):
     with pytest.raises(Interrupted):
@@ -145,6 +146,7 @@ def test_a_stopped_cell_resumes_exactly(finished, suite_file, tmp_path, regime):
     assert same_weights(weights(resumed, regime, "b"), weights(finished, regime, "b"))
 
 
+@pytest.mark.slow
 def test_without_peers_every_regime_is_its_baseline(finished, suite_file, tmp_path):
     alone = run(suite_file, tmp_path / "results", overrides=["sharing.direction=none", "regimes[0].objective=gspo"],
                 only="*/independent/*")  # fmt: skip

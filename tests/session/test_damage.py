@@ -22,7 +22,7 @@ from harness.session.cell import resume_point
 from harness.session.cell.exchanges import ExchangeState
 from harness.session.suite.prepare import prepare
 from harness.store.manifest import read_manifest, read_suite, suite_files
-from harness.store.ranking import missing
+from harness.store.missing import missing
 from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference
 
@@ -99,6 +99,7 @@ def everywhere(results: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return said[0]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_damaged_base_checkpoints_are_measured_again(
     finished: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -123,6 +124,7 @@ def test_damaged_base_checkpoints_are_measured_again(
     assert "nothing left to do" in called("run", file, "--results", results)[2]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_damaged_cells_and_suite_files_are_made_again(
     finished: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -154,6 +156,7 @@ def test_damaged_cells_and_suite_files_are_made_again(
     assert (again, remedies(err)) == (table(whole)[0], set())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_what_is_damaged_and_is_not_removed_says_what_to_do(finished: tuple[Path, Path], tmp_path: Path) -> None:
     """`run` alone heals no journal, and loses nothing."""
@@ -272,6 +275,7 @@ def test_every_altered_byte_of_a_resume_point_is_noticed(tmp_path: Path) -> None
     assert resume_point.read(place) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_what_was_imported_or_evaluated_alone_says_how_it_comes_back(tmp_path: Path, folders: dict[str, Path]) -> None:
     """Item 22: `run the suite again` would not bring these back."""
@@ -305,6 +309,7 @@ def test_what_was_imported_or_evaluated_alone_says_how_it_comes_back(tmp_path: P
         assert (cell["state"], cell["reason"]) == ("done", "")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_cell_with_a_damaged_checkpoint_says_what_to_do(suite_file: Path, tmp_path: Path) -> None:
     """Item 27, and its remedy."""

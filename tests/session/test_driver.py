@@ -93,6 +93,7 @@ def test_a_worker_that_dies_before_it_begins_takes_only_its_job_with_it(
         assert (found.state, found.fault, found.reason) == ("failed", Fault.KILLED, DEAD)
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_come_up_says_why(
     suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,8 @@ import pytest
 
 from .command import harness, said, start, wait_until
 
+pytestmark = pytest.mark.slow
+
 LONG = ["--set", "regimes=[independent]", "--set", "seeds=[3, 4]", "--set", "training.steps=40", "--set",
         "training.checkpoint_every=1000", "--set", "evaluation.curve_every=0"]  # fmt: skip
 
@@ -43,16 +45,3 @@ def test_sigterm_on_a_busy_machine_ends_like_ctrl_c(suite_file, tmp_path):
         "the only checkpoints there can be are those of the end"
     )
     assert states(results, "tiny") == [("cut off", 1)] * 2, "how such a cell goes on: test_cells.py"
-
-
-@pytest.mark.timeout(600)
-def test_after_a_killed_driver_nothing_is_running(suite_file, tmp_path):
-    results = tmp_path / "results"
-    process = start("run", suite_file, "--results", results, "--jobs", 1, *LONG)
-    wait_until(lambda: bool(said(results, "step 1/40")), process)
-    assert ("running", 1) in states(results, "tiny")
-    process.kill()
-    process.communicate()
-    assert states(results, "tiny") == [("cut off", 1), ("pending", 0)]
-    assert states(results) == states(results, "tiny"), "without a name: every suite there is"
-    assert states(results, suite_file, *LONG) == states(results, "tiny")

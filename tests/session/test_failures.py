@@ -83,6 +83,7 @@ def worker_of(log: Path) -> int:
     return int(found[1])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_plugins_error_names_its_own_line_and_leaves_its_traceback(tmp_path, folders, site):
     file, results = lone(tmp_path, folders, "clumsy")
@@ -112,6 +113,7 @@ def test_a_plugins_error_names_its_own_line_and_leaves_its_traceback(tmp_path, f
     assert harness("logs", "nothing", "--results", results)[0] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_main_thread_that_waits_for_ever_is_found(tmp_path, folders, site):
     file, results = lone(tmp_path, folders, "sleepy")
@@ -124,6 +126,7 @@ def test_a_main_thread_that_waits_for_ever_is_found(tmp_path, folders, site):
     assert reason in log.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_stopped_process_is_found(tmp_path, folders):
     file, results = lone(tmp_path, folders, "independent")
@@ -137,6 +140,7 @@ def test_a_stopped_process_is_found(tmp_path, folders):
     assert cells(results)["independent"]["state"] == "failed"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_an_evaluation_longer_than_the_limit_on_silence_ends_well(tmp_path, folders):
     """The worker is mostly held up, as if its model were a thousand times larger, and never for as long as the limit."""

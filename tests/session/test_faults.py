@@ -29,6 +29,7 @@ class Killed(BaseException):
     """Nothing of ours catches it, as nothing catches SIGKILL."""
 
 
+@pytest.mark.slow_but("before")
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_around_a_checkpoint(
     suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
@@ -100,27 +101,6 @@ def test_a_done_suite_whose_store_is_gone(finished: tuple[Path, Path, str], tmp_
     code, out, err = harness("run", file, "--results", again, "--json", *SHORT)
     assert (code, "nothing left to do" in err) == (0, True), err
     assert [{k: v for k, v in r.items() if "seconds" not in k} for r in json.loads(out)["rows"]] == table(results)[0]
-
-
-@pytest.mark.timeout(600)
-def test_a_damaged_cell_is_missing_and_named(finished: tuple[Path, Path, str], tmp_path: Path) -> None:
-    file, results, _ = finished
-    damaged = Path(shutil.copytree(results, tmp_path / "damaged"))
-    (cell,) = (m.parent for m in damaged.glob("tiny/[!b]*/manifest.json"))
-    (victim,) = cell.glob("journal/*/steps-*.arrow")
-    data = bytearray(victim.read_bytes())
-    data[len(data) // 2] ^= 1
-    victim.write_bytes(data)
-    (damaged / "harness.duckdb").unlink()
-    shown, missing, err = table(damaged)
-    assert shown == [], "what is left of it is in no row"
-    (one,) = missing
-    assert (one["cell"], one["state"], one["fault"]) == ("pair/independent/3", "failed", "damaged")  # type: ignore[index]
-    assert f"{victim.name}: torn or altered (checksum); remove {cell} and run the suite again" in err
-    assert "pair/independent/3" in harness("doctor", "tiny", "--results", damaged)[1]
-    shutil.rmtree(cell)
-    assert harness("run", file, "--results", damaged, *SHORT)[0] == 0
-    assert table(damaged)[:2] == table(results)[:2]
 
 
 def test_every_altered_byte_of_a_manifest_is_noticed(tmp_path: Path, finished: tuple[Path, Path, str]) -> None:

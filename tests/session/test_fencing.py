@@ -35,6 +35,7 @@ def contents(folder: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_stopped_worker_wakes_up_too_late(suite_file: Path, tmp_path: Path) -> None:
     process = start("run", suite_file, "--results", tmp_path, *LONG)
@@ -54,6 +55,7 @@ def test_a_stopped_worker_wakes_up_too_late(suite_file: Path, tmp_path: Path) ->
     assert "taken over by start 2" in (log.parent / "log.1").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_worker_whose_driver_was_killed_keeps_its_step(suite_file: Path, tmp_path: Path) -> None:
     process = start("run", suite_file, "--results", tmp_path, *LONG)

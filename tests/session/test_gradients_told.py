@@ -26,6 +26,7 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.syspath_prepend(str(place))
 
 
+@pytest.mark.slow_but("one")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("teach", ["one", "group"])
 def test_told_of_every_step_and_the_same_after_a_break(suite_file: Path, tmp_path: Path, teach: str) -> None:

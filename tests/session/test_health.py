@@ -125,6 +125,7 @@ def test_a_policy_that_forgets_what_it_could(suite_file: Path, tmp_path: Path) -
     assert {("a", Trouble.ENTROPY), ("a", Trouble.ALL_FAIL)} <= told.keys()
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_and_one_that_is_far_out(
     suite_file: Path, tmp_path: Path, site: dict[str, str]
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_loss_that_is_no_number_and_one_that_is_far_out(
         assert "pair/mad/3 failed" in harness("show", "tiny", "--results", tmp_path, "--format", form, env=site)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("enough", [True, False])
 def test_want_of_memory_is_tried_once_more_alone(
     suite_file: Path, tmp_path: Path, site: dict[str, str], enough: bool
@@ -244,6 +246,7 @@ def test_a_watch_says_each_thing_once_and_nothing_of_few_answers() -> None:
     assert step(3, 64, 64) == []
 
 
+@pytest.mark.slow
 def test_a_run_says_during_and_after_it_how_each_policy_does(suite_file: Path, tmp_path: Path) -> None:
     settings = ("regimes=[independent]", "seeds=[3, 4]", *FAST[:2], "training.max_new_tokens=1")
     more = [x for o in settings for x in ("--set", o)]

@@ -225,7 +225,8 @@ def test_status_says_why_a_cell_is_to_be_run_anew(suite: Path, folder: Path, tmp
     assert reason("regimes[0].objective=gspo") == "to be run anew: option variant.options.objective grpo -> gspo" + was
     assert (
         reason("training.task=math")
-        == "to be run anew: the training pool changed, option training.task micro -> math" + was
+        == "to be run anew: results version of verification/symbolic none -> 1, the training pool changed, "
+        "option training.task micro -> math" + was
     )
     for package in about["identity"]["versions"]:
         about["identity"]["versions"][package] = "0"

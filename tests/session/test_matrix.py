@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import time
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from harness.session.driver.progress import Reporter
 from harness.session.suite.planning import place_of_base, place_of_cell, plan_for
 from harness.session.suite.prepare import prepare
 
-from .command import harness, start
+from .command import harness
 
 SHORT = ["--set", "regimes=[independent, hacpo]", "--set", "seeds=[3, 4]"]
 TIMES = ("cpu_seconds", "gpu_seconds", "gain_per_gpu_second", "cost")
@@ -30,31 +28,7 @@ def table(suite: str, results: Path) -> list[dict[str, object]]:
     return [{k: v for k, v in row.items() if k not in TIMES} for row in json.loads(out)["rows"]]
 
 
-@pytest.mark.timeout(400)
-def test_killed_and_started_again_gives_the_same_table(suite_file, tmp_path):
-    results = tmp_path / "killed"
-    process = start("run", suite_file, "--results", results, "--jobs", 2, *SHORT, start_new_session=True)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not any(results.glob("tiny/*/resume/step-*")):
-        time.sleep(0.02)
-    assert process.poll() is None, process.communicate()
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    code, _, err = harness("run", suite_file, "--results", results, "--jobs", 2, *SHORT)
-    assert code == 0, err
-    done = json.loads(harness("status", suite_file, "--results", results, "--json", *SHORT)[1])["cells"]
-    assert [c["state"] for c in done] == ["done"] * 4
-    assert max(c["attempts"] for c in done) > 1
-    other = tmp_path / "straight"
-    assert harness("run", suite_file, "--results", other, "--jobs", 1, *SHORT)[0] == 0
-    assert table("tiny", results) == table("tiny", other)
-    began = time.monotonic()
-    code, _, err = harness("run", suite_file, "--results", results, *SHORT)
-    assert code == 0
-    assert "nothing left to do" in err
-    assert time.monotonic() - began < 60
-
-
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_cell_that_fails_leaves_the_others_alone(suite_file, tmp_path, folders):
     text = suite_file.read_text()
@@ -77,6 +51,7 @@ def test_a_cell_that_fails_leaves_the_others_alone(suite_file, tmp_path, folders
     assert by_group == {("cell", "pair"): "done", ("cell", "broken"): "failed"}
 
 
+@pytest.mark.slow
 def test_two_runs_on_one_folder_are_refused(suite_file, tmp_path):
     from harness.session.suite.lock import locked
 

@@ -10,6 +10,8 @@ from harness.store.manifest import read_suite
 
 from .command import harness
 
+pytestmark = pytest.mark.slow
+
 SEEDS = """
 name: bop3
 groups:

@@ -22,6 +22,8 @@ from harness.suite.schema import Evaluation
 
 from .running import cell, rows, run
 
+pytestmark = pytest.mark.slow
+
 SHORT = ["regimes=[independent, hacpo]"]
 
 

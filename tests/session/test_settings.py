@@ -47,6 +47,7 @@ def novice(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow_but("strong_to_weak")
 @pytest.mark.parametrize(
     ("direction", "author", "receiver"), [("strong_to_weak", "a", "b"), ("weak_to_strong", "b", "a")]
 )

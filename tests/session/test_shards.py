@@ -94,6 +94,7 @@ def same_as_one_run(suite_file, results: Path, tmp_path: Path):
     assert table("tiny", results) == table("tiny", whole)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_two_shards_at_once_give_the_table_of_one_run(suite_file, tmp_path):
     results = tmp_path / "results"
@@ -126,6 +127,7 @@ def mounts(source: Path, *places: Path):
 LOCK = "import fcntl, sys; fcntl.flock(open(sys.argv[1], 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_machines_that_share_no_locks_share_out_a_suite(suite_file, tmp_path, monkeypatch):
     """Two mounts of one folder: `flock` at one is not seen at the other, DuckDB's file lies elsewhere, and claims hold."""
@@ -163,6 +165,7 @@ int flock(int fd, int op) { errno = ENOLCK; return -1; }
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_where_flock_fails_a_run_works_and_a_killed_one_goes_on(suite_file, tmp_path):
     """`flock` answers ENOLCK, as on Lustre or NFS without a lock daemon: a library loaded before the C library's."""
@@ -185,6 +188,7 @@ def test_where_flock_fails_a_run_works_and_a_killed_one_goes_on(suite_file, tmp_
     assert (results / "harness.duckdb").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_run_whose_cells_somebody_took_over_ends_and_writes_nothing_more(suite_file, tmp_path):
     results = tmp_path / "results"

@@ -169,6 +169,7 @@ def test_presets_on_the_ladder() -> None:
         assert rest.strip() == f"\\boxed{{{step.rpartition('= ')[2]}}}"
 
 
+@pytest.mark.slow
 def test_measured_before_the_start_and_after_it(suite: Path, tmp_path: Path) -> None:
     prepared = prepare(str(suite), tmp_path / "results")
     assert [p.stage0.task for p in prepared.suite.groups[0].policies if p.stage0] == ["ladder.add1+legs", "micro"]

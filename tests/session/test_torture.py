@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 TORTURE = Path(__file__).parents[2] / "benchmarks" / "torture.py"
 
 

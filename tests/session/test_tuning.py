@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -32,7 +31,9 @@ from harness.suite.load import load
 from harness.tuning.stages import Stages
 from harness.verification.verifier import Verifier
 
-from .command import harness, start, wait_until
+from .command import harness
+
+pytestmark = pytest.mark.slow
 
 SUITE = """
 name: tiny
@@ -241,25 +242,6 @@ def test_broken_off_at_random_and_in_another_order_it_tries_and_chooses_the_same
     assert _plain(read_tuning(results, "tiny")) == _plain(read_tuning(tuned, "tiny"))
     for suite in ("tiny", "tiny-tuning", "tiny-check"):
         assert read_suite(results / suite).cells == read_suite(tuned / suite).cells
-
-
-@pytest.mark.timeout(900)
-def test_killed_and_run_again_by_the_command(tuned_file, tmp_path):
-    """SIGKILL between two trials, then two workers: what one process alone tries and chooses."""
-    tuned_file.write_text(tuned_file.read_text().replace("regimes: [independent, sgt]", "regimes: [independent]"))
-    settings = [part for setting in SMALLEST for part in ("--set", setting)]
-    command = ("run", tuned_file, "--results", tmp_path / "killed", *settings)
-    process = start(*command, "--jobs", 1)
-    wait_until(lambda: _done(tmp_path / "killed", "tiny-tuning") >= 1, process, 400)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    code, out, err = harness(*command, "--jobs", 2, timeout=500)
-    assert code == 0, err
-    assert "Tuned under an equal budget: 2 trials each, avg@4 of micro_dev" in out
-    assert _drive(tuned_file, tmp_path / "whole", SMALLEST)
-    found = [_plain(read_tuning(tmp_path / name, "tiny")) for name in ("killed", "whole")]
-    assert found[0] == found[1]
-    assert len({t.score for v in found[0].variants for t in v.trials}) == 2
 
 
 @pytest.mark.parametrize(("fault", "goes_on"), [(Fault.NOT_FINITE, True), (Fault.KILLED, False)])

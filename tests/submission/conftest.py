@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,13 +30,16 @@ evaluation: {k: 2, limit: 24, curve_every: 2, curve_prompts: 12}
 
 
 @pytest.fixture(scope="session")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def results(shared: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """Their results folder."""
-    root = tmp_path_factory.mktemp("lab")
-    (root / "labs.yaml").write_text(SUITE)
-    code, _, err = harness("run", root / "labs.yaml", "--results", root / "results", "--jobs", 1)
-    assert code == 0, err
-    return root / "results"
+
+    def make(root: Path) -> None:
+        (root / "labs.yaml").write_text(SUITE)
+        code, _, err = harness("run", root / "labs.yaml", "--results", root / "results", "--jobs", 1)
+        assert code == 0, err
+        assert harness("show", "labs", "--results", root / "results")[0] == 0, "its store is made, too"
+
+    return shared("lab", make) / "results"
 
 
 @pytest.fixture(scope="session")

@@ -50,6 +50,7 @@ def test_a_real_bundle_is_accepted_and_shown_with_its_badge(results: Path, bundl
         assert show_rows(mine, "labs") == show_rows(theirs, "labs@lab-b")
 
 
+@pytest.mark.slow
 def test_taking_over_changes_nothing_that_is_here(bundle: Path, tmp_path: Path) -> None:
     ours = tmp_path / "results"
     _, folder = take_bundle(bundle, ours, "b")
@@ -76,6 +77,7 @@ def test_an_imported_folder_is_marked_as_reported(results: Path, tmp_path: Path)
     )
 
 
+@pytest.mark.slow
 def test_a_cell_runs_again_to_its_rows_and_a_tampered_one_does_not(bundle: Path, tmp_path: Path) -> None:
     with checked(bundle, tmp_path, RerunRequest(1, seed=0)) as (_, report):
         pass
@@ -96,6 +98,7 @@ def test_a_cell_runs_again_to_its_rows_and_a_tampered_one_does_not(bundle: Path,
     assert f"({label}, --seed 0)" in report.refused
 
 
+@pytest.mark.slow
 def test_on_another_kind_of_cpu_a_tolerance_holds(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

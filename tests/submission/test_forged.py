@@ -347,6 +347,7 @@ print(json.dumps([report.refused, report.submission is None, peak() - before]))
 """
 
 
+@pytest.mark.slow_but("parent folder", "symlink", "ten gigabytes declared", "compressed")
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("kind", CONTAINERS)
 def test_a_container_that_means_harm_is_refused_and_takes_nothing(bundle: Path, tmp_path: Path, kind: str) -> None:

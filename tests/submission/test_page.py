@@ -74,6 +74,7 @@ def walked(stranger: dict[str, str]) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_every_command_runs_as_printed(walked: list[tuple[str, str]]) -> None:
     said = dict(walked)
     assert len(walked) >= 16
@@ -84,6 +85,7 @@ def test_every_command_runs_as_printed(walked: list[tuple[str, str]]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_who_has_not_the_regime_judges_everything_and_trains_what_is_known(
     walked: list[tuple[str, str]], stranger: dict[str, str], tmp_path: Path
 ) -> None:
@@ -107,6 +109,7 @@ def _added(stranger: dict[str, str], clone: Path, out: Path) -> subprocess.Compl
     return subprocess.run(command, cwd=clone, env=stranger, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.slow
 def test_the_pull_request_adds_one_bundle_and_nothing_else(
     walked: list[tuple[str, str]], stranger: dict[str, str], tmp_path: Path
 ) -> None:
@@ -140,6 +143,7 @@ def test_the_pull_request_adds_one_bundle_and_nothing_else(
     assert "not a plain file" in commit("a new link")
 
 
+@pytest.mark.slow
 def test_the_workflow_runs_the_base_and_reads_the_bundles_alone() -> None:
     flow = yaml.safe_load((ROOT / ".github/workflows/submission.yml").read_text())
     assert flow["permissions"] == {"contents": "read"}

@@ -154,6 +154,7 @@ def test_what_would_be_refused_is_not_kept(results: Path, tmp_path: Path, monkey
     assert not references(tmp_path)
 
 
+@pytest.mark.slow
 def test_everything_opens_on_them_where_there_is_nothing_else(clone: Path, tmp_path: Path) -> None:
     code, out, err = harness("show", "labs", "--results", clone)
     assert (code, out.splitlines()[0]) == (0, "labs@reference: reference; published defaults: sgt")
@@ -241,6 +242,7 @@ def test_a_damaged_file_is_no_result(copy: Path) -> None:
         assert "reference.json: cannot be read" in problem[0]
 
 
+@pytest.mark.slow
 def test_a_random_cell_comes_out_again(clone: Path, copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert reference.check(clone, 1, 0, 10.0) == 0
     out = capfd.readouterr().out
@@ -335,6 +337,7 @@ def test_a_manifest_names_its_kind_of_cpu(results: Path) -> None:
     assert found == {processor()}
 
 
+@pytest.mark.slow
 def test_what_is_committed_is_whole_and_small() -> None:
     folders = references(ROOT / "results")
     for folder in folders.values():

@@ -102,6 +102,7 @@ def test_training_prompts_are_deterministic_distinct_and_even() -> None:
     assert [sum(p.labels["skill"] == name for p in prompts) for name in levels] == [8, 8, 8]
 
 
+@pytest.mark.slow
 def test_the_same_problems_in_another_process() -> None:
     code = "from harness.tasks.ladder import evaluation_prompts as e, training_prompts as t; print([p.id for p in e() + t(5, 40)])"
     found = {

@@ -19,6 +19,8 @@ from harness.verification.equivalence import NeedsAlgebra, OverLimit, compare
 from harness.verification.extraction import extract
 from harness.verification.verifier import Verifier
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(os.environ.get("HARNESS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
 

@@ -24,6 +24,7 @@ def test_verdict(verdicts: dict[tuple[str, str], str], gold: str, text: str, rig
     assert verdicts[gold, text] == ("right" if right else "wrong")
 
 
+@pytest.mark.slow
 def test_math_verify_alone_errs_on_at_least_sixty() -> None:
     """Keeps the list honest: most of these pairs need our rules."""
     script = textwrap.dedent(
