@@ -235,7 +235,7 @@ def test_everything_agrees(results: Path, kind: str) -> None:
         if len(panel) > 1:
             one, other = panel[len(kind) % len(panel)], panel[len(kind) % len(panel) - 1]
             for pair in pairing(among, one.regime, other.regime, MARGIN):
-                if pair.group != group or pair.verdict in WITHHELD:
+                if (pair.group, pair.task) != (group, task) or pair.verdict in WITHHELD:
                     continue
                 assert (pair.verdict in (GAINS, LOSES)) == apart(one.tie_group, other.tie_group), "head to head"
     assert {(h.policy, h.metric) for h in head.sentences} == {(r.policy, r.metric) for r in rows}

@@ -123,6 +123,7 @@ def test_sensitivity_shows_each_option_of_a_tuned_suite(stores: dict[str, Path],
     assert "not tuned" in said(page(results, "sensitivity", suite))
 
     tuning = write_trials(results, suite)
+    ingest(results)
     base, ours, tuned = (regime.name for regime in REGIMES[:3])
     app = page(results, "sensitivity", suite)
     assert not app.exception
@@ -139,6 +140,7 @@ def test_sensitivity_shows_each_option_of_a_tuned_suite(stores: dict[str, Path],
         for on, final in zip(("first pair", "second pair"), finals, strict=True)
     ]
     write_tuning(results, read_suite(results / suite), msgspec.structs.replace(tuning, variants=tuple(moved)))
+    ingest(results)
     app = page(results, "sensitivity", suite)
     assert not app.exception
     table, transfer, _ = (frame.value for frame in app.dataframe)

@@ -76,6 +76,7 @@ class Pairing(msgspec.Struct, frozen=True, kw_only=True):
 
     group: str
     policy: str
+    task: str
     seeds: int
     difference: float
     interval: Pair | None
@@ -127,6 +128,10 @@ class Head(msgspec.Struct, frozen=True):
     processors: str = ""
 
 
+NOTHING_PAIRED = "no seed of two regimes"
+"""Why a panel without a reason of its own is no part of the mean."""
+
+
 def rank(
     rows: Sequence[SeedRow], pairs: bool, margin: float = MARGIN, among: Sequence[SeedRow] | None = None
 ) -> Ranking:
@@ -147,7 +152,8 @@ def rank(
     def called(place: Place) -> str:
         return ", ".join(part for part, named in zip(place, several, strict=True) if named) or place[0]
 
-    ranks, left_out = [], [f"{called(p)} ({untold[p].removeprefix('withheld: ')})" for p in panels if p not in used]
+    said = {p: untold.get(p, NOTHING_PAIRED).removeprefix("withheld: ") for p in panels if p not in used}
+    ranks, left_out = [], [f"{called(p)} ({why})" for p, why in said.items()]
     whole = found[None]
     here = dict.fromkeys(r.regime for r in rows)
     for i, name in ((i, name) for i, name in enumerate(names) if name in here):
@@ -250,6 +256,7 @@ def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MAR
                 Pairing(
                     group=group,
                     policy=policy,
+                    task=task,
                     seeds=int(difference.n),
                     difference=float(difference.mean),
                     interval=bounds(difference),

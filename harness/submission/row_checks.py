@@ -209,7 +209,7 @@ def table(e: Evidence) -> str:
     if difference := first_difference(said, given, ROUNDING):
         path, theirs, ours = difference
         at = re.match(r"(scores|rows)\[(\d+)\]", path)
-        row = next(iter(given[at[1]][int(at[2]) :]), {}) if at else {}
+        row: Mapping[str, Any] = next(iter(given[at[1]][int(at[2]) :]), {}) if at else {}
         who = ", ".join(str(row[name]) for name in ("cell", "regime", "policy", "task", "metric") if name in row)
         raise e.fault(f"{theirs} for {who}; the samples give {ours}", f"{SCORES}: {path}")
     return f"{len(given['scores'])} accuracies and {len(given['rows'])} lines, as the samples give them"

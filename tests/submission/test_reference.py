@@ -365,7 +365,8 @@ def test_every_page_of_the_leaderboard_opens_on_them(clone: Path, monkeypatch: p
     monkeypatch.setenv("HARNESS_RESULTS", str(clone))
     app = AppTest.from_file(str(Path(str(leaderboard.__file__)).parent / "app.py"), default_timeout=60).run()
     assert not app.exception
-    assert any("reference; published defaults: sgt" in caption.value for caption in app.sidebar.caption)
+    captions = [caption.value for caption in app.sidebar.caption]
+    assert "reference; published defaults\\: sgt" in captions
     for page in PAGES:
         app = AppTest.from_function(draw, args=(str(clone), page.slug), default_timeout=60).run()
         assert not app.exception, (page.slug, app.exception[0].stack_trace)
