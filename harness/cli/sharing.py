@@ -110,9 +110,11 @@ def track(
 ) -> None:
     """Follow a suite's journals, while it runs or afterwards; nothing is written twice."""
     from harness.formats.trackers import open_tracker
-    from harness.formats.tracking import follow
+    from harness.formats.tracking import follow, manifests
 
-    tracker, name = open_tracker(to, out), suite_name(suite)
+    name = suite_name(suite)
+    manifests(results, name)  # a suite without cells is named before a package that is not installed
+    tracker = open_tracker(to, out)
     print(f"{follow(results, name, tracker):,} new points in {tracker.folder}", file=sys.stderr)
     while live:
         time.sleep(every)

@@ -93,11 +93,8 @@ def follow(results: Path, suite: str, tracker: Tracker) -> int:
     Cells that cannot be read now are left for the next look. Raises UsageError where there are no cells, or of the tracker, and
     StoreError for names that are none for its files.
     """
-    manifests = sorted((results / suite).glob("*/manifest.json"))
-    if not manifests:
-        raise UsageError(f"{results / suite}: no cells yet (harness run {suite})")
     count = 0
-    for file in manifests:
+    for file in manifests(results, suite):
         try:
             manifest = read_manifest(file.parent)
             if manifest.kind != "cell" or not manifest.provenance.started:
@@ -109,6 +106,14 @@ def follow(results: Path, suite: str, tracker: Tracker) -> int:
         with suppress(StoreError):
             count += _bring(manifest, points, tracker)
     return count
+
+
+def manifests(results: Path, suite: str) -> list[Path]:
+    """Files of the suite's cells. Raises UsageError where there are none."""
+    found = sorted((results / suite).glob("*/manifest.json"))
+    if not found:
+        raise UsageError(f"{results / suite}: no cells yet (harness run {suite})")
+    return found
 
 
 def run_name(manifest: Manifest) -> str:

@@ -96,7 +96,7 @@ def test_the_command(folders: dict[str, Path]) -> None:
     said = CliRunner().invoke(app, [*arguments, "--json"])
     found = json.loads(said.stdout)
     assert [(s["level"], s["policy"], s["prompts"], s["answers"]) for s in found["standings"]] == [
-        (level, policy, 3, 4) for policy in ("llama", "qwen") for level in ("add", "mul")
+        (level, policy, 3, 4) for policy in (folders["llama"].name, folders["qwen"].name) for level in ("add", "mul")
     ]
     assert len(found["rescues"]) == 4
     shown = CliRunner().invoke(app, arguments).stdout

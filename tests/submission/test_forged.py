@@ -214,7 +214,7 @@ FORGERIES: dict[str, tuple[Callable[[Forgery], None], str, str]] = {
         "provenance", "CPU-seconds in 0 s on '0' cores",
     ),
     "foreign code": (foreign_code, "keys", "identity.versions.session: 99"),
-    "html title": (html_title, "text", "suite.json: title: markup"),
+    "html title": (html_title, "text", "suite.json: config.title: markup"),
     "escape in machine": (escape_in_machine, "text", "machine.system: a control character"),
     "html in reason": (html_in_reason, "text", "samples.reason: markup"),
     "lying controls": (lying_controls, "a/a", "independent-aa differs from independent by"),
