@@ -15,7 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.scoring.dialogue import hear, say
+from harness.verification.messages import hear, say
 from harness.verification.scorer import Score, Scorer, Undecided
 
 SANDBOX = Path(__file__).with_name("sandbox.py")

@@ -1,14 +1,15 @@
-"""What the pool and its workers say to each other: length-prefixed msgpack, decoded against these types."""
+"""What the verifier's processes say to each other: a length, then so many bytes; no wait is longer than its deadline."""
 
 from __future__ import annotations
 
+import select
 import struct
-from typing import BinaryIO
+import time
+from io import FileIO
 
 import msgspec
 
-HEADER = struct.Struct("<I")
-MAX_FRAME = 1 << 20
+_LONGEST = 1 << 20
 KEPT = 512
 """Characters of an extracted answer that a verdict carries."""
 
@@ -24,7 +25,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 class Question(msgspec.Struct, frozen=True):
     """answer: what was extracted, or for a scorer the whole response. scorer: `module:Class` of one, empty for mathematics.
-    cpu_seconds, wall_seconds: of this pair; None as in `Limits`."""
+    cpu_seconds, wall_seconds: None as in `Limits`."""
 
     gold: str
     answer: str
@@ -34,32 +35,38 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """`right` is None when the worker could not decide; `reason` then says why. cpu_seconds: that the worker and all that it
-    started have used since its start."""
+    """right: None where the worker could not decide, which `reason` explains. cpu_seconds: used by the worker and all that it
+    started, since its start."""
 
     right: bool | None
     reason: str = ""
     extracted: str = ""
     cpu_seconds: float = 0.0
 
-    @property
-    def killed(self) -> bool:
-        """Whether the process that was to decide was killed by a signal that is not the answer's doing."""
-        return self.reason.startswith("crash: SIG")
+
+def say(stream: FileIO, message: bytes) -> None:
+    """Raises BrokenPipeError where nobody listens."""
+    data = memoryview(struct.pack("<I", len(message)) + message)
+    while data:
+        data = data[stream.write(data) :]
 
 
-def write(stream: BinaryIO, message: msgspec.Struct) -> None:
-    body = msgspec.msgpack.encode(message)
-    stream.write(HEADER.pack(len(body)) + body)
-    stream.flush()
+def hear(stream: FileIO, seconds: float | None = None) -> bytes | None:
+    """The next message; empty where the other side is gone or talks nonsense, None after so many seconds."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    if not (head := _read(stream, 4, deadline)):
+        return head
+    (size,) = struct.unpack("<I", head)
+    return _read(stream, size, deadline) if size <= _LONGEST else b""
 
 
-def read_exactly(stream: BinaryIO, size: int) -> bytes | None:
-    """`size` bytes, or None at the end of the stream."""
+def _read(stream: FileIO, size: int, deadline: float | None) -> bytes | None:
     parts = bytearray()
     while len(parts) < size:
-        chunk = stream.read(size - len(parts))
-        if not chunk:
+        patience = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not select.select([stream], [], [], patience)[0]:
             return None
+        if not (chunk := stream.read(size - len(parts))):
+            return b""
         parts += chunk
     return bytes(parts)

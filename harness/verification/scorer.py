@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
+from harness.verification.extraction import extract
+
 __all__ = ["Called", "Math", "Score", "Scorer", "Undecided"]
 
 
@@ -69,12 +71,20 @@ class Math(Scorer):
     cpu_seconds = 0.7
     examples = (("1/2", "so \\boxed{\\frac{1}{2}}", True), ("1/2", "so \\boxed{2}", False))
 
+    def prepare(self) -> None:
+        from harness.verification.algebra import equivalent
+
+        equivalent("\\frac{x}{2}", "0.5x")  # builds the parser's tables
+
     def score(self, gold: str, text: str) -> Score:
+        return self.decide(gold, extract(text))
+
+    def decide(self, gold: str, answer: str) -> Score:
+        """On what was extracted. Raises whatever the algebra system does on the gold, or on values that agree."""
         from harness.verification.algebra import equivalent
         from harness.verification.equivalence import OverLimit, Unreadable, compare
-        from harness.verification.extraction import extract
 
-        if not (answer := extract(text)):
+        if not answer:
             return Score(False, reason="missing")
         try:
             return Score(compare(gold, answer, equivalent), answer)

@@ -6,7 +6,9 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Verdict"]
+__all__ = ["Decision", "Verdict"]
+
+Decision = Literal["right", "wrong", "invalid"]
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -27,7 +29,7 @@ class Verdict(msgspec.Struct, frozen=True):
         What was taken for the answer, cut short.
     """
 
-    value: Literal["right", "wrong", "invalid"]
+    value: Decision
     reason: str = ""
     extracted: str = ""
 

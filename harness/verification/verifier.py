@@ -12,10 +12,10 @@ from typing import Self
 from harness.errors import VerificationError
 from harness.verification.equivalence import NeedsAlgebra, OverLimit, compare
 from harness.verification.extraction import extract
-from harness.verification.messages import KEPT, Limits, Question, Reply
+from harness.verification.messages import KEPT, Limits, Question
 from harness.verification.pool import Pool
 from harness.verification.scorer import Called
-from harness.verification.verdict import Verdict
+from harness.verification.verdict import Decision, Verdict
 
 __all__ = ["MAX_TEXT", "Verifier", "require_valid"]
 
@@ -55,56 +55,41 @@ class Verifier:
     def verify(self, pairs: Sequence[tuple[str, str | None]]) -> list[Verdict]:
         """Verdicts for pairs of (gold, response text), in order.
 
-        Raises
-        ------
-        VerificationError
-            The worker processes cannot be started.
+        Raises VerificationError where the worker processes cannot be started.
         """
-        if self._scorer is not None:
-            return self._scored(pairs, self._scorer)
-        verdicts: list[Verdict | None] = [None] * len(pairs)
-        open_pairs: dict[tuple[str, str], list[int]] = {}
-        cache = self._cache
+        scorer, cache = self._scorer, self._cache
+        longest = MAX_TEXT if scorer is None else _LONGEST
+        verdicts: list[Verdict | None] = []
+        waiting: dict[tuple[str, ...], list[int]] = {}
         for index, (gold, text) in enumerate(pairs):
-            if not isinstance(text, str) or not text:
-                verdicts[index] = Verdict("wrong", "missing")
-                continue
-            if len(text) > MAX_TEXT:
-                verdicts[index] = Verdict("wrong", "over-limit: text")
-                continue
-            key = (gold, extract(text))
-            verdict = cache.get(key) or self._decide(*key)
-            if verdict is None:
-                open_pairs.setdefault(key, []).append(index)
+            if not isinstance(text, str) or not text.strip():
+                verdicts.append(Verdict("wrong", "missing"))
+            elif len(text) > longest:
+                verdicts.append(Verdict("wrong", "over-limit: text"))
             else:
-                verdicts[index] = verdict
-        if open_pairs:
-            replies = self._pool.decide([Question(gold=gold, answer=answer) for gold, answer in open_pairs])
-            for (key, indices), reply in zip(open_pairs.items(), replies, strict=True):
-                verdict = self._remember(key, _verdict(reply, key[1]))
+                key = (gold, extract(text)) if scorer is None else (scorer.reference, gold, _digest(text))
+                verdict = cache.get(key) or (self._decide(*key) if scorer is None else None)
+                verdicts.append(verdict)
+                if verdict is None:
+                    waiting.setdefault(key, []).append(index)
+        if waiting:
+            questions = [self._question(*pairs[indices[0]], key[1]) for key, indices in waiting.items()]
+            for (key, indices), reply in zip(waiting.items(), self._pool.decide(questions), strict=True):
+                value: Decision = "invalid" if reply.right is None else "right" if reply.right else "wrong"
+                said = key[1][:KEPT] if scorer is None else reply.extracted
+                verdict = Verdict(value, reply.reason, said)
+                if verdict.valid:
+                    self._remember(key, verdict)
                 for index in indices:
                     verdicts[index] = verdict
         return [verdict for verdict in verdicts if verdict is not None]
 
-    def _scored(self, pairs: Sequence[tuple[str, str | None]], scorer: Called) -> list[Verdict]:
-        """All in the pool: neither a scorer nor a text is trusted with this process."""
-        keys: list[tuple[str, ...]] = [(scorer.reference, gold, _digest(text)) for gold, text in pairs]
-        said: dict[tuple[str, ...], Verdict] = {}
-        waiting: dict[tuple[str, ...], Question] = {}
-        for key, (gold, text) in zip(keys, pairs, strict=True):
-            if not isinstance(text, str) or not text.strip():
-                said[key] = Verdict("wrong", "missing")
-            elif len(text) > _LONGEST:
-                said[key] = Verdict("wrong", "over-limit: text")
-            elif key in self._cache:
-                said[key] = self._cache[key]
-            else:
-                clean = text.encode("utf-8", "replace").decode()
-                waiting[key] = Question(gold, clean, scorer.reference, scorer.cpu_seconds, scorer.wall_seconds)
-        for key, reply in zip(waiting, self._pool.decide(list(waiting.values())) if waiting else (), strict=True):
-            verdict = _verdict(reply, reply.extracted)
-            said[key] = self._remember(key, verdict) if verdict.valid else verdict
-        return [said[key] for key in keys]
+    def _question(self, gold: str, text: str | None, answer: str) -> Question:
+        """For the pool, as neither a scorer nor a text is trusted with this process."""
+        if self._scorer is None:
+            return Question(gold, answer)
+        clean = (text or "").encode("utf-8", "replace").decode()
+        return Question(gold, clean, self._scorer.reference, self._scorer.cpu_seconds, self._scorer.wall_seconds)
 
     def close(self) -> None:
         """Stop the pool's processes. Idempotent; cached verdicts stay usable."""
@@ -137,20 +122,14 @@ class Verifier:
         return verdict
 
 
-def _digest(text: str | None) -> str:
-    return blake2b((text or "").encode("utf-8", "replace"), digest_size=16).hexdigest()
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def _cores() -> int:
     """Cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def _verdict(reply: Reply, answer: str) -> Verdict:
-    if reply.right is None:
-        return Verdict("invalid", reply.reason, answer[:KEPT])
-    return Verdict("right" if reply.right else "wrong", reply.reason, answer[:KEPT])
 
 
 def require_valid(verdicts: Iterable[Verdict], max_share: float) -> None:

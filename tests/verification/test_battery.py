@@ -11,11 +11,11 @@ import pytest
 from hostile_answers import HOSTILE
 
 from harness.errors import VerificationError
-from harness.verification.equivalence import Algebra
 from harness.verification.messages import Limits, Question, Reply
+from harness.verification.scorer import Math
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier, require_valid
-from harness.verification.worker import decide
+from harness.verification.worker import judge
 
 SAMPLE = [("42", r"\boxed{42}"), (r"\frac{1}{1-x}", r"\boxed{-\frac{1}{x-1}}"), ("x^2", r"\boxed{x^3}"), *HOSTILE[:24]]
 EXPECTED = ["right", "right", "wrong", *["wrong"] * 24]
@@ -110,17 +110,22 @@ def test_an_answer_over_the_limits_is_wrong_and_the_pool_goes_on(pair: tuple[str
     assert verdicts[1].value == "right"
 
 
-def test_memory_and_depth_are_the_answers_doing() -> None:
-    def out_of(error: type[BaseException]) -> Algebra:
-        def algebra(gold: str, answer: str) -> bool:
-            raise error
+@pytest.mark.parametrize(
+    ("error", "reply"),
+    [
+        (MemoryError, Reply(right=False, reason="over-limit: memory")),
+        (RecursionError, Reply(right=False, reason="over-limit: recursion")),
+        (ZeroDivisionError, Reply(right=None, reason="crash: ZeroDivisionError")),
+    ],
+)
+def test_memory_and_depth_are_the_answers_doing(
+    error: type[Exception], reply: Reply, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def algebra(gold: str, answer: str) -> bool:
+        raise error
 
-        return algebra
-
-    question = Question(gold=UNREAD[0], answer=r"\max(x, y, 1)")
-    assert decide(question, out_of(MemoryError)).right is False
-    assert decide(question, out_of(RecursionError)).right is False
-    assert decide(question, out_of(ZeroDivisionError)) == Reply(right=None, reason="crash: ZeroDivisionError")
+    monkeypatch.setattr("harness.verification.algebra.equivalent", algebra)
+    assert judge(Question(gold=UNREAD[0], answer=r"\max(x, y, 1)"), Math()) == reply
 
 
 def test_a_killed_worker_is_replaced() -> None:
