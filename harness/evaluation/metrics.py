@@ -1,4 +1,4 @@
-"""greedy, avg@k, best@k and maj@k from the samples of a task. Invalid answers are left out of all of them."""
+"""What an evaluation leaves behind: every sample, and greedy, avg@k, best@k and maj@k of them. Invalid answers are left out."""
 
 from __future__ import annotations
 
@@ -10,9 +10,54 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
+import msgspec
+
 from harness.errors import UsageError
-from harness.evaluation.samples import EvaluationSample, Metric
 from harness.verification.equivalence import same_answer
+from harness.verification.verdict import Verdict
+from harness.verification.verifier import Verifier
+
+Mode = Literal["greedy", "sampled"]
+
+
+class EvaluationSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer of one policy to one document.
+
+    repeat: 0 for greedy; 0 .. k-1 for samples at temperature. tokens: answer length in the policy's tokens, EOS included.
+    finished: whether the policy ended its answer; None where the back end does not tell. scorer: whose the verdict is.
+    """
+
+    task: str
+    mode: Mode
+    document: str
+    repeat: int
+    prompt: str
+    text: str
+    gold: str
+    verdict: Verdict
+    tokens: int
+    finished: bool | None
+    labels: dict[str, str] = {}
+    scorer: str = "math"
+
+
+class Metric(msgspec.Struct, frozen=True, kw_only=True):
+    """A mean over documents. `name` is greedy, avg@k, best@k or maj@k; `invalid` counts answers left out."""
+
+    task: str
+    name: str
+    value: float
+    documents: int
+    samples: int
+    invalid: int
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples in task, mode, document, repeat order."""
+
+    metrics: tuple[Metric, ...]
+    samples: tuple[EvaluationSample, ...]
+
 
 Kind = Literal["greedy", "avg", "best", "maj"]
 
@@ -50,14 +95,10 @@ def summarise(task: str, specs: Sequence[MetricSpec], samples: Sequence[Evaluati
     metrics = []
     for spec in specs:
         mode = "greedy" if spec.kind == "greedy" else "sampled"
-        chosen = [s for s in samples if s.task == task and s.mode == mode]
-        if spec.kind != "best":
-            chosen = [s for s in chosen if s.repeat < spec.k]
-        values = []
-        for _, answers in groupby(chosen, key=lambda s: s.document):
-            value = _document_value(spec, list(answers))
-            if value is not None:
-                values.append(value)
+        most = math.inf if spec.kind == "best" else spec.k
+        chosen = [s for s in samples if s.task == task and s.mode == mode and s.repeat < most]
+        found = [_document_value(spec, list(answers)) for _, answers in groupby(chosen, key=lambda s: s.document)]
+        values = [value for value in found if value is not None]
         metrics.append(
             Metric(
                 task=task,
@@ -79,22 +120,15 @@ def _document_value(spec: MetricSpec, answers: list[EvaluationSample]) -> float 
     if spec.kind == "best":
         return pass_at_k(len(valid), right, min(spec.k, len(valid)))
     if spec.kind == "maj":
-        return _majority(valid)
+        ballots = Counter(vote for vote in votes(valid) if vote >= 0)
+        winner = max(ballots, key=lambda vote: (ballots[vote], -vote), default=-1)  # the earlier one wins a tie
+        return float(any(a.repeat == winner and a.verdict.value == "right" for a in valid))
     return right / len(valid)
 
 
 def pass_at_k(n: int, right: int, k: int) -> float:
     """Unbiased estimate of P(at least one of k answers is right) from n >= k answers (Chen et al., arXiv 2107.03374, eq. 1)."""
     return 1.0 - math.comb(n - right, k) / math.comb(n, k)
-
-
-def _majority(answers: list[EvaluationSample]) -> float:
-    """1 when the answer most often given is right; the earlier one wins a tie."""
-    ballots = Counter(vote for vote in votes(answers) if vote >= 0)
-    if not ballots:
-        return 0.0
-    winner = max(ballots, key=lambda vote: (ballots[vote], -vote))
-    return float(any(a.repeat == winner and a.verdict.value == "right" for a in answers))
 
 
 def _same(one: EvaluationSample, other: EvaluationSample) -> bool:
@@ -118,3 +152,34 @@ def votes(answers: Sequence[EvaluationSample]) -> list[int]:
             firsts.append(answer)
         found.append(first.repeat)
     return found
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One sample whose verdict is another now."""
+
+    task: str
+    mode: str
+    document: str
+    repeat: int
+    gold: str
+    before: Verdict
+    after: Verdict
+
+
+def rescore(samples: Sequence[EvaluationSample], verifier: Verifier) -> list[Change]:
+    """The stored samples whose decision is another today; another reason or extracted answer alone is no change. Texts are read,
+    never written. Raises VerificationError."""
+    verdicts = verifier.verify([(sample.gold, sample.text) for sample in samples])
+    return [
+        Change(
+            task=sample.task,
+            mode=sample.mode,
+            document=sample.document,
+            repeat=sample.repeat,
+            gold=sample.gold,
+            before=sample.verdict,
+            after=verdict,
+        )
+        for sample, verdict in zip(samples, verdicts, strict=True)
+        if verdict.value != sample.verdict.value
+    ]

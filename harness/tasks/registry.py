@@ -9,10 +9,9 @@ from harness.plugins import Door
 from harness.scoring import catalogue as scorers
 from harness.suite.schema import FileTask
 from harness.tasks import ladder
-from harness.tasks.sets import SETS
+from harness.tasks.sets import SETS, SOURCES
 from harness.tasks.source import TaskSource
 from harness.tasks.task import Task
-from harness.tasks.training import SOURCES
 from harness.versions import versions
 
 DOOR: Door[TaskSource] = Door("harness.tasks", "task", TaskSource)  # type: ignore[type-abstract]

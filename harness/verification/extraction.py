@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from harness.verification.units import is_label
+from harness.verification.numerals import is_label
 
 _BOX = re.compile(r"(?:(?<=\\)boxed|(?<=\\f)box(?:ed)?)(?![a-zA-Z])\s*")
 _BARE_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from benchmark_data import data_folder
 
-from harness.tasks.choice import fair_part
 from harness.tasks.registry import get_task
+from harness.tasks.source import fair_part
 
 FOLDER = data_folder()
 

@@ -12,8 +12,7 @@ from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare
 from harness.suite.schema import FileTask, Training
 from harness.tasks import jsonl
-from harness.tasks.registry import get_task, named, source_of
-from harness.tasks.training import draw, pool_digest
+from harness.tasks.registry import get_task, named, source_of, training_source
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 ROWS = [{"question": f"{a} plus {b} is", "answer": i + j + 2} for i, a in enumerate(WORDS) for j, b in enumerate(WORDS)]
@@ -122,9 +121,9 @@ def test_questions_are_held_out_by_their_text_alone(tmp_path: Path) -> None:
     trained = {p.text.partition("\n")[0] for p in source_of(task).pool().prompts}
     assert not asked & trained
     assert asked | trained == {str(row["question"]) for row in ROWS}
-    assert draw(task, 3, 8) == draw(task, 3, 8)
+    assert training_source(task).draw(3, 8) == training_source(task).draw(3, 8)
     with pytest.raises(DataError, match="no levels"):
-        draw(task, 3, 8, min_level=2)
+        training_source(task).draw(3, 8, min_level=2)
 
 
 def test_a_split_that_repeats_itself_is_left_out_of_training(tmp_path: Path) -> None:
@@ -187,8 +186,8 @@ def test_a_file_that_is_altered_after_the_plan_is_refused(tmp_path: Path) -> Non
     write(tmp_path, ROWS[:-1])
     jsonl.questions.cache_clear()  # as in a worker
     with pytest.raises(DataError, match="its content was altered"):
-        draw(Training.model_validate(cell.training.model_dump(mode="json")).task, 1, 2)
-    assert pool_digest(cell.training.task) == cell.identity.pool
+        training_source(Training.model_validate(cell.training.model_dump(mode="json")).task).draw(1, 2)
+    assert training_source(cell.training.task).pool_digest() == cell.identity.pool
 
 
 def test_training_on_what_is_evaluated_is_refused(tmp_path: Path) -> None:

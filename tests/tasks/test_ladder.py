@@ -19,8 +19,7 @@ from harness.tasks.ladder import (
     training_prompts,
     worked,
 )
-from harness.tasks.registry import get_task
-from harness.tasks.training import draw, pool_digest
+from harness.tasks.registry import get_task, training_source
 from harness.verification.verifier import Verifier
 
 LEGS = {"cow": 4, "duck": 2, "spider": 8, "ant": 6, "horse": 4, "bee": 6, "dog": 4, "cat": 4, "owl": 2, "hen": 2}
@@ -96,7 +95,7 @@ def test_splits_share_nothing() -> None:
 def test_training_prompts_are_deterministic_distinct_and_even() -> None:
     levels = ("add2", "chain3", "legs")
     prompts = training_prompts(11, 24, levels)
-    assert prompts == training_prompts(11, 24, levels) == draw("ladder.add2+chain3+legs", 11, 24)
+    assert prompts == training_prompts(11, 24, levels) == training_source("ladder.add2+chain3+legs").draw(11, 24)
     assert prompts != training_prompts(12, 24, levels)
     assert len({p.id for p in prompts}) == 24
     assert [sum(p.labels["skill"] == name for p in prompts) for name in levels] == [8, 8, 8]
@@ -125,12 +124,12 @@ def test_names() -> None:
     task = get_task("ladder.add2+spell", per_level=5)
     assert task.size == len(task.documents(None)) == 10
     assert {p.labels["skill"] for p in task.documents(None)} == {"add2", "spell"}
-    assert pool_digest("ladder.add2") == ""
+    assert training_source("ladder.add2").pool_digest() == ""
     for name in ("ladder.add3", "ladder.", "ladder.add2+add2", "ladders"):
         with pytest.raises(PluginError, match="ladder"):
             get_task(name)
         with pytest.raises(PluginError, match="ladder"):
-            pool_digest(name)
+            training_source(name).pool_digest()
 
 
 def test_a_small_level_says_so() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from harness.verification.equivalence import OverLimit, compare
 from harness.verification.expression import read
-from harness.verification.normal import normalise
+from harness.verification.notation import normalise
 
 COUNT = int(os.environ.get("DISGUISES", "4000"))
 Points = dict[str, np.ndarray]

@@ -11,10 +11,9 @@ from typing import Any
 
 from harness.engines.catalogue import open_engines
 from harness.engines.protocol import PolicyEngine
-from harness.evaluation.engine_lm import EngineLM
-from harness.evaluation.metrics import votes
+from harness.evaluation.backends import EngineLM
+from harness.evaluation.metrics import EvaluationSample, votes
 from harness.evaluation.run import evaluate, metric_names
-from harness.evaluation.samples import EvaluationSample
 from harness.phases import halt, phase
 from harness.session.cell.clock import Clock
 from harness.session.cell.learners import Learner

@@ -10,8 +10,8 @@ import msgspec
 from harness.engines.folder import check_small_files, has_template
 from harness.errors import EngineError, UsageError
 from harness.evaluation.backends import open_lm
+from harness.evaluation.metrics import EvaluationSample, Metric
 from harness.evaluation.run import evaluate, metric_names
-from harness.evaluation.samples import EvaluationSample, Metric
 from harness.phases import phase
 from harness.session.cell.clock import Clock
 from harness.session.cell.evaluate import cost_rows, journal_rows

@@ -1,4 +1,4 @@
-"""Procedural arithmetic: six skills in two groups, two levels of difficulty, and the one-step facts that they rest on.
+"""The micro task: procedural arithmetic of six skills in two groups, two levels of difficulty, and the one-step facts they rest on.
 
 A question is *held out* when crc32 of its text is divisible by eight. Held-out questions are never trained on, neither
 in stage 0 nor by RL nor as drill facts; evaluation uses nothing else.
@@ -6,12 +6,15 @@ in stage 0 nor by RL nor as drill facts; evaluation uses nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
 from typing import Literal, get_args
 from zlib import crc32
+
+from harness.errors import DataError
+from harness.experience.answers import Prompt
 
 Level = Literal[1, 2]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -166,3 +169,68 @@ def draw_fact(rng: Random, skill: Skill) -> Problem:
         fact = Problem("facts", "drill", level, question, (step,), int(answer))
         if not fact.held_out:
             return fact
+
+
+_EVALUATION_SEED = 20_260
+_DRAWS_PER_PROMPT = 400
+
+
+def as_prompt(problem: Problem, *, hinted: bool = False) -> Prompt:
+    """The prompt of a problem; `hinted` asks for steps (to measure accuracy given chain of thought; never in RL)."""
+    return Prompt(
+        id=f"{problem.skill}{'-hinted' if hinted else ''}:{problem.question}",
+        text=problem.hinted_prompt if hinted else problem.prompt,
+        gold=str(problem.answer),
+        labels={"skill": problem.skill, "level": str(problem.level), "group": problem.group},
+    )
+
+
+def training_prompts(
+    step_seed: int, count: int, skills: Sequence[str] = tuple(SKILLS), part: str = "all"
+) -> list[Prompt]:
+    """`count` distinct training prompts, the same for the same `step_seed`; skills as even as `count` allows. part: of `PARTS`.
+
+    Raises DataError for an unknown skill, a count below one, or more prompts than the skills have.
+    """
+    if count < 1:
+        raise DataError(f"micro: {count} training prompts a step asked for; at least 1 is needed")
+    rng = Random(step_seed)
+    order: list[str] = []
+    while len(order) < count:
+        order += rng.sample(skills, len(skills))
+    return [as_prompt(problem) for problem in _distinct(rng, order[:count], part)]
+
+
+def evaluation_problems(per_skill: int = 40, part: str = "held out") -> list[Problem]:
+    """The first `per_skill` held-out problems of each skill: a fixed set, levels alternating. Raises DataError."""
+    return [problem for skill in SKILLS for problem in _distinct(Random(_EVALUATION_SEED), [skill] * per_skill, part)]
+
+
+def evaluation_prompts(per_skill: int = 40, *, hinted: bool = False, part: str = "held out") -> list[Prompt]:
+    """`evaluation_problems` as prompts; `hinted` ones ask for steps. part: `dev` for the comparison of settings, which is neither
+    held out nor trained on by tuning."""
+    return [as_prompt(problem, hinted=hinted) for problem in evaluation_problems(per_skill, part)]
+
+
+def worked_examples() -> list[Problem]:
+    """One training problem of each skill, always the same, to stand before a base model's question."""
+    return _distinct(Random(_EVALUATION_SEED), list(SKILLS), "all")
+
+
+def _distinct(rng: Random, order: Sequence[str], part: str) -> list[Problem]:
+    """One problem per entry of `order`, no question twice. A small prompt space ends in an error, not a short set."""
+    unknown = [name for name in order if name not in SKILLS]
+    if unknown:
+        raise DataError(f"micro: unknown skill {unknown[0]!r}; there are {', '.join(SKILLS)}")
+    problems: dict[str, Problem] = {}
+    for draws in range(_DRAWS_PER_PROMPT * len(order)):
+        if len(problems) == len(order):
+            break
+        skill, level = SKILLS[order[len(problems)]], LEVELS[draws % len(LEVELS)]
+        problem = skill.draw(rng, level, held_out=part == "held out")
+        if problem.part in PARTS[part]:
+            problems.setdefault(problem.question, problem)
+    if len(problems) < len(order):
+        side = {"held out": "held-out", "all": "training"}.get(part, part)
+        raise DataError(f"micro: {len(order)} distinct {side} questions asked for, only {len(problems)} found")
+    return list(problems.values())
