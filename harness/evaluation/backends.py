@@ -1,18 +1,15 @@
-"""Ways to run a checkpoint through lm-eval: the embedded engine, transformers, vLLM. All are scored alike, on their texts."""
+"""Ways to have a checkpoint answer: the embedded engine, or transformers and vLLM through lm-eval."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
-from itertools import groupby
 from pathlib import Path
-from typing import Any, NoReturn, cast, get_args
+from typing import Any, NamedTuple, Protocol, get_args
 
 import numpy as np
-from jaxtyping import UInt64
-from lm_eval.api.instance import Instance
-from lm_eval.api.model import LM
 
 from harness.engines.folder import has_template
 from harness.engines.protocol import PolicyEngine, Sample, Sampling
@@ -23,83 +20,63 @@ from harness.phases import halt, phase
 from harness.suite.seeds import derive_many
 
 
-class Generation(str):
-    """A sampled text that remembers its length in tokens, whether it ended by itself, and the prompt as the policy read it.
-    lm-eval passes it on untouched."""
+class Answer(NamedTuple):
+    """prompt: as the policy read it. finished: None where the back end does not tell."""
 
-    __slots__ = ("finished", "prompt", "tokens")
+    text: str
     tokens: int
-    finished: bool
+    finished: bool | None
     prompt: str
 
-    def __new__(cls, text: str, tokens: int, finished: bool, prompt: str) -> Generation:
-        generation = super().__new__(cls, text)
-        generation.tokens, generation.finished, generation.prompt = tokens, finished, prompt
-        return generation
+
+class Answerer(Protocol):
+    def answer(
+        self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
+    ) -> list[list[Answer]]:
+        """`repeats` answers to each prompt. name: of the task and mode."""
+        ...
 
 
-class EngineLM(LM):  # type: ignore[misc]  # lm-eval is untyped
-    """Generates by `engine.sample`, at most `rows` answers a call. The engine applies its own chat template.
+class EngineBackend:
+    """Answers of `engine.sample`, at most `rows` a call; the engine applies its own chat template.
 
-    An answer gets at most three quarters of the model's context, and a prompt longer than the rest loses its beginning. Where that
-    ends an answer, the evaluation fails with EngineError: it would count as wrong.
-    A sample's seed derives from (seed, task, document, repeat) alone: neither order, limit nor batching changes a sample.
+    An answer gets at most three quarters of the context, and a longer prompt loses its beginning. Where that ends an answer,
+    EngineError is raised: it would count as wrong. A sample's seed derives from (seed, name, prompt, repeat) alone.
     """
 
     def __init__(self, engine: PolicyEngine, seed: int = 0, rows: int = 1_024) -> None:
-        super().__init__()
         self.engine, self.seed, self.rows = engine, seed, rows
+        self.context = min(int(engine.tokenizer.model_max_length), 1 << 20)
 
-    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """One text per request, in order. A request that appears k times gets repeats 0 .. k-1."""
-        texts: list[str] = []
-        for (task, _), same in groupby(requests, key=lambda r: (r.task_name, id(r.args[1]))):
-            texts += self._generate(str(task), list(same))
-        return texts
-
-    def _generate(self, task: str, requests: Sequence[Instance]) -> list[str]:
-        settings = requests[0].args[1]
-        repeats = Counter(id(request) for request in requests)
-        unique = list({id(request): request for request in requests}.values())
-        width = max(repeats.values())
-        length = min(int(settings["max_gen_toks"]), 3 * self._context // 4)
-        sampling = Sampling(temperature=float(settings["temperature"]), max_new_tokens=length)
-        generated: dict[int, list[str]] = {}
+    def answer(
+        self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
+    ) -> list[list[Answer]]:
+        wanted, step = sampling.max_new_tokens, max(1, self.rows // repeats)
+        length = min(wanted, 3 * self.context // 4)
+        found: list[list[Answer]] = []
         cut = 0
-        with phase(f"generating {task}", len(unique) * width) as generation:
-            for chunk in _chunks(unique, max(1, self.rows // width)):
+        with phase(f"generating {name}", len(prompts) * repeats) as generation:
+            for start in range(0, len(prompts), step):
                 halt()
-                prompts = [Prompt(r.doc.id, self._fit(r.args[0], length), r.doc.gold, r.doc.labels) for r in chunk]
-                seeds: UInt64[np.ndarray, "P G"] = np.stack(
-                    [derive_many(width, "evaluation", self.seed, task, prompt.id) for prompt in prompts]
-                )
-                answers = self.engine.sample(prompts, seeds, sampling)
-                cut += sum(not a.finished and a.tokens.size < settings["max_gen_toks"] for row in answers for a in row)
-                for request, prompt, row in zip(chunk, prompts, answers, strict=True):
+                chunk = [replace(p, text=self._fit(p.text, length)) for p in prompts[start : start + step]]
+                seeds = np.stack([derive_many(repeats, "evaluation", self.seed, name, prompt.id) for prompt in chunk])
+                rows = self.engine.sample(chunk, seeds, replace(sampling, max_new_tokens=length))
+                cut += sum(not a.finished and a.tokens.size < wanted for row in rows for a in row)
+                for prompt, row in zip(chunk, rows, strict=True):
                     read = self.engine.reads(prompt)
-                    generated[id(request)] = [_cut(answer, settings["until"], read) for answer in row]
-                generation.count(generation.done + len(chunk) * width)
+                    found.append([_ended(sample, stops, read) for sample in row])
+                generation.count(len(found) * repeats)
         if cut:
             raise EngineError(
-                f"{task}: {cut:,} of {len(unique) * width:,} answers were ended by the model's context of {self._context:,} "
-                f"tokens, before their {settings['max_gen_toks']:,} new tokens; ask for at most {length:,} "
+                f"{name}: {cut:,} of {len(prompts) * repeats:,} answers were ended by the model's context of {self.context:,} "
+                f"tokens, before their {wanted:,} new tokens; ask for at most {length:,} "
                 "(evaluation.max_new_tokens, --max-new-tokens)"
             )
-        taken: Counter[int] = Counter()
-        texts = []
-        for request in requests:
-            texts.append(generated[id(request)][taken[id(request)]])
-            taken[id(request)] += 1
-        return texts
-
-    @property
-    def _context(self) -> int:
-        """The model's context in tokens, as far as its tokenizer tells."""
-        return min(int(self.engine.tokenizer.model_max_length), 1 << 20)
+        return found
 
     def _fit(self, text: str, answer: int) -> str:
-        """The end of a prompt that leaves room for `answer` tokens, as lm-eval's own back ends cut it."""
-        room = self._context - answer
+        """The end of a prompt that leaves room for `answer` tokens."""
+        room = self.context - answer
         if len(text.encode()) <= room:
             return text  # a token is at least one byte long
         offsets = self.engine.tokenizer(
@@ -107,25 +84,52 @@ class EngineLM(LM):  # type: ignore[misc]  # lm-eval is untyped
         ).offset_mapping
         return text if len(offsets) <= room else text[offsets[-room][0] :]
 
-    def loglikelihood(self, requests: Any) -> NoReturn:
-        raise NotImplementedError("the harness's tasks are generative")
 
-    def loglikelihood_rolling(self, requests: Any) -> NoReturn:
-        raise NotImplementedError("the harness's tasks are generative")
-
-
-def _chunks(items: list[Instance], size: int) -> Iterator[list[Instance]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
-
-
-def _cut(sample: Sample, stops: Sequence[str], prompt: str) -> Generation:
-    """The text up to the first stop string; an answer that a stop string ends is finished."""
+def _ended(sample: Sample, stops: Sequence[str], prompt: str) -> Answer:
+    """An answer that a stop string ends is finished."""
     ends = [position for stop in stops if (position := sample.text.find(stop)) >= 0]
     text = sample.text[: min(ends)] if ends else sample.text
-    return Generation(text, int(sample.tokens.size), sample.finished or bool(ends), prompt)
+    return Answer(text, int(sample.tokens.size), sample.finished or bool(ends), prompt)
 
 
-def open_lm(
+class LmEvalBackend:
+    """Answers of a model of lm-eval's. Samples come from one generator seeded once: they depend on order and batch size."""
+
+    def __init__(self, lm: Any, chat: bool | None) -> None:
+        logging.getLogger("lm_eval").setLevel(logging.ERROR)
+        self.lm, self.chat = lm, bool(lm.tokenizer.chat_template) if chat is None else chat
+
+    def answer(
+        self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
+    ) -> list[list[Answer]]:
+        from lm_eval.api.instance import Instance
+
+        settings = {
+            "until": list(stops),
+            "max_gen_toks": sampling.max_new_tokens,
+            "do_sample": sampling.temperature > 0,
+            "temperature": sampling.temperature,
+        }
+        read = [p.text for p in prompts]
+        if self.chat:
+            read = [
+                self.lm.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)
+                for text in read
+            ]
+        requests = [
+            Instance("generate_until", {}, (text, settings), 0, metadata=(name, i, repeats))
+            for i, text in enumerate(read)
+            for _ in range(repeats)
+        ]
+        said = self.lm.generate_until(requests)
+        answers = [
+            Answer(text, len(self.lm.tokenizer.encode(text, add_special_tokens=False)), None, request.args[0])
+            for text, request in zip(said, requests, strict=True)
+        ]
+        return [answers[start : start + repeats] for start in range(0, len(answers), repeats)]
+
+
+def open_backend(
     backend: str,
     checkpoint: Path,
     *,
@@ -133,20 +137,10 @@ def open_lm(
     chat: bool | None = None,
     device: str | None = None,
     batch_size: int = 16,
-) -> LM:
-    """A checkpoint folder as an lm-eval model.
+) -> Answerer:
+    """A checkpoint folder, ready to answer. chat: None where the tokenizer has a template.
 
-    chat: whether prompts go through the chat template; None where the tokenizer has one. Samples of `embedded` depend on their
-    seed alone; those of `hf` and `vllm` come from one generator seeded once, so they also depend on order and batch size.
-
-    Raises
-    ------
-    UsageError
-        An unknown back end, or no checkpoint in that folder.
-    InfeasibleError
-        vLLM is not installed.
-    EngineError
-        The checkpoint does not open.
+    Raises UsageError, InfeasibleError without vLLM, EngineError.
     """
     if backend not in get_args(Backend):
         raise UsageError(f"unknown back end {backend!r}; there are {', '.join(get_args(Backend))}")
@@ -156,7 +150,7 @@ def open_lm(
         from harness.engines.embedded.engine import EmbeddedEngine
 
         chat = has_template(checkpoint) if chat is None else chat
-        return EngineLM(EmbeddedEngine(checkpoint.name, checkpoint, device=device, chat=chat), seed)
+        return EngineBackend(EmbeddedEngine(checkpoint.name, checkpoint, device=device, chat=chat), seed)
     if backend == "hf":
         import torch
         from lm_eval.models.huggingface import HFLM
@@ -164,11 +158,12 @@ def open_lm(
         torch.manual_seed(seed)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         dtype = "auto" if device.startswith("cuda") else "float32"
-        return cast(LM, HFLM(pretrained=str(checkpoint), device=device, batch_size=batch_size, dtype=dtype))
+        lm = HFLM(pretrained=str(checkpoint), device=device, batch_size=batch_size, dtype=dtype)
+        return LmEvalBackend(lm, chat)
     if find_spec("vllm") is None:
         raise InfeasibleError(
             "the vllm back end needs vLLM, which is not installed: pip install vllm, or use --backend hf"
         )
     from lm_eval.models.vllm_causallms import VLLM
 
-    return cast(LM, VLLM(pretrained=str(checkpoint), seed=seed, dtype="auto", gpu_memory_utilization=0.85))
+    return LmEvalBackend(VLLM(pretrained=str(checkpoint), seed=seed, dtype="auto", gpu_memory_utilization=0.85), chat)

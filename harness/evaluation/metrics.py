@@ -1,4 +1,4 @@
-"""What an evaluation leaves behind: every sample, and greedy, avg@k, best@k and maj@k of them. Invalid answers are left out."""
+"""What an evaluation leaves behind: samples, and greedy, avg@k, best@k and maj@k without the invalid ones."""
 
 from __future__ import annotations
 
@@ -21,11 +21,8 @@ Mode = Literal["greedy", "sampled"]
 
 
 class EvaluationSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer of one policy to one document.
-
-    repeat: 0 for greedy; 0 .. k-1 for samples at temperature. tokens: answer length in the policy's tokens, EOS included.
-    finished: whether the policy ended its answer; None where the back end does not tell. scorer: whose the verdict is.
-    """
+    """repeat: 0 .. k-1. tokens: of the answer, EOS included. finished: None where the back end does not tell. scorer: whose the
+    verdict is."""
 
     task: str
     mode: Mode
@@ -42,7 +39,7 @@ class EvaluationSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """A mean over documents. `name` is greedy, avg@k, best@k or maj@k; `invalid` counts answers left out."""
+    """A mean over documents; `invalid` counts answers left out."""
 
     task: str
     name: str
@@ -64,7 +61,7 @@ Kind = Literal["greedy", "avg", "best", "maj"]
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """A metric's name taken apart; `k` is 1 for greedy."""
+    """k: 1 for greedy."""
 
     kind: Kind
     k: int
@@ -75,12 +72,7 @@ class MetricSpec:
 
     @staticmethod
     def parse(name: str) -> MetricSpec:
-        """From `greedy`, `avg@32`, `best@4` (alias `pass@4`) or `maj@8`.
-
-        Raises
-        ------
-        UsageError
-        """
+        """From `greedy`, `avg@32`, `best@4` (alias `pass@4`) or `maj@8`. Raises UsageError."""
         if name == "greedy":
             return MetricSpec("greedy", 1)
         match = re.fullmatch(r"(avg|best|pass|maj)@([1-9]\d{0,3})", name)
@@ -91,7 +83,6 @@ class MetricSpec:
 
 
 def summarise(task: str, specs: Sequence[MetricSpec], samples: Sequence[EvaluationSample]) -> list[Metric]:
-    """One metric per spec over the samples of one task."""
     metrics = []
     for spec in specs:
         mode = "greedy" if spec.kind == "greedy" else "sampled"
@@ -127,19 +118,18 @@ def _document_value(spec: MetricSpec, answers: list[EvaluationSample]) -> float 
 
 
 def pass_at_k(n: int, right: int, k: int) -> float:
-    """Unbiased estimate of P(at least one of k answers is right) from n >= k answers (Chen et al., arXiv 2107.03374, eq. 1)."""
+    """P(one of k answers is right), unbiased, from n >= k answers (Chen et al., arXiv 2107.03374, eq. 1)."""
     return 1.0 - math.comb(n - right, k) / math.comb(n, k)
 
 
 def _same(one: EvaluationSample, other: EvaluationSample) -> bool:
-    """Mathematically where that is how they are scored, else as text."""
     said = one.verdict.extracted, other.verdict.extracted
     return same_answer(*said) if one.scorer == "math" else said[0] == said[1]
 
 
 def votes(answers: Sequence[EvaluationSample]) -> list[int]:
-    """What each answer to one question votes for: the `repeat` of the first valid one that says the same, in order of
-    `repeat`. An invalid answer and one that extracts nothing do not vote: -1."""
+    """For each answer to one question the `repeat` of the first valid one that says the same; -1 for one that is invalid or
+    says nothing."""
     firsts: list[EvaluationSample] = []
     found = []
     for answer in answers:
@@ -155,8 +145,6 @@ def votes(answers: Sequence[EvaluationSample]) -> list[int]:
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One sample whose verdict is another now."""
-
     task: str
     mode: str
     document: str
@@ -167,8 +155,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rescore(samples: Sequence[EvaluationSample], verifier: Verifier) -> list[Change]:
-    """The stored samples whose decision is another today; another reason or extracted answer alone is no change. Texts are read,
-    never written. Raises VerificationError."""
+    """Stored samples whose decision is another today. Raises VerificationError."""
     verdicts = verifier.verify([(sample.gold, sample.text) for sample in samples])
     return [
         Change(

@@ -1,4 +1,4 @@
-"""Sets from a folder or from their pinned public source, fetched once into the user's cache, checked; and what is present."""
+"""Sets from a folder, or from their public source by way of the user's cache, checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from harness.reading import read_bytes
 from harness.tasks.sets import SETS, DataSet, Problem, Remote
 
 MAX_BYTES = 1 << 30
-"""Of one file of a set."""
 CONNECT_SECONDS = 4.0
 _TOTAL_SECONDS = 600.0
 _MAX_FETCHED = 64 << 20
@@ -28,7 +27,7 @@ _TRIES = 3  # of a connection that breaks
 
 
 class DataInfo(msgspec.Struct, frozen=True):
-    """Where a set would be loaded from. origin: the folder's file, the cached revision, or the source it would be fetched from."""
+    """origin: where the set would be loaded from."""
 
     name: str
     title: str
@@ -40,16 +39,13 @@ class DataInfo(msgspec.Struct, frozen=True):
 
 
 def folder_in_use(data_dir: Path | None) -> Path | None:
-    """The data folder: the argument, else HARNESS_DATA, else none (the public sources)."""
+    """The argument, else HARNESS_DATA, else None: the public sources."""
     configured = os.environ.get("HARNESS_DATA")
     return data_dir or (Path(configured) if configured else None)
 
 
 def load(name: str, data_dir: Path | None = None, fetch: bool = True) -> list[Problem]:
-    """All rows of a set, in the set's order. `fetch`: whether a missing set may be fetched from its public source.
-
-    Raises DataError: the set is unknown, absent, unreadable, or not what its checksum says.
-    """
+    """All rows of a set, in order. Raises DataError where it is unknown, absent, unreadable or altered."""
     if name not in SETS:
         raise DataError(f"unknown data set {name!r}; there are {', '.join(SETS)}")
     data, folder = SETS[name], folder_in_use(data_dir)
@@ -90,7 +86,7 @@ def _content(path: Path) -> tuple[bytes, str]:
 
 
 def parse_rows(data: bytes, source: str) -> list[Problem]:
-    """Rows of a JSON-lines file. Raises DataError naming the line."""
+    """Raises DataError naming the line."""
     rows = []
     for number, line in enumerate(data.split(b"\n"), 1):
         try:
@@ -123,7 +119,7 @@ def _from_remote(data: DataSet, fetch: bool) -> list[Problem]:
 
 
 def convert(data: DataSet, file: str, path: Path) -> list[Problem]:
-    """Rows of one of the set's public files, which lies at `path`. Raises DataError."""
+    """Rows of a public file. Raises DataError."""
     try:
         converted = [data.convert(raw, file, place) for place, raw in enumerate(_read(path))]
     except Exception as error:  # another form fails wherever a converter first meets it
@@ -143,13 +139,13 @@ def _read(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def cached_path(remote: Remote, file: str) -> Path:
-    """Where this file of this revision is kept, whether or not it is there."""
+    """Whether or not it is there."""
     kept = cache_folder() / "data"
     return kept / remote.repository.replace("/", "--") / remote.revision[:12] / file.replace("/", "--")
 
 
 def _ensured(data: DataSet, file: str, path: Path) -> Path:
-    """The file in the cache, fetched where it is missing. Raises DataError, also where it is not what its checksum says."""
+    """Raises DataError, also for another checksum."""
     if not path.exists():
         body = _download(data, file)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -164,7 +160,7 @@ def _ensured(data: DataSet, file: str, path: Path) -> Path:
 
 
 def _download(data: DataSet, file: str) -> bytes:
-    """The file's bytes. A thread does the work, because name resolution knows no time-out. Raises DataError."""
+    """In a thread, because name resolution knows no time-out. Raises DataError."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "ON", "YES"):
         raise _absent(data, "HF_HUB_OFFLINE is set")
     connected, received = threading.Event(), queue.SimpleQueue[bytes | str]()
@@ -181,7 +177,7 @@ def _download(data: DataSet, file: str) -> bytes:
 
 
 def _received(remote: Remote, file: str, connected: threading.Event) -> bytes | str:
-    """The file, or why there is none. Through the environment's proxies, with the user's token for the hub."""
+    """The file, or why there is none: through the environment's proxies, for the hub with the user's token."""
     import httpx  # takes a tenth of a second
     from huggingface_hub import constants, get_token
 

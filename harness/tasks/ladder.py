@@ -1,7 +1,7 @@
-"""The ladder: eleven levels of short questions, each drawn by its own rule, in three groups; for models of 0.1 to 1.5 B.
+"""The ladder: eleven levels of short questions in three groups, for models of 0.1 to 1.5 B.
 
-A problem is *held out* when crc32 of its level and content is divisible by eight: what is asked decides, not how. Held-out
-problems are never trained on, neither by the supervised start nor by RL; evaluation uses nothing else.
+A problem is held out when crc32 of its level and content is divisible by eight; such problems are never trained on, and
+evaluation uses no others.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WORDS = tuple(_SPELT.split())
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A question, the steps that solve it and its answer. content: what is asked, bare, e.g. ``47 + 8``."""
+    """content: what is asked, bare, e.g. `47 + 8`."""
 
     skill: str
     group: str
@@ -55,7 +55,7 @@ class Problem:
 
     @property
     def prompt(self) -> str:
-        """What a policy reads in RL and evaluation: it asks for what is scored."""
+        """Asks for what is scored, in RL and evaluation."""
         return f"Q: {self.question} Put the answer in \\boxed{{}}.\nA:"
 
     @property
@@ -65,7 +65,6 @@ class Problem:
 
     @property
     def direct(self) -> str:
-        """The bare answer, with the leading space that separates it from the prompt."""
         return f" \\boxed{{{self.answer}}}"
 
     @property
@@ -146,7 +145,7 @@ def _legs(rng: Random) -> Drawn:
 
 
 def _spell(rng: Random) -> Drawn:
-    """Dots between the letters, because the verifier reads a minus, a comma or a blank as mathematics, in which order is free."""
+    """Dots, because the verifier reads a minus, a comma or a blank as mathematics."""
     word = rng.choice(_WORDS)
     question = f"Write the letters of {word} backwards, with dots between them."
     return word, question, (".".join(word),), ".".join(reversed(word))
@@ -161,7 +160,7 @@ class Level:
     _draw: Callable[[Random], Drawn]
 
     def draw(self, rng: Random, *, held_out: bool) -> Problem:
-        """The next problem from `rng` that lies on the wanted side of the split."""
+        """The next problem on the wanted side of the split."""
         while True:
             content, question, steps, answer = self._draw(rng)
             problem = Problem(self.name, self.group, content, question, steps, str(answer))
@@ -187,7 +186,6 @@ LEVELS: Mapping[str, Level] = MappingProxyType(
         )
     }
 )
-"""No order of difficulty: that depends on the model, and `harness tasks --calibrate` measures it."""
 
 
 NAME = "ladder"
@@ -196,12 +194,11 @@ _DRAWS_PER_PROBLEM = 400
 
 
 def is_ladder(task: str) -> bool:
-    """Whether a task's name means the ladder or some of its levels."""
     return task.partition(".")[0] == NAME
 
 
 def levels_of(task: str) -> tuple[str, ...]:
-    """``ladder`` is all levels, ``ladder.add2+chain3`` these two. Raises PluginError for an unknown or repeated one."""
+    """`ladder` is all, `ladder.add2+chain3` two. Raises PluginError."""
     _, dot, chosen = task.partition(".")
     if not dot:
         return tuple(LEVELS)
@@ -214,7 +211,7 @@ def levels_of(task: str) -> tuple[str, ...]:
 
 
 def as_prompt(problem: Problem, *, hinted: bool = False) -> Prompt:
-    """The prompt of a problem; `hinted` asks for steps (to measure accuracy given chain of thought; never in RL)."""
+    """hinted: asks for steps, never in RL."""
     return Prompt(
         id=f"{problem.skill}{'-hinted' if hinted else ''}:{problem.content}",
         text=problem.hinted_prompt if hinted else problem.prompt,
@@ -224,10 +221,7 @@ def as_prompt(problem: Problem, *, hinted: bool = False) -> Prompt:
 
 
 def training_prompts(step_seed: int, count: int, levels: Sequence[str] = tuple(LEVELS)) -> list[Prompt]:
-    """`count` distinct training prompts, the same for the same `step_seed`; levels as even as `count` allows.
-
-    Raises DataError where the levels do not hold so many.
-    """
+    """Distinct, the same for the same seed, levels as even as `count` allows. Raises DataError where they do not hold so many."""
     if count < 1:
         raise DataError(f"{NAME}: {count} training prompts a step asked for; at least 1 is needed")
     rng = Random(step_seed)
@@ -243,7 +237,7 @@ def training_prompts(step_seed: int, count: int, levels: Sequence[str] = tuple(L
 
 @lru_cache(maxsize=64)
 def evaluation_problems(levels: tuple[str, ...] = tuple(LEVELS), per_level: int = 40) -> tuple[Problem, ...]:
-    """The first `per_level` held-out problems of each level, a fixed set; all of them where a level has fewer."""
+    """The first held-out problems of each level, a fixed set."""
     found: dict[tuple[str, str], Problem] = {}
     for name in levels:
         rng = Random(_EVALUATION_SEED)
@@ -255,12 +249,11 @@ def evaluation_problems(levels: tuple[str, ...] = tuple(LEVELS), per_level: int 
 def evaluation_prompts(
     levels: tuple[str, ...] = tuple(LEVELS), per_level: int = 40, *, hinted: bool = False
 ) -> list[Prompt]:
-    """`evaluation_problems` as prompts; `hinted` ones ask for steps."""
     return [as_prompt(problem, hinted=hinted) for problem in evaluation_problems(levels, per_level)]
 
 
 def worked(level: str, count: int) -> str:
-    """`count` solved problems of the level's training side, to stand before a prompt: the same ones every time."""
+    """Solved training problems to stand before a prompt: the same ones every time."""
     rng, found = Random(_WORKED_SEED), dict[tuple[str, str], Problem]()
     while len(found) < count:
         if not _add(level, rng, found, held_out=False):
@@ -269,7 +262,7 @@ def worked(level: str, count: int) -> str:
 
 
 def _add(name: str, rng: Random, found: dict[tuple[str, str], Problem], *, held_out: bool) -> bool:
-    """Add a problem of a level that is not in `found`; False where many draws in a row find none."""
+    """False where many draws find no new problem."""
     for _ in range(_DRAWS_PER_PROBLEM):
         problem = LEVELS[name].draw(rng, held_out=held_out)
         if (name, problem.content) not in found:

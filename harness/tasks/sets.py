@@ -1,7 +1,7 @@
-"""The sets of problems: where each comes from, under which licence, what identifies its content, and how its rows become problems.
+"""The sets of problems: source, licence, what identifies the content, and how rows become problems.
 
-Revisions are commits, so a set cannot change under a suite. Minerva and OlympiadBench are taken from the repository that
-published them with the Qwen2.5-Math evaluation: today's hub copy of OlympiadBench has 674 rows instead of 675.
+Revisions are commits. Minerva and OlympiadBench come from the repository of the Qwen2.5-Math evaluation: today's hub copy of
+OlympiadBench has 674 rows instead of 675.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.verification.extraction import extract
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem with its gold. level: 1-5 (MATH). multi_boxed: the solution boxes several contents, of which the gold is one."""
+    """level: 1-5 (MATH). multi_boxed: the solution boxes several contents."""
 
     id: str
     problem: str
@@ -31,7 +31,6 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_prompt(row: Problem) -> Prompt:
-    """A problem as a policy's prompt; level and subject become labels."""
     labels = {"level": str(row.level) if row.level else "", "subject": row.subject or ""}
     return Prompt(row.id, row.problem, row.answer, {name: value for name, value in labels.items() if value})
 
@@ -57,7 +56,7 @@ def math500_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
 
 
 def math_row(raw: Mapping[str, Any], file: str, place: int) -> Problem | None:
-    """The gold is the last box of the solution; two training rows have an empty one and are left out."""
+    """The gold is the solution's last box; two training rows with an empty one are left out."""
     answer = extract(raw["solution"]).rstrip(".,") if "boxed" in raw["solution"] else ""
     if not answer:
         return None
@@ -91,7 +90,7 @@ def aime_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
 
 
 def numbered_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
-    """AIME 2025: exam I, then exam II, fifteen problems each."""
+    """Exam I, then exam II, fifteen problems each."""
     exam, number = ("I", place + 1) if place < 15 else ("II", place - 14)
     return Problem(
         id=f"2025-{exam}-{number}", problem=raw["problem"], answer=_integer(re.sub(r"\D*$", "", str(raw["answer"])))
@@ -105,7 +104,7 @@ def amc_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
 
 
 def minerva_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
-    """The gold is the solution's box. Its Python-like spellings are turned into LaTeX, which no verifier reads otherwise."""
+    """The gold is the solution's box, its Python-like spellings turned into LaTeX."""
     answer = extract(raw["solution"])
     if number := re.fullmatch(r"(-?[\d.]+)e([-+]?\d+)", answer):
         answer = rf"{number[1]} \times 10^{{{int(number[2])}}}"
@@ -147,7 +146,7 @@ _MATH_SUBJECTS = (
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Pinned files of a public repository. sha256: by file, where it is known; the revision pins the rest."""
+    """sha256: where it is known; the revision pins the rest."""
 
     host: Host
     repository: str
@@ -158,8 +157,7 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """One set of problems. file, sha256: its name in a data folder and that file's checksum. convert: a remote file's row
-    (with the file's name and the row's place) to ours, None to leave it out. k, max_new_tokens: as an evaluation task; 0
+    """file, sha256: in a data folder. convert: a row with its file's name and place to ours, or None. k, max_new_tokens: 0
     where it is for training alone."""
 
     name: str
@@ -333,4 +331,3 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
     }
 )
 SOURCES = {"math": "math_train", "gsm8k": "gsm8k_train"}
-"""Of the tasks that can be trained on, their training sets."""

@@ -1,4 +1,4 @@
-"""The tasks that come with the harness: procedural arithmetic, the ladder, and the published sets."""
+"""The tasks that come with the harness."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ EXAMPLES = (
         "The inequality means $-5 < x - 3 < 5$, so $-2 < x < 8$. The answer is $\\boxed{(-2, 8)}$.",
     ),
 )
-"""For base models that were never taught a chat format. Written for this project."""
 
 
 class Micro(TaskSource):
@@ -50,15 +49,11 @@ class Micro(TaskSource):
     generated = integers = trains = True
 
     def evaluation(self, per_skill: int = 40) -> Task:
-        """Held-out questions, `per_skill` of each of the six skills."""
-
-        def documents(data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
-            return evaluation_prompts(per_skill)
 
         return Task(
             name="micro",
             title="Micro arithmetic (six skills, held out)",
-            documents=documents,
+            documents=lambda data_dir, fetch=True: evaluation_prompts(per_skill),
             styles=("raw", "zero-shot", "few-shot"),
             max_new_tokens=44,
             k=4,
@@ -87,14 +82,11 @@ class MicroDev(Micro):
     trains = False
 
     def evaluation(self, per_skill: int = 20) -> Task:
-        def documents(data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
-            return evaluation_prompts(per_skill, part="dev")
-
         return replace(
             super().evaluation(),
             name="micro_dev",
             title="Micro arithmetic (for tuning)",
-            documents=documents,
+            documents=lambda data_dir, fetch=True: evaluation_prompts(per_skill, part="dev"),
             size=6 * per_skill,
         )
 
@@ -108,16 +100,11 @@ class Ladder(TaskSource):
         self.levels = ladder.levels_of(self.name)
 
     def evaluation(self, per_level: int = 40) -> Task:
-        """Held-out problems of all levels, or of those that the name lists."""
         levels = self.levels
-
-        def documents(data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
-            return ladder.evaluation_prompts(levels, per_level)
-
         return Task(
             name=self.name,
             title=f"Ladder of short questions ({len(levels)} levels, held out)",
-            documents=documents,
+            documents=lambda data_dir, fetch=True: ladder.evaluation_prompts(levels, per_level),
             styles=("raw",),
             max_new_tokens=48,
             k=4,
@@ -149,14 +136,10 @@ class Published(TaskSource):
 
     def evaluation(self) -> Task:
         data = SETS[self.name]
-
-        def documents(data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
-            return [as_prompt(row) for row in load(data.name, data_dir, fetch)]
-
         return Task(
             name=data.name,
             title=data.title,
-            documents=documents,
+            documents=lambda data_dir, fetch=True: [as_prompt(row) for row in load(data.name, data_dir, fetch)],
             max_new_tokens=data.max_new_tokens,
             k=data.k,
             source=f"{data.remote.repository}@{data.remote.revision[:12]}",
@@ -167,8 +150,7 @@ class Published(TaskSource):
         )
 
     def pool(self, min_level: int | None = None, data_dir: Path | None = None) -> TrainingPool:
-        """Less what any evaluation set repeats (`overlaps.json`). min_level: MATH problems below it are left out, and those without
-        a level."""
+        """Less what any evaluation set repeats. min_level: problems below it or without a level are left out."""
         full = self._whole(self.name, folder_in_use(data_dir))
         if min_level is None:
             return full

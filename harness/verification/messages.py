@@ -1,4 +1,4 @@
-"""What the verifier's processes say to each other: a length, then so many bytes; no wait is longer than its deadline."""
+"""Messages of the verifier's processes: a length, then so many bytes; no wait without a deadline."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import msgspec
 
 _LONGEST = 1 << 20
 KEPT = 512
-"""Characters of an extracted answer that a verdict carries."""
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Per pair: CPU seconds, beyond which an answer is wrong, and wall-clock seconds for a worker that waits instead of computing.
-    Per worker: bytes of memory."""
+    """CPU and wall-clock seconds of a pair, bytes of a worker. More CPU time is wrong, more waiting invalid."""
 
     cpu_seconds: float = 0.7
     wall_seconds: float = 60.0
@@ -24,8 +22,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """answer: what was extracted, or for a scorer the whole response. scorer: `module:Class` of one, empty for mathematics.
-    cpu_seconds, wall_seconds: None as in `Limits`."""
+    """answer: the extracted one, or for a scorer the whole response. scorer: `module:Class`, empty for mathematics."""
 
     gold: str
     answer: str
@@ -35,8 +32,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """right: None where the worker could not decide, which `reason` explains. cpu_seconds: used by the worker and all that it
-    started, since its start."""
+    """right: None where the worker could not decide. cpu_seconds: of the worker and all that it started."""
 
     right: bool | None
     reason: str = ""
@@ -52,7 +48,7 @@ def say(stream: FileIO, message: bytes) -> None:
 
 
 def hear(stream: FileIO, seconds: float | None = None) -> bytes | None:
-    """The next message; empty where the other side is gone or talks nonsense, None after so many seconds."""
+    """The next message; empty where the other side is gone or talks nonsense, None after the deadline."""
     deadline = None if seconds is None else time.monotonic() + seconds
     if not (head := _read(stream, 4, deadline)):
         return head

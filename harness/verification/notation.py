@@ -1,13 +1,11 @@
-"""One spelling for answers that mean the same on paper, and the parts of a list, tuple, set, interval or union.
-
-Nothing here evaluates anything. `5\\,525` stays 5525 and `0{,}5` becomes 0.5 because TeX authors mean that.
-"""
+"""One spelling for answers that mean the same on paper, and the parts of lists and intervals. Nothing is evaluated."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from dataclasses import dataclass
+from functools import lru_cache
 
 _CHARACTERS = str.maketrans(
     {
@@ -80,8 +78,8 @@ _ROW = "\x01"  # a matrix row's end, which the rules on single backslashes must 
 _WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
 
 
+@lru_cache(maxsize=4_096)
 def normalise(answer: str) -> str:
-    """The same answer in the one spelling that the comparison rules expect."""
     text = _SPACE.sub(" ", answer)
     if not text.isascii():
         text = _INVISIBLE.sub("", text.translate(_CHARACTERS))
@@ -131,7 +129,7 @@ def _kept_space(match: re.Match[str]) -> str:
 
 
 def compact(text: str) -> str:
-    """Without white space, for comparing two normalised spellings; `4 2` is not 42."""
+    """Without white space; `4 2` is not 42."""
     return re.sub(r"(\\[a-zA-Z]+|\d) (?=[a-zA-Z\d])", _kept_space, text).replace(" ", "").replace("\0", " ")
 
 
@@ -147,7 +145,7 @@ _NAMES = {r"\lor": "or", r"\vee": "or", r"\land": "and", r"\wedge": "and"}
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """`brackets` are empty for a bare list; `separators` are those met between items: commas, ``and``, ``or``, ``\\cup``."""
+    r"""separators: commas, `and`, `or`, `\cup` between items."""
 
     brackets: str
     items: list[str]
@@ -155,7 +153,7 @@ class Items:
 
 
 def split_items(text: str) -> Items:
-    """The items at the outermost level; one item where there is nothing to split."""
+    """The items at the outermost level."""
     brackets, body = "", text
     for opener in _OPENERS:
         if text.startswith(opener):
@@ -190,7 +188,7 @@ def _closes_at_end(text: str, start: int, end: int) -> bool:
 
 
 def expand(items: Items) -> Items:
-    r"""With ``a \pm b`` as the two values that it is."""
+    r"""With `a \pm b` as two values."""
     if not any("\\pm" in item or "\\mp" in item for item in items.items):
         return items
     values = []

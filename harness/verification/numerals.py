@@ -1,8 +1,7 @@
-"""Numbers as people write them, with the words beside them; decided exactly and without a computer algebra system.
+"""Numbers as people write them, with the words beside them, decided exactly.
 
-Nouns are an open class: whatever is no known unit and has no other meaning names what is counted, and is not compared. The words
-that change a value are closed classes, listed here. A gold that is a numeral wants a numeral: `40+2` is no answer to 42, because a
-policy rewarded for it would learn to restate the question.
+Nouns are an open class and not compared; the words that change a value are listed here. A gold that is a numeral wants a
+numeral: `40+2` is no answer to 42, or a policy would learn to restate the question.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 _ALIASES = {
     "cm": "cm centimeter centimetre", "m": "m meter metre", "km": "km kilometer kilometre", "mm": "mm millimeter millimetre",
@@ -71,7 +71,7 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """The words after a value: what they multiply it by, whether they are a percent sign, and the known units in them."""
+    """Words after a value: what they multiply it by, and the known units in them."""
 
     factor: Fraction = Fraction(1)
     percent: bool = False
@@ -82,10 +82,7 @@ NOTHING = Phrase()
 
 
 def read_phrase(text: str) -> Phrase | None:
-    r"""Read `` apples``, ``\text{ cm}^2``, ``\text{million dollars}``, `` miles per hour``; None where it is no unit or scale.
-
-    A lone letter is a unit inside ``\text`` or behind a unit (``km/h``), else a variable.
-    """
+    r"""None where it is no unit or scale. A lone letter is a unit inside `\text` or behind a unit (`km/h`), else a variable."""
     text = text.strip()
     if not text:
         return NOTHING
@@ -148,7 +145,7 @@ def read_phrase(text: str) -> Phrase | None:
 
 
 def is_label(text: str) -> bool:
-    """Whether words before a value only name it: no number, operation, alternative or negation among them."""
+    """Whether words before a value only name it."""
     words = re.findall(r"[A-Za-z]+", text.lower())
     return not re.search(r"[\d$=<>+*^/]", text) and not any(
         word in _OTHER_VALUE or word in _SCALES or word.removesuffix("s") in _SCALES for word in words
@@ -156,7 +153,7 @@ def is_label(text: str) -> bool:
 
 
 def without_adverb(text: str) -> str:
-    """Without ``approximately``, ``exactly``, ``a total of`` before a value."""
+    """Without `approximately`, `exactly`, `a total of` before a value."""
     match = _ADVERB.match(text)
     return text[match.end() :] if match and match.group().count("{") == match.group().count("}") else text
 
@@ -180,27 +177,27 @@ _NUMERAL = re.compile(
     rf"|(?P<decimal>{_DECIMAL}))"
     rf"\s*(?P<tail>.*)"
 )
-_BASE_NAMES = "two three four five six seven eight nine ten eleven twelve"
-_BASES = {name: base for base, name in enumerate(_BASE_NAMES.split(), 2)}
+_BASES = {
+    "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11, "twelve": 12,
+}  # fmt: skip
 _DOLLAR = frozenset({("dollar", 1)})
 _DEGREE = frozenset({("degree", 1)})
 
 
 @dataclass(frozen=True, slots=True)
 class Numeral:
-    """An exact value and what was written beside it. `places` counts decimal digits; None for other notations. `unit`: known
-    units and their powers."""
+    """places: of a decimal; None for other notations."""
 
     value: Fraction
     percent: bool = False
     unit: frozenset[tuple[str, int]] = frozenset()
     radix: int | None = None
     places: int | None = None
-    integral: bool = True
 
 
+@lru_cache(maxsize=8_192)
 def parse_numeral(text: str) -> Numeral | None:
-    """Read a normalised answer as a numeral; None where it is not one (or its digits exceed the limits)."""
+    """None where it is no numeral, or has too many digits."""
     text = _strip_parentheses(text.strip())
     if not text or len(text) > 3 * MAX_DIGITS or re.search(rf"\d{{{MAX_DIGITS + 1}}}", text):
         return None
@@ -215,11 +212,9 @@ def parse_numeral(text: str) -> Numeral | None:
         if ("cent", 1) in unit:
             return None
         unit |= _DOLLAR
-    radix = match["radix"] or match["radix1"]
-    if match["radix2"]:
-        if match["radix2"] not in _BASES:
-            return None
-        radix = str(_BASES[match["radix2"]])
+    radix = match["radix"] or match["radix1"] or _BASES.get(match["radix2"])
+    if match["radix2"] and radix is None:
+        return None
     decimal = match["decimal"]
     value *= -tail.factor if match["sign"] == "-" else tail.factor
     return Numeral(
@@ -228,17 +223,12 @@ def parse_numeral(text: str) -> Numeral | None:
         unit=unit,
         radix=int(radix) if radix else None,
         places=len(decimal.partition(".")[2]) if decimal and tail.factor == 1 else None,
-        integral=value.denominator == 1,
     )
 
 
 def same_number(gold: Numeral, answer: Numeral) -> bool:
-    """Exact equality, with the readings that a percent sign, a base and a rounded repeating decimal allow.
-
-    A percent sign may stand for the number's hundredth, or from 1 on for the bare number: 0.5 % is not 0.5. A decimal answers a
-    fraction that has no finite decimal when it is that fraction rounded or cut after six or more significant digits. Two known
-    units must agree.
-    """
+    """Exact equality. A percent sign may stand for the hundredth, or from 1 on for the bare number; a decimal answers a
+    fraction that has no finite one when it is right to six or more digits; two known units must agree."""
     if gold.unit and answer.unit and gold.unit != answer.unit:
         return False
     if answer.radix is not None and answer.radix != (gold.radix or 10):
@@ -249,7 +239,7 @@ def same_number(gold: Numeral, answer: Numeral) -> bool:
         return hundredth or (difference == 0 and abs(gold.value) >= 1)
     if difference == 0:
         return True
-    if answer.places is None or gold.places is not None or gold.integral:
+    if answer.places is None or gold.places is not None or gold.value.denominator == 1:
         return False
     significant = len(str(abs(int(answer.value * 10**answer.places))))
     return significant >= 6 and difference < Fraction(1, 10**answer.places)
@@ -293,7 +283,6 @@ def _value(match: re.Match[str]) -> Fraction | None:
 
 
 def _tail(tail: str) -> Phrase | None:
-    """What follows the number; None where it is neither unit nor scale."""
     tail = tail.strip()
     if tail.startswith(r"^\circ"):
         rest = tail.removeprefix(r"^\circ").strip()
@@ -302,7 +291,7 @@ def _tail(tail: str) -> Phrase | None:
 
 
 def split_unit(text: str) -> tuple[str, Phrase]:
-    """An expression and what the words behind it say; the text whole where they are no unit."""
+    """An expression and what the words behind it say."""
     for start in re.finditer(r"(?<=[^\s{(^_])\s*\\text\s*\{|(?<=[\d})\]a-z])\s(?=[A-Za-z]{2})", text):
         phrase = read_phrase(text[start.start() :])
         if phrase is not None and ("\\text" in start.group() or phrase.unit or phrase.factor != 1):

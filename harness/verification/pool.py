@@ -1,8 +1,5 @@
-"""A pool of killable verifier processes, started when the first pair needs one.
-
-Plain subprocesses and pipes: usable from threads, from daemonic and forked processes and under Ray. One thread at a time uses the
-pool; others wait for it.
-"""
+"""A pool of killable verifier processes, started when first needed. Subprocesses and pipes: usable from threads, daemonic and
+forked processes and under Ray."""
 
 from __future__ import annotations
 
@@ -32,13 +29,13 @@ _asked = threading.local()
 
 
 def asked_seconds() -> float:
-    """CPU-seconds that the pools' processes have used to answer the calling thread, those that were killed included."""
+    """CPU-seconds that processes have used to answer the calling thread, killed ones included."""
     found: float = getattr(_asked, "seconds", 0.0)
     return found
 
 
 class _Worker:
-    """One subprocess. `used`: CPU-seconds of it that are counted."""
+    """used: CPU-seconds that are counted."""
 
     def __init__(self, limits: Limits) -> None:
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH", ""))))
@@ -55,7 +52,7 @@ class _Worker:
         )
 
     def reply(self, seconds: float) -> Reply | str:
-        """The next reply within so many seconds, or what became of the process, which then is dead."""
+        """The next reply, or what became of the process, which then is dead."""
         body = hear(cast(FileIO, self.process.stdout), seconds)
         if body:
             return msgspec.msgpack.decode(body, type=Reply)
@@ -68,7 +65,7 @@ class _Worker:
         return self.reply(question.wall_seconds or limits.wall_seconds)
 
     def kill(self, patience: float = 0.0) -> None:
-        """patience: seconds for a process that is ending by itself to say how."""
+        """patience: seconds for a process that is ending by itself."""
         with contextlib.suppress(psutil.Error):
             worker = psutil.Process(self.process.pid)
             self.used = max(self.used, sum(sum(p.cpu_times()[:4]) for p in (worker, *worker.children(recursive=True))))
@@ -89,26 +86,18 @@ def _kill_all(workers: list[_Worker], owner: int) -> None:
 
 
 class Pool:
-    """Decides pairs in up to `size` worker processes."""
-
     def __init__(self, size: int, limits: Limits) -> None:
         self.size, self.limits = size, limits
         self._adopt()
 
     def _adopt(self) -> None:
-        """Own a fresh set of workers; a forked child must not share its parent's pipes."""
+        """A forked child must not share its parent's pipes."""
         self._lock, self._owner = threading.Lock(), os.getpid()
         self._idle: list[_Worker] = []
         self._finalizer = weakref.finalize(self, _kill_all, self._idle, self._owner)
 
     def decide(self, questions: Sequence[Question]) -> list[Reply]:
-        """Replies in the order of the questions.
-
-        Raises
-        ------
-        VerificationError
-            Workers cannot be started.
-        """
+        """Replies in order. Raises VerificationError where workers do not start."""
         if os.getpid() != self._owner:
             self._adopt()
         replies = []
@@ -123,12 +112,11 @@ class Pool:
         return replies
 
     def close(self) -> None:
-        """Kill every worker. Idempotent; the pool starts again when asked again."""
+        """Idempotent; the pool starts again when asked again."""
         _kill_all(self._idle, self._owner)
 
     def _decide(self, question: Question) -> Reply:
-        """A process's reply, with the CPU-seconds that it took. A question whose process was killed or stopped is asked once more:
-        only one that does it twice is at fault itself."""
+        """With the CPU-seconds that it took. A question whose process was killed or stopped is asked once more."""
         seconds, cause = 0.0, ""
         for _ in range(2):
             worker, before = self._take()
@@ -144,7 +132,7 @@ class Pool:
         return Reply(right=None, reason=cause, cpu_seconds=seconds)
 
     def _take(self) -> tuple[_Worker, float]:
-        """A process that waits, and the CPU-seconds of it that are counted already."""
+        """And the CPU-seconds of it that are counted already."""
         with contextlib.suppress(IndexError):
             while (worker := self._idle.pop()).process.poll() is not None:
                 worker.kill()

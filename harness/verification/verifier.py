@@ -20,29 +20,19 @@ from harness.verification.verdict import Decision, Verdict
 __all__ = ["MAX_TEXT", "Verifier", "require_valid"]
 
 MAX_TEXT = 1 << 22
-"""Characters; a longer response is wrong unread."""
 _CACHE_SIZE = 1 << 18
 _LONGEST = 1 << 17
-"""Characters of a text that a scorer is given: with its gold, less than a message holds."""
 
 
 class Verifier:
-    """Decides whether answers are right, by mathematics or `by` a scorer. Cheap to create; deterministic; safe to share between
-    threads.
+    """Decides by mathematics or `by` a scorer. Cheap to create; deterministic; safe to share between threads.
 
-    Most pairs are decided here, exactly, by `equivalence.compare`; the rest go to a pool of killable processes that is started
-    when first needed. Verdicts are cached by (gold, extracted answer).
-
-    Parameters
-    ----------
-    workers
-        Processes of the pool; default one per core that this process may use.
-    limits
-        CPU seconds and wall-clock seconds per pair, bytes of memory per worker.
+    Most pairs are decided here by `compare`, the rest in a pool of killable processes. workers: default one per core.
     """
 
     def __init__(self, workers: int | None = None, limits: Limits | None = None) -> None:
-        self._pool = Pool(workers or _cores(), limits or Limits())
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._pool = Pool(workers or cores, limits or Limits())
         self._cache: dict[tuple[str, ...], Verdict] = {}
         self._scorer: Called | None = None
 
@@ -53,10 +43,7 @@ class Verifier:
         return other
 
     def verify(self, pairs: Sequence[tuple[str, str | None]]) -> list[Verdict]:
-        """Verdicts for pairs of (gold, response text), in order.
-
-        Raises VerificationError where the worker processes cannot be started.
-        """
+        """Verdicts on (gold, response), in order. Raises VerificationError where processes do not start."""
         scorer, cache = self._scorer, self._cache
         longest = MAX_TEXT if scorer is None else _LONGEST
         verdicts: list[Verdict | None] = []
@@ -85,14 +72,13 @@ class Verifier:
         return [verdict for verdict in verdicts if verdict is not None]
 
     def _question(self, gold: str, text: str | None, answer: str) -> Question:
-        """For the pool, as neither a scorer nor a text is trusted with this process."""
         if self._scorer is None:
             return Question(gold, answer)
         clean = (text or "").encode("utf-8", "replace").decode()
         return Question(gold, clean, self._scorer.reference, self._scorer.cpu_seconds, self._scorer.wall_seconds)
 
     def close(self) -> None:
-        """Stop the pool's processes. Idempotent; cached verdicts stay usable."""
+        """Idempotent; cached verdicts stay usable."""
         self._pool.close()
 
     def __enter__(self) -> Verifier:
@@ -104,7 +90,7 @@ class Verifier:
         self.close()
 
     def _decide(self, gold: str, answer: str) -> Verdict | None:
-        """The verdict where strings and exact arithmetic suffice; None where algebra is needed."""
+        """None where algebra is needed."""
         if not answer:
             return Verdict("wrong", "missing")
         try:
@@ -126,27 +112,8 @@ def _digest(text: str) -> str:
     return blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
-def _cores() -> int:
-    """Cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 def require_valid(verdicts: Iterable[Verdict], max_share: float) -> None:
-    """Stop a cell whose verifier fails too often.
-
-    Parameters
-    ----------
-    verdicts
-        Of a step or an evaluation.
-    max_share
-        Of them that may be invalid, in [0, 1].
-
-    Raises
-    ------
-    VerificationError
-        More are.
-    """
+    """Raises VerificationError where more than `max_share` are invalid."""
     every = list(verdicts)
     invalid = [verdict for verdict in every if not verdict.valid]
     if every and len(invalid) > max_share * len(every):

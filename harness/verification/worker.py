@@ -1,9 +1,8 @@
 """One verifier process: reads questions on stdin, answers on stdout, and outlives whatever an answer does to it.
 
-Run by `pool` as ``python -m harness.verification.worker LIMITS``, LIMITS being JSON. The process imports the algebra system and
-then forks a child that decides. A timer of CPU time ends the child in the midst of anything, also of C code; memory is bounded by
-RLIMIT_AS. The parent answers for a dead child and forks the next, which takes milliseconds. A child ended by its own limits
-or by a fault of the library's is the answer's doing, which is then wrong; one ended from outside is the verifier's failure.
+It imports the algebra system, then forks a child that decides, ended by a timer of CPU time and bounded by RLIMIT_AS. The
+parent answers for a dead child and forks the next in milliseconds. A child ended by its limits or by a library's fault is the
+answer's doing, which is wrong; one ended from outside is the verifier's failure.
 """
 
 from __future__ import annotations
@@ -63,19 +62,18 @@ def serve(limits: Limits) -> None:
 
 
 def _reply(replies: FileIO, reply: Reply, before: float = 0.0) -> None:
-    """before: CPU-seconds of the worker that this process is not asked about, as it was forked later."""
+    """before: CPU-seconds of the worker before this process was forked."""
     say(replies, msgspec.msgpack.encode(msgspec.structs.replace(reply, cpu_seconds=before + _used())))
 
 
 def _used() -> float:
-    """CPU-seconds, user's and system's, of this process and of those that it has waited for."""
     books = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(book.ru_utime + book.ru_stime for book in books)
 
 
 def _answer(requests: FileIO, replies: FileIO, limits: Limits, busy: mmap.mmap, before: float) -> int:
-    """Answer questions in the child; the exit status: 0 at the end of the questions. `busy` falls before the reply is written: a
-    reply that is missing is noticed by the pool, one too many would answer the next question."""
+    """The exit status. `busy` falls before the reply is written: a missing reply is noticed, one too many would answer the next
+    question."""
     with suppress(AttributeError, OSError):  # Linux only
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     while body := hear(requests):
@@ -93,7 +91,6 @@ def _answer(requests: FileIO, replies: FileIO, limits: Limits, busy: mmap.mmap, 
 
 
 def _cause(status: int) -> Reply:
-    """What to say of a question whose child ended with this status (negative: a signal)."""
     if status == -signal.SIGPROF:
         return Reply(right=False, reason="over-limit: time")
     name = signal.Signals(-status).name if status < 0 else f"exit status {status}"
@@ -104,7 +101,7 @@ def _cause(status: int) -> Reply:
 
 @cache
 def _scorer(reference: str) -> Scorer | str:
-    """An instance of the class at `module:Class`, ready; or why there is none."""
+    """The scorer, ready; or why there is none."""
     try:
         found: Scorer = pkgutil.resolve_name(reference)()
         found.prepare()
@@ -114,7 +111,7 @@ def _scorer(reference: str) -> Scorer | str:
 
 
 def judge(question: Question, scorer: Scorer | str) -> Reply:
-    """A scorer's word; None where it cannot decide, or fails itself. What ran out on the way is the answer's doing."""
+    """What ran out is the answer's doing; a scorer that fails leaves it undecided."""
     if isinstance(scorer, str):
         return Reply(right=None, reason=scorer)
     try:

@@ -68,18 +68,6 @@ def test_a_forked_child_starts_its_own_processes(verifier: Verifier) -> None:
     assert {v.value for v in mine} == {"right"}
 
 
-@pytest.mark.parametrize(
-    ("gold", "text"),
-    [
-        ("x^2", r"\boxed{(x+1)^{999}}"),
-        ("x^2", r"\boxed{(x+1)^{99}(x+2)^{99}(x+3)^{99}(x^9+x^5+1)^{99}}"),
-        (r"\frac{1}{1-x}", r"\boxed{\frac{(x^{97}+1)^{31}(x^{89}-x+1)^{29}}{(x^{83}+x+1)^{23}(x-1)^{19}}}"),
-    ],
-)
-def test_nobody_escapes_by_being_slow_to_simplify(verifier: Verifier, gold: str, text: str) -> None:
-    assert verifier.verify([(gold, text)])[0].value == "wrong"
-
-
 def test_under_ray() -> None:
     ray = pytest.importorskip("ray", reason="ray is not installed")
 
@@ -126,21 +114,6 @@ def test_memory_and_depth_are_the_answers_doing(
 
     monkeypatch.setattr("harness.verification.algebra.equivalent", algebra)
     assert judge(Question(gold=UNREAD[0], answer=r"\max(x, y, 1)"), Math()) == reply
-
-
-def test_a_killed_worker_is_replaced() -> None:
-    with Verifier(workers=1) as verifier:
-        assert verifier.verify([UNREAD])[0].value == "right"
-        for child in psutil.Process().children():
-            if "harness.verification.worker" in " ".join(child.cmdline()):
-                child.kill()
-                child.wait(10)
-        values = [
-            v.value
-            for v in verifier.verify([(r"\max(y, z)", r"\boxed{\max(z, y)}"), (UNREAD[0], r"\boxed{\max(x, 3)}")])
-        ]
-    assert "wrong" in values
-    assert set(values) <= {"right", "wrong", "invalid"}
 
 
 def test_a_child_killed_from_outside_is_no_verdict() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.engines.catalogue import open_engines
 from harness.engines.protocol import PolicyEngine
-from harness.evaluation.backends import EngineLM
+from harness.evaluation.backends import EngineBackend
 from harness.evaluation.metrics import EvaluationSample, votes
 from harness.evaluation.run import evaluate, metric_names
 from harness.phases import halt, phase
@@ -98,7 +98,7 @@ def sample_rows(
     """Greedy and avg@k samples of all tasks, asked in the policy's style. step: 0 for a base."""
     with phase(f"{'final' if step else 'baseline'} evaluation of {policy.name}"):
         found = evaluate(
-            EngineLM(engine, seed),
+            EngineBackend(engine, seed),
             [get_task(name) for name in evaluation.tasks],
             verifier=verifier,
             metrics=None if evaluation.k is None else metric_names(evaluation.greedy, evaluation.k),
