@@ -23,10 +23,6 @@ _POINTS = (0.731, 1.377, -2.191)
 
 
 @lru_cache(maxsize=4_096)
-def _parse_gold(gold: str) -> list[Any]:
-    return _parse(gold)
-
-
 def _parse(text: str) -> list[Any]:
     parsed: list[Any] = parse(
         "\\boxed{" + text + "}", extraction_config=_TARGET, parsing_timeout=None, raise_on_error=True
@@ -37,7 +33,7 @@ def _parse(text: str) -> list[Any]:
 def equivalent(gold: str, answer: str) -> bool:
     """Whether math-verify and our guards agree that both are equal. Raises Unreadable for the answer's fault; anything else
     leaves the pair undecided."""
-    gold_side = _parse_gold(gold)
+    gold_side = _parse(gold)
     try:
         answer_side = _parse(answer)
     except (MemoryError, RecursionError):

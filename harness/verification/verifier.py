@@ -48,14 +48,19 @@ class Verifier:
         longest = MAX_TEXT if scorer is None else _LONGEST
         verdicts: list[Verdict | None] = []
         waiting: dict[tuple[str, ...], list[int]] = {}
+        key: tuple[str, ...]
         for index, (gold, text) in enumerate(pairs):
             if not isinstance(text, str) or not text.strip():
                 verdicts.append(Verdict("wrong", "missing"))
             elif len(text) > longest:
                 verdicts.append(Verdict("wrong", "over-limit: text"))
             else:
-                key = (gold, extract(text)) if scorer is None else (scorer.reference, gold, _digest(text))
-                verdict = cache.get(key) or (self._decide(*key) if scorer is None else None)
+                if scorer is None:
+                    key = (gold, extract(text))
+                    verdict = cache.get(key) or self._decide(*key)
+                else:
+                    key = (scorer.reference, gold, _digest(text))
+                    verdict = cache.get(key)
                 verdicts.append(verdict)
                 if verdict is None:
                     waiting.setdefault(key, []).append(index)

@@ -155,8 +155,8 @@ def test_a_sandbox_that_does_not_start_is_no_answers_fault(monkeypatch: pytest.M
 def test_no_process_is_left(verifier: Verifier) -> None:
     ask(verifier, "python", TESTS, "import subprocess\nsubprocess.Popen(['sleep', '1000'])")
     time.sleep(0.2)
-    left = [p for p in psutil.Process().children(recursive=True) if "sandbox.py" in " ".join(p.cmdline())]
-    assert left == []
+    running = [p.as_dict(["cmdline"], ad_value=[])["cmdline"] for p in psutil.Process().children(recursive=True)]
+    assert not [words for words in running if "sandbox.py" in " ".join(words)]
 
 
 class Faulty(Scorer):
