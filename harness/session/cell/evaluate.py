@@ -1,4 +1,4 @@
-"""A policy's checkpoint through lm-eval into the cell's journal."""
+"""A policy's evaluation into the cell's journal."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def sample_rows(
 
 
 def journal_rows(samples: Iterable[EvaluationSample], policy: str, step: int) -> list[SampleRow]:
-    """lm-eval's samples, question by question, as the journal keeps them."""
+    """Samples, question by question, as the journal keeps them."""
     questions = [list(found) for _, found in groupby(samples, key=lambda s: (s.task, s.mode, s.document))]
     return [_row(s, vote, policy, step) for found in questions for s, vote in zip(found, votes(found), strict=True)]
 

@@ -1,4 +1,4 @@
-"""`harness eval`: any checkpoint folder through lm-eval, stored like a cell's own evaluation."""
+"""`harness eval`: any checkpoint folder, evaluated and stored like a cell."""
 
 from __future__ import annotations
 
