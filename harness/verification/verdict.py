@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Decision", "Verdict"]
+__all__ = ["Verdict"]
 
 Decision = Literal["right", "wrong", "invalid"]
 

@@ -17,7 +17,7 @@ from harness.verification.pool import Pool
 from harness.verification.scorer import Called
 from harness.verification.verdict import Decision, Verdict
 
-__all__ = ["MAX_TEXT", "Verifier", "require_valid"]
+__all__ = ["Verifier", "require_valid"]
 
 MAX_TEXT = 1 << 22
 _CACHE_SIZE = 1 << 18
