@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar
+from typing import ClassVar
 from zlib import crc32
 
 import msgspec
@@ -110,12 +110,6 @@ class TaskSource(ABC):
     def remarks(self) -> list[str]:
         """For a plan, a line each."""
         return []
-
-    def __eq__(self, other: Any) -> bool:
-        return type(self) is type(other) and self.name == other.name
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.name))
 
 
 class Generated(TaskSource):

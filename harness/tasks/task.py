@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -11,7 +11,7 @@ from harness.experience.answers import Prompt
 from harness.suite.schema import Style
 from harness.verification.verdict import Verdict
 
-__all__ = ["STEP_BY_STEP", "Documents", "Example", "Judge", "Style", "Task"]
+__all__ = ["STEP_BY_STEP", "Documents", "Example", "Style", "Task"]
 
 STEP_BY_STEP = "Please reason step by step, and put your final answer within \\boxed{}."
 
@@ -22,10 +22,7 @@ class Documents(Protocol):
     def __call__(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]: ...
 
 
-class Judge(Protocol):
-    """Verdicts on (question, answer), in order."""
-
-    def __call__(self, answers: Sequence[tuple[Prompt, str]], /) -> list[Verdict]: ...
+Judge = Callable[[Sequence[tuple[Prompt, str]]], list[Verdict]]
 
 
 @dataclass(frozen=True, slots=True)
