@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.tasks.data import load
-from harness.tasks.dataset_problems import Problem
 from harness.tasks.registry import EVALUATION_SETS
+from harness.tasks.sets import Problem
 from harness.verification.verifier import Verifier
 
 FORMS: dict[str, Callable[[str], str]] = {

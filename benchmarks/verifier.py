@@ -23,7 +23,7 @@ import msgspec
 
 from harness.tasks.data import load
 from harness.verification.extraction import extract
-from harness.verification.normal import compact, normalise
+from harness.verification.notation import compact, normalise
 from harness.verification.numerals import parse_numeral
 from harness.verification.verifier import Verifier
 

@@ -62,7 +62,6 @@ TWICE = {
     "exchange": "the package, its main module, and the leaderboard's page of it",
     "listing": "a package's own, and the commands that print it",
     "plugin": "one for each engine",
-    "prompts": "one for each generated task",
     "published": "the package and the leaderboard's page of it",
     "ranking": "the leaderboard's page shows what the store ranks",
     "registry": "one for each kind of plug-in",

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.evaluation.metrics import MetricSpec, summarise
-from harness.evaluation.samples import EvaluationSample
+from harness.evaluation.metrics import EvaluationSample, MetricSpec, summarise
 from harness.session.cell.evaluate import journal_rows
 from harness.store.columns import to_arrow
 from harness.store.ingest import ingest

@@ -98,9 +98,6 @@ def test_no_code_from_data_no_shell_no_alarm_no_bare_except(file: Path) -> None:
 )  # fmt: skip
 def test_the_check_above_finds(source: str) -> None:
     assert list(_faults(source))
-
-
-def test_it_lets_pass_what_only_looks_like_it() -> None:
     assert not list(_faults("model.eval()\ntorch.load(f, weights_only=True)\nre.compile('x')\nyaml.safe_load(f)"))
 
 
@@ -155,37 +152,31 @@ GREEDY = {
 }  # fmt: skip
 
 
-@pytest.mark.slow_but("formatting", "a product")
-@pytest.mark.parametrize("case", GREEDY)
-def test_sql_has_limits_of_memory_and_time(results: Path, case: str) -> None:
-    statement, words = GREEDY[case]
-    limits = Limits(seconds=2, memory=512 << 20)
-    started = time.monotonic()
-    with pytest.raises(UsageError, match=words):
-        ask(results, statement, limits)
-    assert time.monotonic() - started < limits.seconds + START_SECONDS + 5
-
-
 ASK = """
-import resource, sys
+import resource, sys, time
 from pathlib import Path
 from harness.errors import UsageError
 from harness.store.sql import Limits, ask
+started = time.monotonic()
 try:
     ask(Path(sys.argv[1]), sys.argv[2], Limits(seconds=2, memory=int(sys.argv[3])))
-except UsageError:
-    print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10)
+except UsageError as error:
+    print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10, time.monotonic() - started, error)
 """
 
 
-@pytest.mark.slow_but("one giant value", "a list of all")
+@pytest.mark.slow_but("formatting", "one giant value")
 @pytest.mark.parametrize("case", GREEDY)
-def test_the_process_of_a_greedy_statement_stays_small(results: Path, case: str) -> None:
-    limits = Limits(memory=512 << 20)
+def test_sql_has_limits_of_memory_and_time(results: Path, case: str) -> None:
+    statement, words = GREEDY[case]
     # asked by a small process: a child's peak counts what its parent had when it was started
-    command = [sys.executable, "-c", ASK, str(results), GREEDY[case][0], str(limits.memory)]
-    peak = int(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
-    assert peak < limits.memory + (384 << 20)  # what the process is without a statement comes to that
+    command = [sys.executable, "-c", ASK, str(results), statement, str(512 << 20)]
+    peak, seconds, said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split(
+        maxsplit=2
+    )
+    assert words in said
+    assert float(seconds) < 2 + START_SECONDS + 5
+    assert int(peak) < (512 + 384) << 20  # what the process is without a statement comes to that
 
 
 def test_sql_cuts_long_answers_and_says_so(results: Path) -> None:

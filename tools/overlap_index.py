@@ -17,8 +17,7 @@ import msgspec
 from harness.tasks.data import load
 from harness.tasks.overlap import INDEX, Index, find_overlaps
 from harness.tasks.registry import EVALUATION_SETS
-from harness.tasks.sets import SETS
-from harness.tasks.training import SOURCES
+from harness.tasks.sets import SETS, SOURCES
 
 
 def index(folder: Path) -> Index:

@@ -3,4 +3,3 @@
 from typing import Literal
 
 Backend = Literal["embedded", "hf", "vllm"]
-"""Ways to run a checkpoint (`harness.evaluation.backends`)."""

@@ -1,20 +1,135 @@
-"""Ways to run a checkpoint through lm-eval: the embedded engine, transformers, vLLM. All are scored alike, on their texts."""
+"""Ways to have a checkpoint answer: the embedded engine, or transformers and vLLM through lm-eval."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, NamedTuple, Protocol, get_args
 
-from lm_eval.api.model import LM
+import numpy as np
 
 from harness.engines.folder import has_template
-from harness.errors import InfeasibleError, UsageError
+from harness.engines.protocol import PolicyEngine, Sample, Sampling
+from harness.errors import EngineError, InfeasibleError, UsageError
 from harness.evaluation import Backend
-from harness.evaluation.engine_lm import EngineLM
+from harness.experience.answers import Prompt
+from harness.phases import halt, phase
+from harness.suite.seeds import derive_many
 
 
-def open_lm(
+class Answer(NamedTuple):
+    """prompt: as the policy read it. finished: None where the back end does not tell."""
+
+    text: str
+    tokens: int
+    finished: bool | None
+    prompt: str
+
+
+class Answerer(Protocol):
+    def answer(
+        self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
+    ) -> list[list[Answer]]:
+        """`repeats` answers to each prompt. name: of the task and mode."""
+        ...
+
+
+class EngineBackend:
+    """Answers of `engine.sample`, at most `rows` a call; the engine applies its own chat template.
+
+    An answer gets at most three quarters of the context, and a longer prompt loses its beginning. Where that ends an answer,
+    EngineError is raised: it would count as wrong. A sample's seed derives from (seed, name, prompt, repeat) alone.
+    """
+
+    def __init__(self, engine: PolicyEngine, seed: int = 0, rows: int = 1_024) -> None:
+        self.engine, self.seed, self.rows = engine, seed, rows
+        self.context = min(int(engine.tokenizer.model_max_length), 1 << 20)
+
+    def answer(
+        self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
+    ) -> list[list[Answer]]:
+        wanted, step = sampling.max_new_tokens, max(1, self.rows // repeats)
+        length = min(wanted, 3 * self.context // 4)
+        found: list[list[Answer]] = []
+        cut = 0
+        with phase(f"generating {name}", len(prompts) * repeats) as generation:
+            for start in range(0, len(prompts), step):
+                halt()
+                chunk = [replace(p, text=self._fit(p.text, length)) for p in prompts[start : start + step]]
+                seeds = np.stack([derive_many(repeats, "evaluation", self.seed, name, prompt.id) for prompt in chunk])
+                rows = self.engine.sample(chunk, seeds, replace(sampling, max_new_tokens=length))
+                cut += sum(not a.finished and a.tokens.size < wanted for row in rows for a in row)
+                for prompt, row in zip(chunk, rows, strict=True):
+                    read = self.engine.reads(prompt)
+                    found.append([_ended(sample, stops, read) for sample in row])
+                generation.count(len(found) * repeats)
+        if cut:
+            raise EngineError(
+                f"{name}: {cut:,} of {len(prompts) * repeats:,} answers were ended by the model's context of {self.context:,} "
+                f"tokens, before their {wanted:,} new tokens; ask for at most {length:,} "
+                "(evaluation.max_new_tokens, --max-new-tokens)"
+            )
+        return found
+
+    def _fit(self, text: str, answer: int) -> str:
+        """The end of a prompt that leaves room for `answer` tokens."""
+        room = self.context - answer
+        if len(text.encode()) <= room:
+            return text  # a token is at least one byte long
+        offsets = self.engine.tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        ).offset_mapping
+        return text if len(offsets) <= room else text[offsets[-room][0] :]
+
+
+def _ended(sample: Sample, stops: Sequence[str], prompt: str) -> Answer:
+    """An answer that a stop string ends is finished."""
+    ends = [position for stop in stops if (position := sample.text.find(stop)) >= 0]
+    text = sample.text[: min(ends)] if ends else sample.text
+    return Answer(text, int(sample.tokens.size), sample.finished or bool(ends), prompt)
+
+
+class LmEvalBackend:
+    """Answers of a model of lm-eval's. Samples come from one generator seeded once: they depend on order and batch size."""
+
+    def __init__(self, lm: Any, chat: bool | None) -> None:
+        logging.getLogger("lm_eval").setLevel(logging.ERROR)
+        self.lm, self.chat = lm, bool(lm.tokenizer.chat_template) if chat is None else chat
+
+    def answer(
+        self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
+    ) -> list[list[Answer]]:
+        from lm_eval.api.instance import Instance
+
+        settings = {
+            "until": list(stops),
+            "max_gen_toks": sampling.max_new_tokens,
+            "do_sample": sampling.temperature > 0,
+            "temperature": sampling.temperature,
+        }
+        read = [p.text for p in prompts]
+        if self.chat:
+            read = [
+                self.lm.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)
+                for text in read
+            ]
+        requests = [
+            Instance("generate_until", {}, (text, settings), 0, metadata=(name, i, repeats))
+            for i, text in enumerate(read)
+            for _ in range(repeats)
+        ]
+        said = self.lm.generate_until(requests)
+        answers = [
+            Answer(text, len(self.lm.tokenizer.encode(text, add_special_tokens=False)), None, request.args[0])
+            for text, request in zip(said, requests, strict=True)
+        ]
+        return [answers[start : start + repeats] for start in range(0, len(answers), repeats)]
+
+
+def open_backend(
     backend: str,
     checkpoint: Path,
     *,
@@ -22,55 +137,33 @@ def open_lm(
     chat: bool | None = None,
     device: str | None = None,
     batch_size: int = 16,
-) -> LM:
-    """A checkpoint folder as an lm-eval model.
+) -> Answerer:
+    """A checkpoint folder, ready to answer. chat: None where the tokenizer has a template.
 
-    chat: whether prompts go through the chat template; None where the tokenizer has one. Samples of `embedded` depend on their
-    seed alone; those of `hf` and `vllm` come from one generator seeded once, so they also depend on order and batch size.
-
-    Raises
-    ------
-    UsageError
-        An unknown back end, or no checkpoint in that folder.
-    InfeasibleError
-        vLLM is not installed.
-    EngineError
-        The checkpoint does not open.
+    Raises UsageError, InfeasibleError without vLLM, EngineError.
     """
     if backend not in get_args(Backend):
         raise UsageError(f"unknown back end {backend!r}; there are {', '.join(get_args(Backend))}")
     if not (checkpoint / "config.json").is_file():
         raise UsageError(f"{checkpoint} is no checkpoint: it holds no config.json")
     if backend == "embedded":
-        return _embedded(checkpoint, seed, chat, device)
+        from harness.engines.embedded.engine import EmbeddedEngine
+
+        chat = has_template(checkpoint) if chat is None else chat
+        return EngineBackend(EmbeddedEngine(checkpoint.name, checkpoint, device=device, chat=chat), seed)
     if backend == "hf":
-        return _transformers(checkpoint, seed, device, batch_size)
-    return _vllm(checkpoint, seed)
+        import torch
+        from lm_eval.models.huggingface import HFLM
 
-
-def _embedded(checkpoint: Path, seed: int, chat: bool | None, device: str | None) -> LM:
-    from harness.engines.embedded.engine import EmbeddedEngine
-
-    if chat is None:
-        chat = has_template(checkpoint)
-    return EngineLM(EmbeddedEngine(checkpoint.name, checkpoint, device=device, chat=chat), seed)
-
-
-def _transformers(checkpoint: Path, seed: int, device: str | None, batch_size: int) -> LM:
-    import torch
-    from lm_eval.models.huggingface import HFLM
-
-    torch.manual_seed(seed)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = "auto" if device.startswith("cuda") else "float32"
-    return cast(LM, HFLM(pretrained=str(checkpoint), device=device, batch_size=batch_size, dtype=dtype))
-
-
-def _vllm(checkpoint: Path, seed: int) -> LM:
+        torch.manual_seed(seed)
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        dtype = "auto" if device.startswith("cuda") else "float32"
+        lm = HFLM(pretrained=str(checkpoint), device=device, batch_size=batch_size, dtype=dtype)
+        return LmEvalBackend(lm, chat)
     if find_spec("vllm") is None:
         raise InfeasibleError(
             "the vllm back end needs vLLM, which is not installed: pip install vllm, or use --backend hf"
         )
     from lm_eval.models.vllm_causallms import VLLM
 
-    return cast(LM, VLLM(pretrained=str(checkpoint), seed=seed, dtype="auto", gpu_memory_utilization=0.85))
+    return LmEvalBackend(VLLM(pretrained=str(checkpoint), seed=seed, dtype="auto", gpu_memory_utilization=0.85), chat)

@@ -1,4 +1,4 @@
-"""greedy, avg@k, best@k and maj@k from the samples of a task. Invalid answers are left out of all of them."""
+"""What an evaluation leaves behind: samples, and greedy, avg@k, best@k and maj@k without the invalid ones."""
 
 from __future__ import annotations
 
@@ -10,16 +10,58 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
+import msgspec
+
 from harness.errors import UsageError
-from harness.evaluation.samples import EvaluationSample, Metric
 from harness.verification.equivalence import same_answer
+from harness.verification.verdict import Verdict
+from harness.verification.verifier import Verifier
+
+Mode = Literal["greedy", "sampled"]
+
+
+class EvaluationSample(msgspec.Struct, frozen=True, kw_only=True):
+    """repeat: 0 .. k-1. tokens: of the answer, EOS included. finished: None where the back end does not tell. scorer: whose the
+    verdict is."""
+
+    task: str
+    mode: Mode
+    document: str
+    repeat: int
+    prompt: str
+    text: str
+    gold: str
+    verdict: Verdict
+    tokens: int
+    finished: bool | None
+    labels: dict[str, str] = {}
+    scorer: str = "math"
+
+
+class Metric(msgspec.Struct, frozen=True, kw_only=True):
+    """A mean over documents; `invalid` counts answers left out."""
+
+    task: str
+    name: str
+    value: float
+    documents: int
+    samples: int
+    invalid: int
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples in task, mode, document, repeat order."""
+
+    metrics: tuple[Metric, ...]
+    samples: tuple[EvaluationSample, ...]
+
 
 Kind = Literal["greedy", "avg", "best", "maj"]
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """A metric's name taken apart; `k` is 1 for greedy."""
+    """k: 1 for greedy."""
 
     kind: Kind
     k: int
@@ -30,12 +72,7 @@ class MetricSpec:
 
     @staticmethod
     def parse(name: str) -> MetricSpec:
-        """From `greedy`, `avg@32`, `best@4` (alias `pass@4`) or `maj@8`.
-
-        Raises
-        ------
-        UsageError
-        """
+        """From `greedy`, `avg@32`, `best@4` (alias `pass@4`) or `maj@8`. Raises UsageError."""
         if name == "greedy":
             return MetricSpec("greedy", 1)
         match = re.fullmatch(r"(avg|best|pass|maj)@([1-9]\d{0,3})", name)
@@ -46,18 +83,13 @@ class MetricSpec:
 
 
 def summarise(task: str, specs: Sequence[MetricSpec], samples: Sequence[EvaluationSample]) -> list[Metric]:
-    """One metric per spec over the samples of one task."""
     metrics = []
     for spec in specs:
         mode = "greedy" if spec.kind == "greedy" else "sampled"
-        chosen = [s for s in samples if s.task == task and s.mode == mode]
-        if spec.kind != "best":
-            chosen = [s for s in chosen if s.repeat < spec.k]
-        values = []
-        for _, answers in groupby(chosen, key=lambda s: s.document):
-            value = _document_value(spec, list(answers))
-            if value is not None:
-                values.append(value)
+        most = math.inf if spec.kind == "best" else spec.k
+        chosen = [s for s in samples if s.task == task and s.mode == mode and s.repeat < most]
+        found = [_document_value(spec, list(answers)) for _, answers in groupby(chosen, key=lambda s: s.document)]
+        values = [value for value in found if value is not None]
         metrics.append(
             Metric(
                 task=task,
@@ -79,33 +111,25 @@ def _document_value(spec: MetricSpec, answers: list[EvaluationSample]) -> float 
     if spec.kind == "best":
         return pass_at_k(len(valid), right, min(spec.k, len(valid)))
     if spec.kind == "maj":
-        return _majority(valid)
+        ballots = Counter(vote for vote in votes(valid) if vote >= 0)
+        winner = max(ballots, key=lambda vote: (ballots[vote], -vote), default=-1)  # the earlier one wins a tie
+        return float(any(a.repeat == winner and a.verdict.value == "right" for a in valid))
     return right / len(valid)
 
 
 def pass_at_k(n: int, right: int, k: int) -> float:
-    """Unbiased estimate of P(at least one of k answers is right) from n >= k answers (Chen et al., arXiv 2107.03374, eq. 1)."""
+    """P(one of k answers is right), unbiased, from n >= k answers (Chen et al., arXiv 2107.03374, eq. 1)."""
     return 1.0 - math.comb(n - right, k) / math.comb(n, k)
 
 
-def _majority(answers: list[EvaluationSample]) -> float:
-    """1 when the answer most often given is right; the earlier one wins a tie."""
-    ballots = Counter(vote for vote in votes(answers) if vote >= 0)
-    if not ballots:
-        return 0.0
-    winner = max(ballots, key=lambda vote: (ballots[vote], -vote))
-    return float(any(a.repeat == winner and a.verdict.value == "right" for a in answers))
-
-
 def _same(one: EvaluationSample, other: EvaluationSample) -> bool:
-    """Mathematically where that is how they are scored, else as text."""
     said = one.verdict.extracted, other.verdict.extracted
     return same_answer(*said) if one.scorer == "math" else said[0] == said[1]
 
 
 def votes(answers: Sequence[EvaluationSample]) -> list[int]:
-    """What each answer to one question votes for: the `repeat` of the first valid one that says the same, in order of
-    `repeat`. An invalid answer and one that extracts nothing do not vote: -1."""
+    """For each answer to one question the `repeat` of the first valid one that says the same; -1 for one that is invalid or
+    says nothing."""
     firsts: list[EvaluationSample] = []
     found = []
     for answer in answers:
@@ -118,3 +142,31 @@ def votes(answers: Sequence[EvaluationSample]) -> list[int]:
             firsts.append(answer)
         found.append(first.repeat)
     return found
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    task: str
+    mode: str
+    document: str
+    repeat: int
+    gold: str
+    before: Verdict
+    after: Verdict
+
+
+def rescore(samples: Sequence[EvaluationSample], verifier: Verifier) -> list[Change]:
+    """Stored samples whose decision is another today. Raises VerificationError."""
+    verdicts = verifier.verify([(sample.gold, sample.text) for sample in samples])
+    return [
+        Change(
+            task=sample.task,
+            mode=sample.mode,
+            document=sample.document,
+            repeat=sample.repeat,
+            gold=sample.gold,
+            before=sample.verdict,
+            after=verdict,
+        )
+        for sample, verdict in zip(samples, verdicts, strict=True)
+        if verdict.value != sample.verdict.value
+    ]

@@ -1,30 +1,26 @@
-"""Evaluate a model on tasks through lm-eval."""
+"""Evaluate a model on tasks: our prompts, k repeats, our verifier as the only rule."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from lm_eval import evaluate as lm_evaluate
-from lm_eval.api.model import LM
-from lm_eval.tasks import TaskManager
-
+from harness.engines.protocol import Sampling
 from harness.errors import UsageError
-from harness.evaluation.engine_lm import EngineLM
-from harness.evaluation.lm_task import VerifiedTask
-from harness.evaluation.metrics import MetricSpec, summarise
-from harness.evaluation.samples import Evaluation, EvaluationSample, Metric, Mode
+from harness.evaluation.backends import Answerer
+from harness.evaluation.metrics import Evaluation, EvaluationSample, Metric, MetricSpec, Mode, summarise
+from harness.experience.answers import Prompt
+from harness.phases import phase
 from harness.scoring.catalogue import called
-from harness.tasks.choice import fair_part
+from harness.tasks.source import fair_part
 from harness.tasks.task import Style, Task
+from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 
 
 def evaluate(
-    lm: LM,
+    model: Answerer,
     tasks: Sequence[Task],
     *,
     verifier: Verifier,
@@ -33,97 +29,71 @@ def evaluate(
     temperature: float = 1.0,
     max_new_tokens: int | None = None,
     style: Style | None = None,
-    chat: bool | None = None,
     data_dir: Path | None = None,
 ) -> Evaluation:
-    """Run `tasks` on `lm` and verify every answer.
+    """Have `model` answer `tasks` and verify every answer.
 
-    metrics: any of greedy, avg@K, best@K, maj@K; default greedy and avg@k with each task's own k (`metric_names` makes the list
-    from a suite's settings). limit: documents per task (`fair_part`). max_new_tokens, style: None for each task's own: the first
-    that it offers, as in training. chat: whether back ends other than the engines, which have their own, put prompts through the
-    chat template; None where the tokenizer has one.
-
-    Raises
-    ------
-    UsageError
-        An unknown metric, or a style that a task does not offer.
-    DataError
-        A task's documents cannot be had.
-    VerificationError
-        The verifier's processes do not start.
+    metrics: default greedy and avg@k with each task's k. limit: documents per task (`fair_part`). max_new_tokens, style: None for
+    each task's own. Raises UsageError, DataError, VerificationError.
     """
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    if max_new_tokens is not None:
-        tasks = [replace(task, max_new_tokens=max_new_tokens) for task in tasks]
-    plans = [(task, _specs(metrics, task), _style(task, style)) for task in tasks]
-    built: list[VerifiedTask] = []
-    for task, specs, chosen in plans:
-        documents = fair_part(task.documents(data_dir), limit)
+    plans = []
+    for task in tasks:
+        names = metrics if metrics is not None else ["greedy", f"avg@{task.k}"]
+        if not names:
+            raise UsageError(f"{task.name}: no metric asked for")
+        if style is not None and style not in task.styles:
+            raise UsageError(f"{task.name} has no prompt style {style!r}; it offers {', '.join(task.styles)}")
+        specs = [MetricSpec.parse(name) for name in dict.fromkeys(names)]
+        plans.append((task, specs, fair_part(task.documents(data_dir), limit)))
+    samples: list[EvaluationSample] = []
+    results: list[Metric] = []
+    for task, specs, documents in plans:
         modes: dict[Mode, int] = {}
         for spec in specs:
             mode: Mode = "greedy" if spec.kind == "greedy" else "sampled"
             modes[mode] = max(modes.get(mode, 1), spec.k)
+        asked = style or task.styles[0]
+        prompts = [replace(document, text=task.render(document, asked)) for document in documents]
+        own: list[EvaluationSample] = []
         for mode, repeats in modes.items():
-            built.append(
-                VerifiedTask(
-                    task,
-                    documents,
-                    style=chosen,
-                    mode=mode,
-                    repeats=repeats,
-                    temperature=0.0 if mode == "greedy" else temperature,
-                    verifier=verifier if task.judge else verifier.by(called(task.scorer)),
-                    count_tokens=_token_counter(lm),
-                )
+            sampling = Sampling(
+                temperature=0.0 if mode == "greedy" else temperature,
+                max_new_tokens=max_new_tokens if max_new_tokens is not None else task.max_new_tokens,
             )
-    _run(lm, built, chat)
-    samples: list[EvaluationSample] = []
-    results: list[Metric] = []
-    for task, specs, _ in plans:
-        own = [sample for part in built if part.task is task for sample in part.samples]
+            answers = model.answer(f"{task.name}:{mode}", prompts, repeats, sampling, task.stop(asked))
+            given = [(d, i, answer) for d, row in zip(documents, answers, strict=True) for i, answer in enumerate(row)]
+            own += [
+                EvaluationSample(
+                    task=task.name,
+                    mode=mode,
+                    document=document.id,
+                    repeat=repeat,
+                    prompt=answer.prompt,
+                    text=answer.text,
+                    gold=document.gold,
+                    verdict=verdict,
+                    tokens=answer.tokens,
+                    finished=answer.finished,
+                    labels=dict(document.labels),
+                    scorer=task.scorer,
+                )
+                for (document, repeat, answer), verdict in zip(
+                    given, _verdicts(task, mode, [(d, answer.text) for d, _, answer in given], verifier), strict=True
+                )
+            ]
         samples += own
         results += summarise(task.name, specs, own)
     return Evaluation(metrics=tuple(results), samples=tuple(samples))
 
 
+def _verdicts(task: Task, mode: Mode, answers: list[tuple[Prompt, str]], verifier: Verifier) -> list[Verdict]:
+    with phase(f"verifying {len(answers):,} answers of {task.name}:{mode}", quiet=True):
+        if task.judge is not None:
+            return task.judge(answers)
+        return verifier.by(called(task.scorer)).verify([(document.gold, text) for document, text in answers])
+
+
 def metric_names(greedy: bool, k: int) -> list[str]:
-    """The metrics that a suite's `greedy` and `k` ask for: avg@k, best@k and maj@k come from the same k samples."""
+    """What a suite's `greedy` and `k` ask for."""
     sampled = [f"{kind}@{k}" for kind in (("avg", "best", "maj") if k > 1 else ("avg",))] if k else []
     return (["greedy"] if greedy else []) + sampled
-
-
-def _run(lm: LM, tasks: list[VerifiedTask], chat: bool | None) -> None:
-    """`lm_eval.evaluate` rather than `simple_evaluate`, which also reseeds the process's generators and lists every installed
-    package (a second of CPU time each call)."""
-    if chat is None:
-        chat = bool(_tokenizer_of(lm).chat_template)
-    lm_evaluate(
-        lm=lm,
-        task_dict=TaskManager(include_defaults=False).load(list(tasks)),
-        bootstrap_iters=0,
-        log_samples=False,
-        apply_chat_template=chat and not isinstance(lm, EngineLM),
-    )
-
-
-def _specs(metrics: Sequence[str] | None, task: Task) -> list[MetricSpec]:
-    names = list(metrics) if metrics is not None else ["greedy", f"avg@{task.k}"]
-    if not names:
-        raise UsageError(f"{task.name}: no metric asked for")
-    return [MetricSpec.parse(name) for name in dict.fromkeys(names)]
-
-
-def _style(task: Task, style: Style | None) -> Style:
-    if style is None:
-        return task.styles[0]
-    if style not in task.styles:
-        raise UsageError(f"{task.name} has no prompt style {style!r}; it offers {', '.join(task.styles)}")
-    return style
-
-
-def _tokenizer_of(lm: LM) -> Any:
-    return lm.engine.tokenizer if isinstance(lm, EngineLM) else lm.tokenizer
-
-
-def _token_counter(lm: LM) -> Callable[[str], int]:
-    return lambda text: len(_tokenizer_of(lm).encode(text, add_special_tokens=False))

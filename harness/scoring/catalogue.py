@@ -13,7 +13,7 @@ DOOR: Door[Scorer] = Door("harness.scorers", "scorer", Scorer)  # type: ignore[t
 
 @dataclass(frozen=True, slots=True)
 class ScorerInfo:
-    """One scorer. error: why the plugin does not load. remark: what this machine cannot give it."""
+    """error: why it does not load. remark: what this machine cannot give it."""
 
     name: str
     summary: str
@@ -23,7 +23,7 @@ class ScorerInfo:
 
 
 def called(name: str) -> Called | None:
-    """What `Verifier.by` takes. Raises PluginError for an unknown scorer."""
+    """What `Verifier.by` takes. Raises PluginError."""
     found = DOOR.load(name)
     if found is Math:
         return None
@@ -31,7 +31,7 @@ def called(name: str) -> Called | None:
 
 
 def scorer_of(name: str) -> Scorer:
-    """An instance. Raises PluginError, also for one that cannot be made."""
+    """Raises PluginError."""
     try:
         return DOOR.load(name)()
     except PluginError:
@@ -41,7 +41,7 @@ def scorer_of(name: str) -> Scorer:
 
 
 def listing() -> list[ScorerInfo]:
-    """All of them; a broken plugin with its error."""
+    """A broken plugin with its error."""
     return [_info(name) for name in DOOR.installed()]
 
 

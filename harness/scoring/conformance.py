@@ -1,9 +1,7 @@
-"""What every scorer must do, as checks that a test of any scorer can run.
+"""What every scorer must do, as checks that raise AssertionError; it runs in the verifier's processes.
 
-    @pytest.mark.parametrize("check", CHECKS, ids=name_of)
-    def test_scorer(check): check("my-scorer")
-
-A check raises AssertionError. The scorer runs as in training: in the verifier's processes, by its installed name.
+@pytest.mark.parametrize("check", CHECKS, ids=name_of)
+def test_scorer(check): check("my-scorer")
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ HOSTILE = (
     "\x00\x1b[2J\ufffe \u202e \\boxed{\x07}",
     "```python\nwhile True: pass\n```",
 )
-"""Texts that no gold is a match for."""
 
 
 def _verdicts(name: str, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
@@ -33,7 +30,6 @@ def _verdicts(name: str, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
 
 
 def is_described(name: str) -> None:
-    """A first line that says what is right, limits, and examples of both kinds."""
     scorer = scorer_of(name)
     assert (type(scorer).__doc__ or "").strip(), "its docstring's first line is its summary"
     assert 0 < scorer.cpu_seconds <= scorer.wall_seconds <= 600, "cpu_seconds, wall_seconds: up to ten minutes"
@@ -56,7 +52,6 @@ def decides_the_same_again(name: str) -> None:
 
 
 def takes_its_golds(name: str) -> None:
-    """Those of its examples are in order, an empty one is not, and what it calls perfect is right."""
     scorer = scorer_of(name)
     golds = list(dict.fromkeys(gold for gold, _, right in scorer.examples if right))
     assert not [scorer.fault(gold) for gold in golds if scorer.fault(gold)]
@@ -66,7 +61,7 @@ def takes_its_golds(name: str) -> None:
 
 
 def survives_hostile_texts(name: str) -> None:
-    """None is right, none is left undecided, and the answer after it is still decided."""
+    """None is right or undecided, and the next answer is still decided."""
     gold, right, _ = next(example for example in scorer_of(name).examples if example[2])
     found = _verdicts(name, [*((gold, text) for text in ("", " \n", *HOSTILE)), (gold, right)])
     assert [verdict.value for verdict in found] == ["wrong"] * (len(HOSTILE) + 2) + ["right"], found

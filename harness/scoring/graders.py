@@ -1,4 +1,4 @@
-"""Readings that published numbers were made with, written anew: to see what a number owes to its grader."""
+"""Readings that published numbers were made with, written anew."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ _ASIDE = re.compile(r"\\(?:left|right|!|,|;|:|quad|qquad|displaystyle)(?![a-zA-Z
 _WORDS = re.compile(r"\\(?:text|mathrm|mbox|textbf)\s*\{([^{}]*)\}")
 _FRACTION = re.compile(r"(-?)\\frac\{(-?\d+)\}\{(-?\d+)\}|(-?)(-?\d+)/(-?\d+)")
 _TOLERANCE = 1e-4
-"""Relative, of numbers, as graders of this kind have it."""
 
 
 class MathVerifyPlain(Scorer):
@@ -73,7 +72,6 @@ class QwenGrader(Scorer):
 
 
 def _plain(text: str) -> str:
-    """Without what does not change a value: spacing, signs of money and percent, degrees, words in a formula."""
     text = _ASIDE.sub("", _WORDS.sub(lambda m: m[1] if not re.search(r"\d", text) else "", text))
     text = re.sub(r"\\[dt]frac(?![a-zA-Z])", r"\\frac", text)
     text = re.sub(r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}", text)
@@ -101,7 +99,6 @@ def _value(text: str) -> float | None:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Coordinates of a bracketed list; the text itself where it is none."""
     if len(text) > 2 and text[0] in "([" and text[-1] in ")]" and "," in text:
         yield from text[1:-1].split(",")
     else:

@@ -1,4 +1,4 @@
-"""Answers that are compared as they are written: the same text, or the same letter."""
+"""The same text, or the same letter."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ class Choice(Scorer):
 
 
 def _letter(text: str) -> str:
-    """The letter that a choice is, in upper case: `B`, `(b)`, `B. Paris`; empty where it is none."""
+    """`B`, `(b)`, `B. Paris`; empty where it is none."""
     found = _LETTER.fullmatch(_DRESS.sub("", text).strip())
     return found[1].upper() if found else ""

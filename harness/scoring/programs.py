@@ -1,4 +1,4 @@
-"""Answers that are programs: unit tests in a process of their own, with limits (docs/tasks.md says what it does not hold off)."""
+"""Answers that are programs: unit tests in a process with limits (docs/tasks.md says what it does not hold off)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.scoring.dialogue import hear, say
+from harness.verification.messages import hear, say
 from harness.verification.scorer import Score, Scorer, Undecided
 
 SANDBOX = Path(__file__).with_name("sandbox.py")
 CPU_SECONDS = 4
 WALL_SECONDS = 12.0
-"""Of one program, of which it may wait as much as it does not compute; then it is wrong."""
 START_SECONDS = 20.0
-"""In which the sandbox must stand, before the program is in it."""
 MEMORY = 512 << 20
 _FENCE = re.compile(r"^[ \t]*```[ \t]*(\w*)[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
@@ -74,14 +72,14 @@ class Outcome(NamedTuple):
 
 
 def program_in(text: str) -> str:
-    """The last fenced block, a Python one where there is any; the whole text where there is none."""
+    """The last Python block, else the last block, else the text."""
     blocks = [(kind.lower(), code) for kind, code in _FENCE.findall(text)]
     own = [code for kind, code in blocks if kind in ("python", "py", "python3")] or [code for _, code in blocks]
     return (own[-1] if own else text).strip("\n").rstrip()
 
 
 def run(program: str, tests: str) -> Outcome:
-    """Run `program`, then `tests` in its namespace. Raises Undecided where the sandbox fails before the program has begun."""
+    """Raises Undecided where the sandbox fails before the program has begun."""
     with tempfile.TemporaryDirectory(prefix="harness-python-", ignore_cleanup_errors=True) as folder:
         said, says = os.pipe()
         asked, asks = os.pipe()
@@ -121,7 +119,6 @@ def _watched(process: subprocess.Popen[bytes], heard: FileIO, asking: FileIO, pr
 
 
 def _ended(process: subprocess.Popen[bytes], reply: bytes | None) -> Outcome:
-    """What became of a program that has not passed."""
     if reply is None:
         return Outcome(False, "over-limit: time")
     if reply.startswith(b"failed "):
@@ -147,7 +144,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @cache
 def has_no_network() -> bool:
-    """Whether a process here can give up its network, tried in one of its own."""
+    """Whether a process here can give it up."""
     code = f"import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({_NEW_USER | _NEW_NETWORK}) != 0)"
     try:
         done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, timeout=20)

@@ -1,9 +1,8 @@
-"""The process in which a program and its tests run. A file of its own, started without site packages; it imports nothing of ours.
+"""The process in which a program and its tests run, without site packages or anything of ours.
 
     python -I -S sandbox.py ASKED SAYS CPU_SECONDS MEMORY
 
-It gives up its network where the kernel lets it, and its limits cannot be raised again. The token that says "passed" comes with
-the tests, once the program has run to its end.
+It gives up its network where it can. The token that says "passed" comes with the tests, once the program has ended.
 """
 
 import ctypes

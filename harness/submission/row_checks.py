@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 
 from harness.errors import DataError, PluginError
-from harness.evaluation.metrics import votes
-from harness.evaluation.samples import EvaluationSample
+from harness.evaluation.metrics import EvaluationSample, votes
 from harness.learning import registry
 from harness.scoring.catalogue import called
 from harness.statistics import paired
@@ -27,8 +26,8 @@ from harness.submission.bundle import SCORES, installed, stated
 from harness.submission.evidence import Evidence, first_difference, plain
 from harness.suite.cells import Cell
 from harness.suite.schema import Variant
-from harness.tasks.choice import fair_part
 from harness.tasks.registry import get_task
+from harness.tasks.source import fair_part
 from harness.verification.verifier import Verifier
 
 ROUNDING = 1e-9

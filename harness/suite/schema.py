@@ -343,7 +343,7 @@ class Training(_Model):
 
 
 class Evaluation(_Model):
-    """What is measured on a cell's checkpoints, through lm-eval."""
+    """What is measured on a cell's checkpoints."""
 
     tasks: Annotated[list[TaskName], Field(min_length=1, max_length=64)] = ["micro"]
     """Held-out tasks (`harness tasks`) or JSONL files; the first one gives the learning curve."""

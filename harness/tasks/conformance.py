@@ -1,9 +1,7 @@
-"""What every task must do, as checks that a test of any task can run.
+"""What every task must do, as checks that raise AssertionError, and DataError where its data is not at hand.
 
-    @pytest.mark.parametrize("check", CHECKS, ids=name_of)
-    def test_task(check): check("my-task")
-
-A check raises AssertionError, and DataError where the task's data is not at hand.
+@pytest.mark.parametrize("check", CHECKS, ids=name_of)
+def test_task(check): check("my-task")
 """
 
 from __future__ import annotations
@@ -20,11 +18,9 @@ from harness.tasks.task import Style
 from harness.verification.verifier import Verifier
 
 DRAWN = 8
-"""Questions of a step; a task must have more."""
 
 
 def is_described(name: str) -> None:
-    """A first line, a title, limits, styles and an installed scorer."""
     source, task = source_of(name), get_task(name)
     assert (type(source).__doc__ or "").strip(), "its docstring's first line is its summary"
     assert task.name == source.name == name
@@ -38,14 +34,12 @@ def is_described(name: str) -> None:
 
 
 def has_a_key(name: str) -> None:
-    """Versions of its code and its scorer's, and what tells its training questions from others."""
     assert "unknown" not in results_versions(name).values()
     if source_of(name).trains:
         assert source_of(name).pool_digest() == source_of(name).pool_digest()
 
 
 def refuses_parts_that_it_has_not(name: str) -> None:
-    """`NAME.x` is an error and not the whole task."""
     source_of(name)
     try:
         source_of(f"{name}.no-such-part")
@@ -55,7 +49,6 @@ def refuses_parts_that_it_has_not(name: str) -> None:
 
 
 def holds_out_the_same_questions(name: str) -> None:
-    """Distinct ids, texts, golds that its scorer can use; the same ones when asked again."""
     task = get_task(name)
     documents = task.documents(None, fetch=False)
     assert documents == get_task(name).documents(None, fetch=False)
@@ -65,7 +58,7 @@ def holds_out_the_same_questions(name: str) -> None:
 
 
 def asks_in_every_style(name: str) -> None:
-    """The question stands in what a policy reads, whichever way it is asked, and asking twice is asking once."""
+    """Whichever way it is asked, the question is in it; asking twice is asking once."""
     task = get_task(name)
     for style in task.styles:
         for prompt in task.documents(None, fetch=False)[:20]:
@@ -76,7 +69,6 @@ def asks_in_every_style(name: str) -> None:
 
 
 def is_scored(name: str) -> None:
-    """A perfect answerer is always right, one that says nothing never."""
     task = get_task(name)
     scorer = scorer_of(task.scorer)
     golds = [prompt.gold for prompt in task.documents(None, fetch=False)[:60]]
@@ -88,7 +80,6 @@ def is_scored(name: str) -> None:
 
 
 def draws_by_the_seed_alone(name: str) -> None:
-    """A step's questions: distinct, in order, the same for the same seed, others for another."""
     source = source_of(name)
     if not source.trains:
         return
@@ -100,7 +91,6 @@ def draws_by_the_seed_alone(name: str) -> None:
 
 
 def never_trains_on_what_it_holds_out(name: str) -> None:
-    """Texts, white space and punctuation aside."""
     source, task = source_of(name), get_task(name)
     if not source.trains:
         return
@@ -110,7 +100,6 @@ def never_trains_on_what_it_holds_out(name: str) -> None:
 
 
 def keeps_tuning_apart(name: str) -> None:
-    """The parts `tuning` and `final` have no question in common, where it has parts."""
     source = source_of(name)
     if not source.trains:
         return

@@ -1,11 +1,10 @@
-"""A JSONL file as a task: a question and its answer a line (docs/tasks.md). The file is anyone's: whatever is wrong with it is said
-in one line that names the place."""
+"""A JSONL file as a task (docs/tasks.md). The file is anyone's: a fault is one line that names the place."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -33,7 +32,6 @@ INSTRUCTIONS: Mapping[str, str] = MappingProxyType(
         "python": "Answer with a Python program in a ```python block.",
     }
 )
-"""By scorer; `BOXED` for all others."""
 Side = Literal["train", "test", "both"]
 Text = Annotated[str, msgspec.Meta(max_length=32_768)]
 Gold = Annotated[str, msgspec.Meta(max_length=65_536)]
@@ -41,7 +39,7 @@ Option = Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
 
 
 class Line(msgspec.Struct, frozen=True):
-    """What a line may hold; other fields are left alone. prompt or question, answer or gold; `tests` for programs."""
+    """Other fields are left alone. `tests` are for programs."""
 
     prompt: Text | None = None
     question: Text | None = None
@@ -54,17 +52,15 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Question(NamedTuple):
-    """A line that is in order. split: None where the line does not say."""
+    """split: None where the line does not say."""
 
     prompt: Prompt
     split: Literal["train", "test"] | None
 
 
 def pinned(task: FileTask, folder: Path | None = None) -> FileTask:
-    """The task with its file's absolute path and SHA-256, every line checked; a relative path starts at `folder`, else here.
-
-    Raises DataError with the file's line, PluginError for an unknown scorer.
-    """
+    """The task with its file's absolute path and SHA-256, every line checked. A relative path starts at `folder`, else here.
+    Raises DataError, PluginError."""
     path = Path(task.file).expanduser()
     if not path.is_absolute() and folder is not None and (folder / path).is_file():
         path = folder / path
@@ -79,7 +75,7 @@ def pinned(task: FileTask, folder: Path | None = None) -> FileTask:
 
 @lru_cache(maxsize=8)
 def questions(path: Path, sha256: str, scorer: str) -> tuple[Question, ...]:
-    """All questions of the file, in its order. Raises DataError naming the line, also where the content is another."""
+    """In the file's order. Raises DataError naming the line, also where the content is another."""
     data = _content(path)
     if (found := hashlib.sha256(data).hexdigest()) != sha256:
         raise DataError(f"{path}: has SHA-256 {found[:12]}..., expected {sha256[:12]}...; its content was altered")
@@ -148,7 +144,7 @@ def _one(first: object, second: object, *names: str) -> object:
 
 
 def _letter(gold: str, options: list[str]) -> str:
-    """The letter of the right option, which the file gives as a letter or as the option's text."""
+    """Of the right option, which the file gives as letter or text. Raises ValueError."""
     letters = [chr(65 + i) for i in range(len(options))]
     meant = {letter for letter, option in zip(letters, options, strict=True) if option.strip() == gold.strip()}
     if gold.strip().upper() in letters:
@@ -160,8 +156,9 @@ def _letter(gold: str, options: list[str]) -> str:
     return meant.pop()
 
 
-@dataclass(frozen=True, eq=False)
-class _Sides:
+class _Sides(NamedTuple):
+    """`undecided`: some questions are on both."""
+
     train: tuple[Prompt, ...]
     test: tuple[Prompt, ...]
     undecided: bool
@@ -181,17 +178,10 @@ class Jsonl(TaskSource):
 
     def evaluation(self) -> Task:
         task = self.task
-
-        def documents(data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
-            found = list(self._sides().test)
-            if not found:
-                raise DataError(f"{task.file}: holds no question for evaluation (`split: test`, or `held_out`)")
-            return found
-
         return Task(
             name=self.name,
             title=Path(task.file).name,
-            documents=documents,
+            documents=self._documents,
             styles=("zero-shot", "raw"),
             max_new_tokens=task.max_new_tokens,
             source=task.file,
@@ -200,6 +190,11 @@ class Jsonl(TaskSource):
             instruction=task.instruction if task.instruction is not None else INSTRUCTIONS.get(task.scorer, BOXED),
             scorer=task.scorer,
         )
+
+    def _documents(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
+        if not (found := list(self._sides().test)):
+            raise DataError(f"{self.task.file}: holds no question for evaluation (`split: test`, or `held_out`)")
+        return found
 
     def pool(self, min_level: int | None = None, data_dir: Path | None = None) -> TrainingPool:
         if min_level is not None:
@@ -232,15 +227,12 @@ class Jsonl(TaskSource):
     def _sides(self) -> _Sides:
         assert self.task.sha256 is not None
         every = questions(Path(self.task.file), self.task.sha256, self.task.scorer)
-        side = {q.prompt.id: self._side(q) for q in every}
-        return _Sides(
-            tuple(q.prompt for q in every if side[q.prompt.id] != "test"),
-            tuple(q.prompt for q in every if side[q.prompt.id] != "train"),
-            "both" in side.values(),
-        )
+        sides = [(q.prompt, self._side(q)) for q in every]
+        train, test = (tuple(p for p, side in sides if side != other) for other in ("test", "train"))
+        return _Sides(train, test, any(side == "both" for _, side in sides))
 
     def _side(self, question: Question) -> Side:
-        """By the line's own word, else by its text: the same in every lab, and the same for a question that stands twice."""
+        """By the line's word, else by its text: the same in every lab."""
         if question.split is not None:
             return question.split
         if not self.task.held_out:
@@ -249,7 +241,7 @@ class Jsonl(TaskSource):
         return "test" if int.from_bytes(drawn) / 2**64 < self.task.held_out else "train"
 
     def _repeated(self, sides: _Sides) -> list[Overlap]:
-        """Training questions that repeat held-out ones of the same file."""
+        """Training questions that repeat held-out ones."""
         if sides.undecided:
             return []
         return find_overlaps(((p.id, p.text) for p in sides.train), ((self.name, p.id, p.text) for p in sides.test))

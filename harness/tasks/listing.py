@@ -1,4 +1,4 @@
-"""What `harness tasks` shows: size, source, licence, and what a perfect and an empty answerer score."""
+"""What `harness tasks` shows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from harness.verification.verifier import Verifier
 
 
 class TaskInfo(msgspec.Struct, frozen=True):
-    """One task. perfect, empty: scores of an answerer that gives every gold, where that can be, and of one that says nothing; None
-    with `problem` where the documents cannot be had without fetching them. trains: whether it has training questions. origin: the
-    package and the place that it comes from. error: why its plugin does not load."""
+    """perfect, empty: scores of who gives every gold and of who says nothing; None where the documents are not at hand, which
+    `problem` explains. error: why its plugin does not load."""
 
     name: str
     title: str
@@ -37,8 +36,7 @@ class TaskInfo(msgspec.Struct, frozen=True):
 
 
 def listing(data_dir: Path | None = None) -> list[TaskInfo]:
-    """Every task; nothing is fetched: a set that is neither in the folder nor in the cache is listed with the reason, as is a
-    plugin that does not load."""
+    """Every task; nothing is fetched. A plugin that does not load is listed with its error."""
     with Verifier() as verifier:
         return [_listed(name, data_dir, verifier) for name in names()]
 

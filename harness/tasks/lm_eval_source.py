@@ -1,4 +1,4 @@
-"""`lm_eval:NAME`: one of lm-eval's own generative tasks, with its own prompts, filters and metric (docs/tasks.md)."""
+"""`lm_eval:NAME`: a generative task of lm-eval's with its own prompts, filters and metric (docs/tasks.md)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import difflib
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,8 @@ from harness.verification.verdict import Verdict
 
 PREFIX = "lm_eval:"
 VARIABLE = "HARNESS_LM_EVAL_TASKS"
-"""Folders of task YAMLs beside lm-eval's own. They may run Python: only their user can name them, no suite."""
+"""Folders of further task YAMLs. They may run Python: only their user can name them, no suite."""
 LENGTH = 256
-"""Tokens of the longest answer where the task does not say: lm-eval's own default."""
 _KEPT = 512
 
 
@@ -32,7 +31,7 @@ class LmEvalTask(TaskSource):
     """A generative task of lm-eval's, by its own filters and metric"""
 
     def check_name(self) -> None:
-        """Raises PluginError for a task that lm-eval has not, or that is none to generate for."""
+        """Raises PluginError."""
         self._config = _config_of(self.name.removeprefix(PREFIX))
 
     def evaluation(self) -> Task:
@@ -40,23 +39,30 @@ class LmEvalTask(TaskSource):
         settings = self._config.get("generation_kwargs") or {}
         until = settings.get("until") or ["\n\n"]
         until = (until,) if isinstance(until, str) else tuple(map(str, until))
-
-        def documents(data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
-            if not fetch:
-                raise DataError(f"{self.name}: lm-eval loads it when it is run")
-            return _prompts(name)
-
         return Task(
             name=self.name,
             title=f"{name} of lm-eval",
-            documents=documents,
+            documents=self._documents,
             styles=("raw",),
             max_new_tokens=int(settings.get("max_gen_toks") or settings.get("max_tokens") or LENGTH),
             source=str(self._config.get("dataset_path") or "lm-eval"),
             scorer="lm_eval",
             until=until,
-            judge=_judge(name),
+            judge=partial(_judge, name),
         )
+
+    def _documents(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
+        if not fetch:
+            raise DataError(f"{self.name}: lm-eval loads it when it is run")
+        name = self.name.removeprefix(PREFIX)
+        task = _built(name, _folders())
+        found = []
+        for place, doc in enumerate(task.eval_docs):
+            text = task.fewshot_context(doc, int(task.config.num_fewshot or 0), gen_prefix=task.doc_to_prefix(doc))
+            if not isinstance(text, str):
+                raise DataError(f"{self.name}: asks for more than a text")
+            found.append(Prompt(str(place), text, str(task.doc_to_target(doc))))
+        return found
 
     def results_versions(self) -> dict[str, str]:
         """lm-eval's version, and the task's own settings."""
@@ -71,7 +77,7 @@ def _folders() -> tuple[str, ...]:
 
 @lru_cache(maxsize=16)
 def _manager(folders: tuple[str, ...]) -> Any:
-    """Of the tasks in these folders; lm-eval's own, which are many and take seconds to list, where there are none."""
+    """lm-eval's own tasks take seconds to list."""
     from lm_eval.tasks import TaskManager
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
@@ -106,7 +112,7 @@ def _config_of(name: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _built(name: str, folders: tuple[str, ...]) -> Any:
-    """lm-eval's own task with its data. Raises DataError."""
+    """Raises DataError."""
     try:
         (task,) = _manager_of(name).load([name])["tasks"].values()
     except Exception as error:  # of lm-eval, of datasets, of a YAML's own Python
@@ -121,27 +127,13 @@ def _built(name: str, folders: tuple[str, ...]) -> Any:
     return task
 
 
-def _prompts(name: str) -> list[Prompt]:
+def _judge(name: str, answers: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
     task = _built(name, _folders())
-    found = []
-    for place, doc in enumerate(task.eval_docs):
-        text = task.fewshot_context(doc, int(task.config.num_fewshot or 0), gen_prefix=task.doc_to_prefix(doc))
-        if not isinstance(text, str):
-            raise DataError(f"{PREFIX}{name}: asks for more than a text")
-        found.append(Prompt(str(place), text, str(task.doc_to_target(doc))))
-    return found
-
-
-def _judge(name: str) -> Callable[[Sequence[tuple[Prompt, str]]], list[Verdict]]:
-    def judge(answers: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
-        task = _built(name, _folders())
-        return [_verdict(task, prompt, text) for prompt, text in answers]
-
-    return judge
+    return [_verdict(task, prompt, text) for prompt, text in answers]
 
 
 def _verdict(task: Any, prompt: Prompt, text: str) -> Verdict:
-    """By the task's first filter and first metric."""
+    """By the task's first filter and metric."""
     from lm_eval.api.instance import Instance
 
     doc = task.eval_docs[int(prompt.id)]

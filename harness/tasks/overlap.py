@@ -1,7 +1,6 @@
-"""Which training problems are also evaluation problems: equal once normalised, or near-duplicates.
+"""Which training problems are also evaluation problems: equal once normalised, or nearly so.
 
-Every set is pinned by its checksum, so what repeats what is found once (tools/overlap_index.py) and shipped as `overlaps.json`:
-a training pool is the same in every lab, whichever evaluation sets are at hand there.
+Sets are pinned, so this is found once (tools/overlap_index.py) and shipped as `overlaps.json`: pools are the same in every lab.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _COSMETIC = re.compile(
 
 
 class Overlap(msgspec.Struct, frozen=True, array_like=True):
-    """A training problem and the evaluation problem it repeats. similarity: 1.0 when equal after normalisation."""
+    """similarity: 1.0 where equal once normalised."""
 
     training: str
     evaluation_set: str
@@ -35,7 +34,7 @@ class Overlap(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Index(msgspec.Struct, frozen=True):
-    """`overlaps.json`. sets: SHA-256 of every set that was compared. overlaps: by training set, in that set's order."""
+    """sets: SHA-256 of every set that was compared. overlaps: by training set."""
 
     sets: dict[str, str]
     overlaps: dict[str, list[Overlap]]
@@ -48,7 +47,7 @@ def pinned() -> Index:
 
 
 def tokens(problem: str) -> list[str]:
-    """Words, numbers and signs of a problem without punctuation, figure code and LaTeX cosmetics, in lower case."""
+    """Words, numbers and signs without punctuation, figures and LaTeX cosmetics."""
     return _TOKEN.findall(_COSMETIC.sub(" ", problem).lower())
 
 
@@ -61,12 +60,8 @@ def shingles(words: Sequence[str]) -> frozenset[tuple[str, ...]]:
 def find_overlaps(
     training: Iterable[tuple[str, str]], evaluation: Iterable[tuple[str, str, str]], near: float = NEAR
 ) -> list[Overlap]:
-    """Training problems (id, text) that repeat one of the evaluation problems (set, id, text).
-
-    Exact: the same characters once white space, punctuation and LaTeX cosmetics are gone. Near: Jaccard similarity of the two
-    sets of token 4-grams at least `near`. One overlap per training problem, the most similar. Cost: linear in the number of
-    shared 4-grams.
-    """
+    """Training problems (id, text) that repeat an evaluation problem (set, id, text): the same tokens, or a Jaccard similarity
+    of token 4-grams of at least `near`; the most similar one of each."""
     names: list[tuple[str, str]] = []
     sizes: list[int] = []
     exact: dict[str, int] = {}

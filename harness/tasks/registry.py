@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from harness.errors import DataError, PluginError, UsageError
 from harness.plugins import Door
 from harness.scoring import catalogue as scorers
 from harness.suite.schema import FileTask
 from harness.tasks import ladder
-from harness.tasks.sets import SETS
+from harness.tasks.sets import SETS, SOURCES
 from harness.tasks.source import TaskSource
 from harness.tasks.task import Task
-from harness.tasks.training import SOURCES
 from harness.versions import versions
 
 DOOR: Door[TaskSource] = Door("harness.tasks", "task", TaskSource)  # type: ignore[type-abstract]
@@ -22,16 +19,13 @@ _FIRST = ("micro", "micro_dev", ladder.NAME, *EVALUATION_SETS)
 
 
 def names() -> list[str]:
-    """All installed, the shipped ones first. Importing nothing."""
+    """The shipped ones first."""
     known = DOOR.installed()
     return [*(name for name in _FIRST if name in known), *(name for name in known if name not in _FIRST)]
 
 
 def named(text: str) -> str | FileTask:
-    """A task as a command line gives it: a name, or `my.jsonl` with its scorer (`my.jsonl:exact`), which is read and pinned.
-
-    Raises DataError, PluginError.
-    """
+    """A task as a command line gives it: a name, or `my.jsonl:exact`, which is read and pinned. Raises DataError, PluginError."""
     from harness.tasks.jsonl import pinned
 
     file, colon, scorer = text.rpartition(":")
@@ -43,7 +37,7 @@ def named(text: str) -> str | FileTask:
 
 
 def source_of(task: str | FileTask) -> TaskSource:
-    """Where a task's questions come from. Raises PluginError for an unknown name or part, DataError for a file."""
+    """Raises PluginError for an unknown name or part, DataError for a file."""
     if isinstance(task, FileTask):
         from harness.tasks.jsonl import Jsonl
 
@@ -63,24 +57,16 @@ def source_of(task: str | FileTask) -> TaskSource:
 
 
 def get_task(name: str | FileTask, **parameters: int) -> Task:
-    """The task of that name, with its parameters (micro: per_skill, ladder: per_level).
-
-    Raises
-    ------
-    PluginError
-        Unknown name.
-    UsageError
-        A parameter that the task does not take.
-    """
-    make: Callable[..., Task] = source_of(name).evaluation
+    """Parameters: micro's per_skill, ladder's per_level. Raises PluginError, UsageError for one that it does not take."""
+    source = source_of(name)
     try:
-        return make(**parameters)
+        return source.evaluation(**parameters)
     except TypeError as error:
         raise UsageError(f"task {name}: {error}") from error
 
 
 def results_versions(task: str | FileTask) -> dict[str, str]:
-    """Results versions by package of the task's own code and of its scorer's. Raises PluginError, DataError."""
+    """Of the task's code and its scorer's. Raises PluginError, DataError."""
     source = source_of(task)
     if get_task(task).judge is not None:
         return source.results_versions()
@@ -92,27 +78,15 @@ def results_versions(task: str | FileTask) -> dict[str, str]:
 
 
 def training_source(task: str | FileTask) -> TaskSource:
-    """The same of a task to train on. Raises PluginError for one that is unknown or for evaluation alone."""
-    if (
-        not isinstance(task, FileTask)
-        and not task.startswith("lm_eval:")
-        and task.partition(".")[0] not in DOOR.installed()
-    ):
-        raise _untrained(task)
-    found = source_of(task)
-    if not found.trains:
-        raise _untrained(str(task))
-    return found
-
-
-def _untrained(task: str) -> PluginError:
-    shipped = ("micro", ladder.NAME, *SOURCES)
-    others = [name for name in names() if name not in _FIRST]
-    return PluginError(f"unknown training task {task!r}; there are {', '.join([*shipped, *others])}")
+    """Raises PluginError for a task that is unknown or for evaluation alone."""
+    known = isinstance(task, FileTask) or task.startswith("lm_eval:") or task.partition(".")[0] in DOOR.installed()
+    if known and (found := source_of(task)).trains:
+        return found
+    there = ["micro", ladder.NAME, *SOURCES, *(name for name in names() if name not in _FIRST)]
+    raise PluginError(f"unknown training task {str(task)!r}; there are {', '.join(there)}")
 
 
 def is_generated(name: str | FileTask) -> bool:
-    """Whether a task's problems are made by code."""
     return source_of(name).generated
 
 

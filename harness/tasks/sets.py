@@ -1,27 +1,135 @@
-"""The sets of problems: where each comes from, under which licence, and what identifies its content.
+"""The sets of problems: source, licence, what identifies the content, and how rows become problems.
 
-Revisions are commits, so a set cannot change under a suite. Minerva and OlympiadBench are taken from the repository that
-published them with the Qwen2.5-Math evaluation: today's hub copy of OlympiadBench has 674 rows instead of 675.
+Revisions are commits. Minerva and OlympiadBench come from the repository of the Qwen2.5-Math evaluation: today's hub copy of
+OlympiadBench has 674 rows instead of 675.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from harness.tasks.dataset_problems import (
-    Problem,
-    aime_row,
-    amc_row,
-    gsm8k_row,
-    math500_row,
-    math_row,
-    minerva_row,
-    numbered_row,
-    olympiad_row,
-)
+import msgspec
+
+from harness.experience.answers import Prompt
+from harness.verification.extraction import extract
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """level: 1-5 (MATH). multi_boxed: the solution boxes several contents."""
+
+    id: str
+    problem: str
+    answer: str
+    solution: str | None = None
+    level: int | None = None
+    subject: str | None = None
+    multi_boxed: bool = False
+
+
+def as_prompt(row: Problem) -> Prompt:
+    labels = {"level": str(row.level) if row.level else "", "subject": row.subject or ""}
+    return Prompt(row.id, row.problem, row.answer, {name: value for name, value in labels.items() if value})
+
+
+def _integer(answer: object) -> str:
+    """`27.0`, `025` and `25` alike."""
+    return str(int(float(str(answer))))
+
+
+def _split(file: str) -> str:
+    return "train" if "train" in file else "test"
+
+
+def math500_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
+    return Problem(
+        id=raw["unique_id"],
+        problem=raw["problem"],
+        answer=raw["answer"],
+        solution=raw["solution"],
+        level=int(raw["level"]),
+        subject=raw["subject"],
+    )
+
+
+def math_row(raw: Mapping[str, Any], file: str, place: int) -> Problem | None:
+    """The gold is the solution's last box; two training rows with an empty one are left out."""
+    answer = extract(raw["solution"]).rstrip(".,") if "boxed" in raw["solution"] else ""
+    if not answer:
+        return None
+    level = re.search(r"\d", raw["level"])
+    boxes = re.findall(r"\\boxed\s*\{?([^{}$]*)", raw["solution"])
+    return Problem(
+        id=f"{_split(file)}/{file.split('/')[0]}/{place}",
+        problem=raw["problem"],
+        answer=answer,
+        solution=raw["solution"],
+        level=int(level.group()) if level else None,
+        subject=raw["type"],
+        multi_boxed=len(set(boxes)) > 1,
+    )
+
+
+def gsm8k_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
+    rationale, _, answer = raw["answer"].partition("####")
+    return Problem(
+        id=f"gsm8k/{_split(file)}/{place:04}",
+        problem=raw["question"],
+        answer=answer.strip().replace(",", ""),
+        solution=rationale.strip(),
+    )
+
+
+def aime_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
+    exam = re.search(r"(\d{4})_AIME_(I+)_Problems/Problem_(\d+)", raw["url"])
+    name = "-".join(exam.groups()) if exam else f"2024-{place}"
+    return Problem(id=name, problem=raw["problem"], answer=_integer(raw["answer"]), solution=raw["solution"])
+
+
+def numbered_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
+    """Exam I, then exam II, fifteen problems each."""
+    exam, number = ("I", place + 1) if place < 15 else ("II", place - 14)
+    return Problem(
+        id=f"2025-{exam}-{number}", problem=raw["problem"], answer=_integer(re.sub(r"\D*$", "", str(raw["answer"])))
+    )
+
+
+def amc_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
+    exam = re.search(r"(\d{4})_AMC_(12[AB])_Problems/Problem_(\d+)", raw["url"])
+    name = "-".join(exam.groups()) if exam else f"2023-{place}"
+    return Problem(id=name, problem=raw["question"], answer=_integer(raw["answer"]))
+
+
+def minerva_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
+    """The gold is the solution's box, its Python-like spellings turned into LaTeX."""
+    answer = extract(raw["solution"])
+    if number := re.fullmatch(r"(-?[\d.]+)e([-+]?\d+)", answer):
+        answer = rf"{number[1]} \times 10^{{{int(number[2])}}}"
+    answer = re.sub(r"np\.([a-z]+)\(([^()]*)\)", r"\\\1(\2)", answer)
+    answer = re.sub(r"\\exp\s*\{([^{}]*)\}", lambda m: "e^{" + m[1].replace("*", " ") + "}", answer)
+    answer = re.sub(r"(\d)\./(\d)", r"\1/\2", answer).replace("$ $", "")
+    return Problem(
+        id=f"minerva/{place:03}",
+        problem=raw["problem"],
+        answer=answer,
+        solution=raw["solution"],
+        subject=raw.get("type"),
+    )
+
+
+def olympiad_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
+    answer = str(raw["final_answer"][0]).replace("$", "").strip().rstrip(".")
+    return Problem(
+        id=str(raw["id"]),
+        problem=raw["question"],
+        answer=answer,
+        solution="\n\n".join(raw["solution"]),
+        subject=raw.get("subfield"),
+    )
+
 
 Host = Literal["hub", "github"]
 _QWEN = "a45202bd16f1ec06f433442dc1152d0074773465"
@@ -38,7 +146,7 @@ _MATH_SUBJECTS = (
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Pinned files of a public repository. sha256: by file, where it is known; the revision pins the rest."""
+    """sha256: where it is known; the revision pins the rest."""
 
     host: Host
     repository: str
@@ -49,8 +157,7 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """One set of problems. file, sha256: its name in a data folder and that file's checksum. convert: a remote file's row
-    (with the file's name and the row's place) to ours, None to leave it out. k, max_new_tokens: as an evaluation task; 0
+    """file, sha256: in a data folder. convert: a row with its file's name and place to ours, or None. k, max_new_tokens: 0
     where it is for training alone."""
 
     name: str
@@ -223,3 +330,4 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
         )
     }
 )
+SOURCES = {"math": "math_train", "gsm8k": "gsm8k_train"}

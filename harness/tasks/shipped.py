@@ -1,23 +1,46 @@
-"""The tasks that come with the harness: procedural arithmetic, the ladder, and the published sets."""
+"""The tasks that come with the harness."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
 from harness.errors import DataError
 from harness.experience.answers import Prompt
-from harness.tasks import ladder, training
-from harness.tasks.data import load
-from harness.tasks.dataset_problems import as_prompt
-from harness.tasks.micro import dev_prompts, evaluation_prompts, training_prompts, worked_examples
-from harness.tasks.sets import SETS
-from harness.tasks.shots import EXAMPLES
+from harness.tasks import ladder
+from harness.tasks.data import folder_in_use, load
+from harness.tasks.micro import evaluation_prompts, training_prompts, worked_examples
+from harness.tasks.overlap import pinned
+from harness.tasks.sets import SETS, SOURCES, as_prompt
 from harness.tasks.source import TaskSource, TrainingPool
 from harness.tasks.task import Example, Task
+
+EXAMPLES = (
+    Example(
+        "A shop sells pencils in boxes of 12. A school buys 15 boxes and gives 8 pencils to each of 20 pupils. "
+        "How many pencils are left?",
+        "The school has $15 \\cdot 12 = 180$ pencils. It gives away $20 \\cdot 8 = 160$. "
+        "So $180 - 160 = 20$ pencils are left. The answer is $\\boxed{20}$.",
+    ),
+    Example(
+        "Find the sum of the roots of $2x^2 - 7x + 3 = 0$.",
+        "By Vieta's formulas the sum of the roots of $ax^2 + bx + c = 0$ is $-\\frac{b}{a}$. "
+        "Here it is $\\frac{7}{2}$. The answer is $\\boxed{\\frac{7}{2}}$.",
+    ),
+    Example(
+        "Two fair dice are rolled. What is the probability that the sum is at least 11?",
+        "Of the 36 outcomes, the sums 11 (two outcomes) and 12 (one outcome) qualify, so the probability is "
+        "$\\frac{3}{36} = \\frac{1}{12}$. The answer is $\\boxed{\\frac{1}{12}}$.",
+    ),
+    Example(
+        "Solve $|x - 3| < 5$ and give the answer in interval notation.",
+        "The inequality means $-5 < x - 3 < 5$, so $-2 < x < 8$. The answer is $\\boxed{(-2, 8)}$.",
+    ),
+)
 
 
 class Micro(TaskSource):
@@ -26,15 +49,11 @@ class Micro(TaskSource):
     generated = integers = trains = True
 
     def evaluation(self, per_skill: int = 40) -> Task:
-        """Held-out questions, `per_skill` of each of the six skills."""
-
-        def documents(data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
-            return evaluation_prompts(per_skill)
 
         return Task(
             name="micro",
             title="Micro arithmetic (six skills, held out)",
-            documents=documents,
+            documents=lambda data_dir, fetch=True: evaluation_prompts(per_skill),
             styles=("raw", "zero-shot", "few-shot"),
             max_new_tokens=44,
             k=4,
@@ -63,14 +82,11 @@ class MicroDev(Micro):
     trains = False
 
     def evaluation(self, per_skill: int = 20) -> Task:
-        def documents(data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
-            return dev_prompts(per_skill)
-
         return replace(
             super().evaluation(),
             name="micro_dev",
             title="Micro arithmetic (for tuning)",
-            documents=documents,
+            documents=lambda data_dir, fetch=True: evaluation_prompts(per_skill, part="dev"),
             size=6 * per_skill,
         )
 
@@ -84,16 +100,11 @@ class Ladder(TaskSource):
         self.levels = ladder.levels_of(self.name)
 
     def evaluation(self, per_level: int = 40) -> Task:
-        """Held-out problems of all levels, or of those that the name lists."""
         levels = self.levels
-
-        def documents(data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
-            return ladder.evaluation_prompts(levels, per_level)
-
         return Task(
             name=self.name,
             title=f"Ladder of short questions ({len(levels)} levels, held out)",
-            documents=documents,
+            documents=lambda data_dir, fetch=True: ladder.evaluation_prompts(levels, per_level),
             styles=("raw",),
             max_new_tokens=48,
             k=4,
@@ -121,18 +132,14 @@ class Published(TaskSource):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.trains = name in training.SOURCES  # type: ignore[misc]  # of two of them
+        self.trains = name in SOURCES  # type: ignore[misc]  # of two of them
 
     def evaluation(self) -> Task:
         data = SETS[self.name]
-
-        def documents(data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
-            return [as_prompt(row) for row in load(data.name, data_dir, fetch)]
-
         return Task(
             name=data.name,
             title=data.title,
-            documents=documents,
+            documents=lambda data_dir, fetch=True: [as_prompt(row) for row in load(data.name, data_dir, fetch)],
             max_new_tokens=data.max_new_tokens,
             k=data.k,
             source=f"{data.remote.repository}@{data.remote.revision[:12]}",
@@ -143,10 +150,29 @@ class Published(TaskSource):
         )
 
     def pool(self, min_level: int | None = None, data_dir: Path | None = None) -> TrainingPool:
-        return training.training_pool(self.name, min_level=min_level, data_dir=data_dir)
+        """Less what any evaluation set repeats. min_level: problems below it or without a level are left out."""
+        full = self._whole(self.name, folder_in_use(data_dir))
+        if min_level is None:
+            return full
+        if not any("level" in prompt.labels for prompt in full.prompts):
+            raise DataError(f"{self.name} has no levels; leave min_level out")
+        chosen = tuple(prompt for prompt in full.prompts if int(prompt.labels.get("level", 0)) >= min_level)
+        return replace(full, prompts=chosen, below_level=len(full.prompts) - len(chosen))
+
+    @staticmethod
+    @lru_cache(maxsize=4)
+    def _whole(name: str, data_dir: Path | None) -> TrainingPool:
+        rows = load(SOURCES[name], data_dir)
+        overlaps = tuple(pinned().overlaps[SOURCES[name]])
+        repeated = {overlap.training for overlap in overlaps}
+        ambiguous = tuple(row.id for row in rows if row.multi_boxed and row.id not in repeated)
+        task = Published(name).evaluation()
+        prompts = (as_prompt(row) for row in rows if row.id not in repeated | set(ambiguous))
+        asked = tuple(replace(prompt, text=task.render(prompt, "zero-shot")) for prompt in prompts)
+        return TrainingPool(name, asked, overlaps, ambiguous)
 
     def pool_digest(self) -> str:
         """The set's checksum and what is dropped. Needs no data."""
-        source = training.SOURCES[self.name]
-        parts = [source, training.SETS[source].sha256, training.pinned().overlaps[source]]
+        source = SOURCES[self.name]
+        parts = [source, SETS[source].sha256, pinned().overlaps[source]]
         return hashlib.blake2b(msgspec.json.encode(parts), digest_size=8).hexdigest()

@@ -1,8 +1,8 @@
-"""What an evaluation task is: documents, how a policy is asked, how long it may answer. One mechanism for all of them."""
+"""What an evaluation task is: documents, how a policy is asked, how long it may answer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -11,27 +11,22 @@ from harness.experience.answers import Prompt
 from harness.suite.schema import Style
 from harness.verification.verdict import Verdict
 
-__all__ = ["STEP_BY_STEP", "Documents", "Example", "Judge", "Style", "Task"]
+__all__ = ["STEP_BY_STEP", "Documents", "Example", "Style", "Task"]
 
 STEP_BY_STEP = "Please reason step by step, and put your final answer within \\boxed{}."
 
 
 class Documents(Protocol):
-    """Loads a task's prompts from the data folder (None: HARNESS_DATA, else the public source, fetched if `fetch`)."""
+    """A task's prompts; data_dir None: HARNESS_DATA, else the public source, fetched if `fetch`."""
 
     def __call__(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]: ...
 
 
-class Judge(Protocol):
-    """Verdicts on (question, answer), in order."""
-
-    def __call__(self, answers: Sequence[tuple[Prompt, str]], /) -> list[Verdict]: ...
+Judge = Callable[[Sequence[tuple[Prompt, str]]], list[Verdict]]
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A worked problem shown to a base model."""
-
     problem: str
     solution: str
 
@@ -40,13 +35,9 @@ class Example:
 class Task:
     """One evaluation set.
 
-    documents: loads the prompts; `Prompt.text` is the bare problem.
-    styles: how it can be asked, the default first. `raw` the problem itself; `zero-shot` with an instruction, as in
-        training; `few-shot` after worked examples, for base models. Any of them goes through a policy's chat template.
-    frame: a problem between worked examples, up to where its solution begins.
-    k: default number of samples per document for avg@k. size: expected documents. checksum: SHA-256 of its file in a data
-    folder; None where the task is generated. scorer: who decides whether an answer is right, in training
-    too. until: strings that end an answer in any style. judge: instead of a scorer, where something else decides.
+    styles: the default first. `raw` the problem itself, `zero-shot` with an instruction as in training, `few-shot` after worked
+    examples. frame: a problem between examples, up to its solution. k: samples a document for avg@k. checksum: of its file in a
+    data folder. scorer: in training too. until: strings that end an answer in any style. judge: decides instead of a scorer.
     """
 
     name: str
@@ -77,14 +68,14 @@ class Task:
         return shots + self.frame.format(problem)
 
     def stop(self, style: Style) -> tuple[str, ...]:
-        """Strings that end an answer: a base model goes on with the next problem."""
+        """A base model goes on with the next problem."""
         if self.until:
             return self.until
         head = self.frame.partition("{")[0].strip()
         return (f"\n\n{head}", f"\n{head}") if style == "few-shot" else ()
 
     def bare(self, text: str) -> str:
-        """The problem alone, of a prompt in its frame or with the instruction."""
+        """The problem of a prompt in its frame or with the instruction."""
         head, _, tail = self.frame.partition("{}")
         text = text.removesuffix(f"\n\n{self.instruction}")
         return text[len(head) : -len(tail)] if text.startswith(head) and text.endswith(tail) else text

@@ -1,8 +1,5 @@
-"""math-verify under our rules: gold first, one expression each side, no time-out of its own, no unit guessing.
-
-Runs in a worker process that may be killed; imports sympy. math-verify's own limits use SIGALRM, which works in a main thread
-only and turns a time-out into "wrong"; they are switched off and the pool's limits take their place.
-"""
+"""math-verify under our rules, in a process that may be killed; imports sympy. Its own time-outs are switched off: they need
+SIGALRM in a main thread."""
 
 from __future__ import annotations
 
@@ -26,10 +23,6 @@ _POINTS = (0.731, 1.377, -2.191)
 
 
 @lru_cache(maxsize=4_096)
-def _parse_gold(gold: str) -> list[Any]:
-    return _parse(gold)
-
-
 def _parse(text: str) -> list[Any]:
     parsed: list[Any] = parse(
         "\\boxed{" + text + "}", extraction_config=_TARGET, parsing_timeout=None, raise_on_error=True
@@ -38,16 +31,9 @@ def _parse(text: str) -> list[Any]:
 
 
 def equivalent(gold: str, answer: str) -> bool:
-    """True when math-verify holds the two LaTeX expressions equal and our guards agree.
-
-    Raises
-    ------
-    Unreadable
-        The parser fails on the answer, or the comparison does on two that are not equal in value.
-    MemoryError, RecursionError
-        The algebra system gave up: the pair is undecided, as it is after any failure on the gold or on values that agree.
-    """
-    gold_side = _parse_gold(gold)
+    """Whether math-verify and our guards agree that both are equal. Raises Unreadable for the answer's fault; anything else
+    leaves the pair undecided."""
+    gold_side = _parse(gold)
     try:
         answer_side = _parse(answer)
     except (MemoryError, RecursionError):
@@ -82,12 +68,8 @@ def _symbols(value: Basic) -> frozenset[str]:
 
 
 def _same_values(gold: Expr, answer: Expr) -> bool | None:
-    """Whether two expressions agree within a relative 1e-6 at three points; None where they have no value there.
-
-    Quick and certain for a difference, so that no wrong answer reaches `simplify`, which can run for hours and would let its
-    author escape with a time-out. For decimals it is the verdict itself: math-verify rounds to six places, so that all
-    numbers below 1e-6 are equal to it.
-    """
+    """Whether they agree within 1e-6 at three points; None where they have no value. It keeps wrong answers from `simplify`,
+    which can run for hours, and decides on decimals, which math-verify rounds to six places."""
     symbols = sorted(gold.free_symbols | answer.free_symbols, key=str)
     compared = False
     for base in _POINTS if symbols else (0.0,):

@@ -1,22 +1,122 @@
-"""Whether an answer means the same as the gold: our rules first, algebra only for what they leave open.
-
-`compare` is string work, exact arithmetic and values at points, in bounded time. Where the gold is in none of our grammars the pair
-is handed to `algebra`; without one, `NeedsAlgebra` is raised and the pool decides. Where the gold is and the answer is
-not, the answer is wrong: what cannot be read cheaply states nothing.
-"""
+"""Whether an answer means the same as the gold, by rules in bounded time; `algebra` decides only on golds in none of our
+grammars. An answer that cannot be read cheaply is wrong."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
 
 from harness.verification.expression import Expression, TooLarge, near, number, read, same_equation, same_value
-from harness.verification.items import Items, expand, split_items
-from harness.verification.normal import compact, normalise
-from harness.verification.numerals import MAX_DIGITS, Numeral, parse_numeral, same_number, split_unit
-from harness.verification.stated import name_of, relation, stated
+from harness.verification.notation import Items, compact, expand, normalise, split_items
+from harness.verification.numerals import (
+    MAX_DIGITS,
+    Numeral,
+    is_label,
+    parse_numeral,
+    same_number,
+    split_unit,
+    without_adverb,
+)
+
+_LABEL = re.compile(r"\\text\s*\{([^{}]*)\}\s*[:=]?\s*(?=\S)")
+_MEMBER = re.compile(r"[A-Za-z]\s*\\in(?![a-zA-Z])\s*")
+_RELATION = re.compile(r"\\(?:approx|equiv|leq?|geq?|lt|gt|neq?|sim|simeq|to)(?![a-zA-Z])|\\ne(?![a-zA-Z])|[=<>]")
+_SAME = {r"\lt": "<", r"\gt": ">", r"\leq": r"\le", r"\geq": r"\ge", r"\simeq": r"\approx", r"\sim": r"\approx"}
+_TO_DO = re.compile(r"\\(?:sum|prod|int|lim|max|min|gcd|det)(?![a-zA-Z])")
+_ARGUMENT = re.compile(r"_\s*(?:\{[^{}]*\}|\w)|\\[a-zA-Z]+|[A-Za-z]'*\s*(?:\^\s*\{?\s*-1\s*\}?\s*)?\([^()]*\)")
+
+
+@lru_cache(maxsize=16_384)
+def stated(text: str) -> tuple[str, ...]:
+    """Spellings of the one value that an answer states; the text itself where there is none, or a list."""
+    text = without_adverb(text)
+    label = _LABEL.match(text)
+    if label and is_label(label[1]):
+        text = text[label.end() :]
+    if member := _MEMBER.match(text):
+        return (text[member.end() :],)
+    sides, signs = relation(text)
+    if not signs or set(signs) - {"=", r"\approx", r"\equiv"} or not sides[-1]:
+        return (text,)
+    split = split_items(text)
+    grouped = split.separators == {","} and "," not in "".join(sides[:-1]) and parse_numeral(sides[-1]) is not None
+    if len(split.items) > 1 and not grouped:  # a list, where the commas do not group the last side's digits
+        return (text,)
+    if is_name(sides[0]):
+        values = sides[1:]
+    elif re.fullmatch(r"[A-Za-z]", sides[-1]) and len(sides) == 2 and re.search(r"\d", sides[0]):
+        values = sides[:1]
+    elif re.search(r"[A-Za-z]", re.sub(r"\\[a-zA-Z]+", "", sides[0])) and not _TO_DO.search(sides[0]):
+        return (text,)
+    else:
+        values = sides
+    last = without_adverb(values[-1])
+    rounded = r"\approx" in signs
+    if not all(_agree(value, last, rounded) for value in values[:-1]):
+        return (text,)
+    exact = values[0] if rounded and len(values) > 1 and parse_decimal(values[0]) is None else last
+    return (last,) if exact == last else (last, exact)
+
+
+def parse_decimal(text: str) -> int | None:
+    """Decimal places; None for what is no decimal or integer."""
+    numeral = parse_numeral(text)
+    return numeral.places if numeral else None
+
+
+def is_name(text: str) -> bool:
+    r"""Whether a left side names a quantity (`x`, `f(2)`, `\text{Area}`, nothing)."""
+    bare = _ARGUMENT.sub("", re.sub(r"\\text\s*\{([^{}]*)\}", lambda m: "" if is_label(m[1]) else m[0], text))
+    if re.search(r"\d", bare) or ("\\text" in text and re.search(r"\\text\s*\{[^{}]*\}", bare)):
+        return False
+    expression = read(text)
+    return expression is None or bool(expression.symbols) or text in ("e", "i")
+
+
+def name_of(item: str) -> str:
+    """`x` in `x = 5`; else empty."""
+    sides, signs = relation(item)
+    return re.sub(r"\s", "", sides[0]) if signs == ["="] and is_name(sides[0]) else ""
+
+
+def relation(text: str) -> tuple[list[str], list[str]]:
+    """Sides and signs of a chain at the outermost level."""
+    sides, signs, start = [], [], 0
+    for match in _RELATION.finditer(text):
+        before = text[: match.start()]
+        if before.count("{") - before.count("\\{") > before.count("}") - before.count("\\}"):
+            continue
+        sides.append(text[start : match.start()].strip())
+        signs.append(_SAME.get(match.group(), match.group()))
+        start = match.end()
+    return [*sides, text[start:].strip()], signs
+
+
+def _agree(left: str, right: str, rounded: bool) -> bool:
+    """`rounded`: the last may be a decimal that the other rounds to."""
+    if _TO_DO.search(left) or is_name(left):
+        return True
+    (ours, phrase), (theirs, _) = split_unit(left), split_unit(right)
+    if phrase.factor != 1:
+        return False
+    first, last = read(ours), read(theirs)
+    if first is None or last is None:
+        return re.sub(r"\s", "", left) == re.sub(r"\s", "", right)
+    if first.symbols or last.symbols:
+        if first.symbols == last.symbols:
+            with suppress(TooLarge):
+                return same_value(last, first) is True
+        return last.symbols < first.symbols  # a formula before its value
+    value, end = number(first), number(last)
+    if value is None or end is None:
+        return False
+    places = parse_decimal(theirs)
+    rounded = rounded and places is not None and parse_decimal(ours) is None
+    return near(value, end) or (rounded and near(value, end, Fraction(1, 2 * 10 ** (places or 0))))
+
 
 Algebra = Callable[[str, str], bool]
 MAX_ANSWER = 2_000
@@ -46,30 +146,20 @@ _POSITIVE = re.compile(
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 
 
-class NeedsAlgebra(Exception):
-    """The rules leave this pair to a computer algebra system."""
+class NeedsAlgebra(Exception): ...
 
 
 class OverLimit(Exception):
-    """The answer is larger than what is ever evaluated; it counts as wrong."""
+    """The answer is too large to evaluate: wrong."""
 
 
 class Unreadable(Exception):
-    """The answer makes a parser or the comparison fail; it counts as wrong, or its author would escape a penalty."""
+    """The answer makes a parser or the comparison fail: wrong."""
 
 
 def compare(gold: str, answer: str, algebra: Algebra | None = None) -> bool:
-    """True when `answer` is equivalent to `gold`, both as extracted (no box around them).
-
-    Raises
-    ------
-    Unreadable
-        From `algebra`.
-    OverLimit
-        The answer exceeds the limits on length, digits, depth or exponents, and is not the gold's own spelling.
-    NeedsAlgebra
-        `algebra` is None and the pair cannot be decided without it.
-    """
+    """Whether two extracted answers are equivalent. Raises OverLimit, NeedsAlgebra where `algebra` is None and decides, else
+    what `algebra` raises."""
     if answer.isdecimal() and gold.isdecimal() and answer.isascii():
         if len(answer) > MAX_DIGITS:
             raise OverLimit("digits")
@@ -78,17 +168,7 @@ def compare(gold: str, answer: str, algebra: Algebra | None = None) -> bool:
         raise OverLimit("length")
     if _UNREADABLE.search(answer):
         return False
-    return _equal(_normal_gold(gold), normalise(answer), algebra)
-
-
-@lru_cache(maxsize=8_192)
-def _normal_gold(gold: str) -> str:
-    return normalise(gold)
-
-
-@lru_cache(maxsize=8_192)
-def _gold_numeral(gold: str) -> Numeral | None:
-    return parse_numeral(stated(gold)[0])
+    return _equal(normalise(gold), normalise(answer), algebra)
 
 
 def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
@@ -105,7 +185,7 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
         ]
     if _WORDED.fullmatch(gold):
         return any(_letters(gold) == _letters(value) for value in stated(answer))
-    numeral = _gold_numeral(gold)
+    numeral = parse_numeral(stated(gold)[0])
     if numeral is not None:
         return any(_is_numeral(numeral, gold, value) for value in stated(answer))
     if _WORD.fullmatch(gold) and _letters(gold) == _letters(answer):
@@ -120,13 +200,9 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
             gold[: condition.start()],
             answer[: told.start()] if told and told.end() == len(answer) else answer,
         )
-    structured = _compare_matrices(gold, answer, algebra)
-    if structured is None:
-        structured = _compare_items(gold, answer, algebra)
-    if structured is None:
-        structured = _compare_relations(gold, answer)
-    if structured is not None:
-        return structured
+    for rule in (_compare_matrices, _compare_items, _compare_relations):
+        if (same := rule(gold, answer, algebra)) is not None:
+            return same
     return any(_algebraic(stated(gold)[0], value, algebra, positive) for value in stated(answer))
 
 
@@ -144,7 +220,6 @@ def _without_parentheses(text: str) -> str:
 
 
 def _letters(text: str) -> str:
-    """An answer in words (`\\text{east}`, `(B)`, `1:03 PM`) without wrappers, spaces, punctuation and case."""
     return re.sub(r"[\s().:'\-]", "", re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text)).lower()
 
 
@@ -154,7 +229,7 @@ def _bare(text: str) -> str:
 
 
 def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    """Lists, tuples, sets, intervals and unions item by item; None when neither side is one."""
+    """None where neither side has several items."""
     ours, theirs = expand(split_items(stated(gold)[0])), expand(split_items(stated(answer)[0]))
     if len(ours.items) < 2 and len(theirs.items) < 2:
         return None
@@ -175,7 +250,7 @@ def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | No
 
 
 def _compare_matrices(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    """Entry by entry; None when the gold is no matrix."""
+    """None where the gold is no matrix."""
     rows, told = _matrix(stated(gold)[0]), _matrix(stated(answer)[0])
     if rows is None:
         return None
@@ -197,22 +272,17 @@ def _match_unordered(gold: Items, answer: Items, algebra: Algebra | None) -> boo
     left = list(answer.items)
     for item in gold.items:
         name = name_of(item)
-        found = next(
-            (
-                i
-                for i, other in enumerate(left)
-                if name_of(other) in ("", name or name_of(other)) and _equal(item, other, algebra)
-            ),
-            None,
-        )
-        if found is None:
+        for other in left:
+            if name_of(other) in ("", name or name_of(other)) and _equal(item, other, algebra):
+                left.remove(other)
+                break
+        else:
             return False
-        del left[found]
     return True
 
 
-def _compare_relations(gold: str, answer: str) -> bool | None:
-    """Equations in several unknowns up to a factor, inequalities side by side; None where the gold is neither."""
+def _compare_relations(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
+    """Equations up to a factor, inequalities side by side; None where the gold is neither."""
     sides, signs = relation(gold)
     if not signs:
         return None
@@ -229,7 +299,7 @@ def _compare_relations(gold: str, answer: str) -> bool | None:
         return None
     told, stated_signs = relation(answer)
     for parts, found in ((told, stated_signs), (told[::-1], [_FLIPPED.get(sign, sign) for sign in stated_signs[::-1]])):
-        if found == signs and all(_equal(ours, theirs, None) for ours, theirs in zip(sides, parts, strict=True)):
+        if found == signs and all(_equal(ours, theirs, algebra) for ours, theirs in zip(sides, parts, strict=True)):
             return True
     return False
 
@@ -239,12 +309,7 @@ def _symbols(side: Expression | None) -> frozenset[str]:
 
 
 def check_limits(gold: str, answer: str) -> None:
-    """Refuse what would take a computer algebra system hours; the gold's own constructs are allowed.
-
-    Raises
-    ------
-    OverLimit
-    """
+    """Raises OverLimit for what would take hours; the gold's own constructs are allowed."""
     if _LONG_DIGITS.search(answer):
         raise OverLimit("digits")
     depth = deepest = 0
@@ -305,7 +370,7 @@ def _scaled(text: str, factor: Fraction) -> Expression | None:
 
 
 def _rounded(gold: Expression, answer: str) -> bool:
-    """A decimal of six or more significant digits that is the gold's value rounded or cut there."""
+    """A decimal of six or more digits that the gold's value rounds to, or is cut to."""
     offered = parse_numeral(answer)
     if offered is None or not offered.places:
         return False
@@ -316,7 +381,7 @@ def _rounded(gold: Expression, answer: str) -> bool:
 
 
 def same_answer(left: str, right: str) -> bool:
-    """Whether two answers are the same without the algebra system, for votes; symmetric enough, and never slow."""
+    """For votes: without the algebra system, and never slow."""
     try:
         return compare(left, right)
     except (NeedsAlgebra, OverLimit):

@@ -1,9 +1,8 @@
-"""Read a LaTeX expression and compare two of them by value, in bounded time.
+"""Read a LaTeX expression and compare two by value, in bounded time.
 
-A recursive-descent parser for what answers are made of: arithmetic, powers, roots, elementary functions, floor and ceiling,
-factorials, symbols with subscripts. Values are exact fractions while that is cheap, else 100 digits of mpmath, more where the
-expressions hold finer differences. Two expressions in the same symbols are equal when they agree at places of both signs over 26
-orders of magnitude, of all symbols together and of each alone (Schwartz 1980, doi:10.1145/322217.322225, for polynomials).
+Values are exact fractions while that is cheap, else 100 digits of mpmath, more where finer differences are. Expressions in the
+same symbols are equal when they agree at places of both signs over 26 orders of magnitude (Schwartz 1980,
+doi:10.1145/322217.322225, for polynomials).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import operator
 import random
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -64,6 +63,7 @@ _ENGLISH = re.compile(
     r"(?<![A-Za-z\\])(?:or|and|not|nor|if|else|either|maybe|versus|vs|perhaps|possibly|otherwise)(?![A-Za-z])",
     re.IGNORECASE,
 )
+_BRACKETS = {"|": "abs", r"\lfloor": "floor", r"\lceil": "ceil"}
 _CLOSERS = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil", "|": "|"}
 
 
@@ -72,11 +72,11 @@ class Unread(Exception):
 
 
 class TooLarge(Exception):
-    """A value, or the work to find it, beyond what is ever evaluated."""
+    """Beyond what is ever evaluated."""
 
 
 class _Undecided(TooLarge):
-    """More digits than are ever computed would tell two values apart at a place."""
+    """More digits than are ever computed would tell two values apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,120 +91,114 @@ def read(text: str) -> Expression | None:
     if _ENGLISH.search(text):
         return None
     try:
-        parser = _Parser(_tokens(text))
+        parser = _Parser(text)
         root = parser.sum()
-        if parser.position != len(parser.tokens) or len(parser.symbols) > _MAX_SYMBOLS:
-            return None
     except Unread:
         return None
-    return Expression(root, frozenset(parser.symbols))
+    whole = not parser.token and len(parser.symbols) <= _MAX_SYMBOLS
+    return Expression(root, frozenset(parser.symbols)) if whole else None
 
 
-def _tokens(text: str) -> list[tuple[str, str]]:
-    tokens, position, text = [], 0, text.rstrip()
+def _tokens(text: str) -> Iterator[tuple[str, str]]:
+    """Kind and token; empty ones at the end."""
+    position, text = 0, text.rstrip()
     while position < len(text):
         match = _LEXER.match(text, position)
         if match is None:
             raise Unread
-        position = match.end()
-        kind = match.lastgroup or ""
-        token = match[kind]
-        if kind == "command" or kind == "word":
-            kind, token = "command", "\\" + token
-        tokens.append(("number" if kind == "number" else kind, token))
-    return tokens
+        position, kind = match.end(), match.lastgroup or ""
+        yield ("command", "\\" + match[kind]) if kind in ("command", "word") else (kind, match[kind])
+    yield from [("", "")] * 7
+
+
+def _negative(node: Node) -> Node:
+    return ("*", ("number", Fraction(-1)), node)
+
+
+def _inverse(node: Node) -> Node:
+    return ("^", node, ("number", Fraction(-1)))
 
 
 class _Parser:
-    def __init__(self, tokens: list[tuple[str, str]]) -> None:
-        self.tokens, self.position, self.nesting = tokens, 0, 0
+    def __init__(self, text: str) -> None:
+        self.tokens, self.position, self.nesting = list(_tokens(text)), 0, 0
         self.symbols: set[str] = set()
+        self.in_bars = False
 
-    def peek(self, ahead: int = 0) -> str:
-        place = self.position + ahead
-        return self.tokens[place][1] if place < len(self.tokens) else ""
+    @property
+    def token(self) -> str:
+        return self.tokens[self.position][1]
 
-    def kind(self, ahead: int = 0) -> str:
-        place = self.position + ahead
-        return self.tokens[place][0] if place < len(self.tokens) else ""
-
-    def take(self, expected: str = "") -> str:
-        token = self.peek()
-        if not token or (expected and token != expected):
-            raise Unread
+    def accept(self, *wanted: str) -> str:
+        """The next token if it is one of these, taken."""
+        token = self.token
+        if token not in wanted:
+            return ""
         self.position += 1
         return token
 
-    def sum(self) -> Node:
-        self.nesting += 1
-        if self.nesting > _MAX_NESTING:
+    def take(self, expected: str = "") -> str:
+        if not self.token or (expected and self.token != expected):
             raise Unread
-        terms = [self.signed()]
-        while self.peek() in ("+", "-"):
-            terms.append(self.signed())
-        self.nesting -= 1
+        self.position += 1
+        return self.tokens[self.position - 1][1]
+
+    def sum(self) -> Node:
+        terms = [self.signed(self.product, 1)]  # `2--3` is a range
+        while self.token in ("+", "-"):
+            terms.append(self.signed(self.product, 1))
         return terms[0] if len(terms) == 1 else ("+", *terms)
 
-    def signed(self) -> Node:
-        negative = False
-        while self.peek() in ("+", "-"):
-            if self.take() == "-":
-                if negative:
-                    raise Unread  # `2--3` is a range
-                negative = True
-        term = self.product()
-        return ("*", ("number", Fraction(-1)), term) if negative else term
+    def signed(self, part: Callable[[], Node], most: float = inf) -> Node:
+        """most: minus signs before it."""
+        signs = ""
+        while sign := self.accept("+", "-"):
+            signs += sign
+        if signs.count("-") > most:
+            raise Unread
+        return _negative(part()) if signs.count("-") % 2 else part()
 
     def product(self, inside_function: bool = False) -> Node:
         factors = [self.power()]
         while True:
-            token = self.peek()
-            if token in ("*", "\\cdot", "\\times") and not inside_function:
-                self.take()
-                factors.append(self.negatable())
-            elif token in ("/", "\\div") and not inside_function:
-                self.take()
-                factors.append(("^", self.negatable(), ("number", Fraction(-1))))
-            elif self._starts_factor() and not (inside_function and token[1:] in _FUNCTIONS):
-                if self.kind() == "number":
+            kind, token = self.tokens[self.position]
+            if not inside_function and self.accept("*", "\\cdot", "\\times"):
+                factors.append(self.signed(self.power))
+            elif not inside_function and self.accept("/", "\\div"):
+                factors.append(_inverse(self.signed(self.power)))
+            elif self._starts_factor(kind, token) and not (inside_function and token[1:] in _FUNCTIONS):
+                if kind == "number":
                     raise Unread  # what stands before a number is no factor of it: it offers two
                 factors.append(self.power())
             else:
                 return factors[0] if len(factors) == 1 else ("*", *factors)
 
-    def negatable(self) -> Node:
-        negative = False
-        while self.peek() in ("+", "-"):
-            negative ^= self.take() == "-"
-        factor = self.power()
-        return ("*", ("number", Fraction(-1)), factor) if negative else factor
-
-    def _starts_factor(self) -> bool:
-        token, kind = self.peek(), self.kind()
-        if kind in ("number", "letter"):
-            return True
+    def _starts_factor(self, kind: str, token: str) -> bool:
         if kind == "command":
             return token not in ("\\cdot", "\\times", "\\div", "\\rfloor", "\\rceil")
-        return token in ("(", "[", "{", r"\{") or (token == "|" and not self.in_bars)
-
-    in_bars = False
+        opens = token in ("(", "[", "{", r"\{") or (token == "|" and not self.in_bars)
+        return opens or kind in ("number", "letter")
 
     def power(self) -> Node:
         base = self.postfix(self.atom())
-        if self.peek() in ("^", "**"):
+        if not self.accept("^", "**"):
+            return base
+        if self.accept("\\circ"):
+            return ("degree", base)
+        exponent = self.exponent()
+        if self.token in ("^", "**"):
+            raise Unread  # a tower without braces
+        return self.postfix(("^", base, exponent))
+
+    def exponent(self) -> Node:
+        if self.token == "-" and self.tokens[self.position + 1][0] == "number":
             self.take()
-            if self.peek() == "\\circ":
-                self.take()
-                return ("degree", base)
-            exponent = self.argument(signed=True)
-            if self.peek() in ("^", "**"):
-                raise Unread  # a tower without braces
-            return self.postfix(("^", base, exponent))
-        return base
+            return _negative(self.atom())
+        return self.atom()
 
     def postfix(self, base: Node) -> Node:
-        while self.peek() in ("!", "'"):
-            if self.take() == "!":
+        while mark := self.accept("!", "'"):
+            if mark == "!":
                 base = ("factorial", base)
             elif base[0] == "symbol":
                 self.symbols.discard(base[1])
@@ -213,19 +207,8 @@ class _Parser:
                 raise Unread
         return base
 
-    def argument(self, signed: bool = False) -> Node:
-        """What a command or an exponent applies to: a braced group, else one digit or letter or command."""
-        if self.peek() == "{":
-            return self.group("{")
-        if signed and self.peek() == "-" and self.kind(1) == "number":
-            self.take()
-            return ("*", ("number", Fraction(-1)), self.argument())
-        if self.peek() == "(":
-            return self.group("(")
-        return self.atom()
-
-    def group(self, opening: str) -> Node:
-        self.take(opening)
+    def group(self) -> Node:
+        opening = self.take()
         bars, self.in_bars = self.in_bars, opening == "|"
         inner = self.sum()
         self.take(_CLOSERS[opening])
@@ -238,108 +221,94 @@ class _Parser:
 
     def atom(self) -> Node:
         self.nesting += 1
+        kind, token = self.tokens[self.position]
         if self.nesting > _MAX_NESTING:
             raise Unread
-        node = self._atom()
+        if kind == "number":
+            node = self._number(self.take())
+        elif kind == "letter":
+            node = self._letter(self.take() + self._subscript())
+        elif token in _CLOSERS:
+            node = self.group()
+            node = (_BRACKETS[token], node) if token in _BRACKETS else node
+        elif kind == "command":
+            node = self._command(self.take()[1:])
+        else:
+            raise Unread
         self.nesting -= 1
         return node
 
-    def _atom(self) -> Node:
-        kind, token = self.kind(), self.peek()
-        if kind == "number":
-            return self._number(self.take())
-        if kind == "letter":
-            name = self.take() + self._subscript()
-            if [self.peek(ahead) for ahead in range(3)] == ["(", "0", ")"]:  # a value at nought, not a product
-                name += "".join(self.take() for _ in range(3))
-            if name == "e":
-                return ("e",)
-            return ("i",) if name == "i" else self.symbol(name)
-        if token in ("(", "[", "{", r"\{"):
-            return self.group(token)
-        if token == "|":
-            return ("abs", self.group("|"))
-        if kind != "command":
-            raise Unread
-        if token in ("\\lfloor", "\\lceil"):
-            return (token[2:], self.group(token))
-        return self._command(self.take()[1:])
+    def _letter(self, name: str) -> Node:
+        if [token for _, token in self.tokens[self.position : self.position + 3]] == ["(", "0", ")"]:
+            self.position += 3
+            name += "(0)"  # a value at nought, not a product
+        return (name,) if name in ("e", "i") else self.symbol(name)
 
     def _number(self, digits: str) -> Node:
         value = Fraction(digits)
-        if "." not in digits and self.peek() == "\\frac":
-            top, bottom = self.kind(2), self.kind(5)
-            if (top, bottom) == ("number", "number") and self.peek(3) == "}" and self.peek(6) == "}":
-                part = Fraction(self.peek(2)) / (Fraction(self.peek(5)) or 1)
-                if 0 < part < 1:
-                    self.position += 7
-                    return ("number", value + part)
+        kinds, (command, _, top, close, _, bottom, end) = zip(*self.tokens[self.position :][:7], strict=True)
+        if "." not in digits and command == "\\frac" and (kinds[2], close, kinds[5], end) == ("number", "}") * 2:
+            part = Fraction(top) / (Fraction(bottom) or 1)
+            if 0 < part < 1:
+                self.position += 7
+                value += part
         return ("number", value)
 
     def _subscript(self) -> str:
-        if self.peek() != "_":
+        if not self.accept("_"):
             return ""
-        self.take()
-        if self.peek() != "{":
+        if self.token != "{":
             return "_" + self.take()
-        depth, name = 0, ""
+        depth, name = 0, "_"
         while True:
             token = self.take()
             depth += {"{": 1, "}": -1}.get(token, 0)
             name += "" if token in "{}" else token
             if depth == 0:
-                return "_" + name
+                return name
 
     def _command(self, name: str) -> Node:
-        if name == "frac":
-            top = self.argument()
-            return ("*", top, ("^", self.argument(), ("number", Fraction(-1))))
-        if name == "sqrt":
-            degree = self.group("[") if self.peek() == "[" else ("number", Fraction(2))
-            return ("^", self.argument(), ("^", degree, ("number", Fraction(-1))))
-        if name == "binom":
-            return ("binomial", self.argument(), self.argument())
-        if name == "pi":
-            return ("pi",)
+        match name:
+            case "frac":
+                return ("*", self.atom(), _inverse(self.atom()))
+            case "sqrt":
+                degree = self.group() if self.token == "[" else ("number", Fraction(2))
+                return ("^", self.atom(), _inverse(degree))
+            case "binom":
+                return ("binomial", self.atom(), self.atom())
+            case "pi":
+                return ("pi",)
+            case "lvert" | "vert":
+                inner = self.sum()
+                if self.accept("\\rvert", "\\vert"):
+                    return ("abs", inner)
         if name in _FUNCTIONS:
             return self._function(name)
-        if name in ("lvert", "vert"):
-            inner = self.sum()
-            if self.take() not in ("\\rvert", "\\vert"):
-                raise Unread
-            return ("abs", inner)
         if name in _SYMBOLS:
             return self.symbol("\\" + name + self._subscript())
-        if name in _ACCENTS:
-            start = self.position
-            self.argument()
-            inside = "".join(token for _, token in self.tokens[start : self.position] if token not in "{}")
-            self.symbols = {symbol for symbol in self.symbols if symbol not in inside}
-            return self.symbol(f"\\{name} {inside}{self._subscript()}")
-        raise Unread
+        if name not in _ACCENTS:
+            raise Unread
+        start = self.position
+        self.atom()
+        inside = "".join(token for _, token in self.tokens[start : self.position] if token not in "{}")
+        self.symbols = {symbol for symbol in self.symbols if symbol not in inside}
+        return self.symbol(f"\\{name} {inside}{self._subscript()}")
 
     def _function(self, name: str) -> Node:
-        base = None
-        if self.peek() == "_":
+        base = exponent = None
+        if self.accept("_"):
             if name != "log":
                 raise Unread
-            self.take()
-            base = self.argument()
-        exponent = None
-        if self.peek() == "^":
-            self.take()
-            exponent = self.argument(signed=True)
-            if exponent == ("*", ("number", Fraction(-1)), ("number", Fraction(1))) or exponent == (
-                "number",
-                Fraction(-1),
-            ):
-                name, exponent = _INVERSE.get(name, ""), None
-                if not name:
-                    raise Unread
-        bracketed = self.peek() in ("(", "{", "[")
-        if bracketed:
-            inner = self.postfix(self.group(self.peek()))
-        elif self.peek()[1:] in _FUNCTIONS:
+            base = self.atom()
+        if self.accept("^"):
+            exponent = self.exponent()
+        if exponent == _negative(("number", Fraction(1))):
+            if name not in _INVERSE:
+                raise Unread
+            name, exponent = _INVERSE[name], None
+        if self.token in ("(", "{", "["):
+            inner = self.postfix(self.group())
+        elif self.token[1:] in _FUNCTIONS:
             inner = self.power()
         else:
             inner = self.product(inside_function=True)
@@ -350,9 +319,8 @@ class _Parser:
 class _Evaluation:
     """Values of nodes at one place.
 
-    nodes: how many were met. lost: bits of relative precision that cancelled. largest: binary exponent of the greatest term that
-    cancelled. fine: bits that show every small part: terms beside larger ones, fractions, arguments near zero. imaginary: whether
-    the unit i was met, or there are no symbols; else values are real where they are defined.
+    lost: bits of precision that cancelled. largest: exponent of the greatest term that cancelled. fine: bits that show every
+    small part. imaginary: whether i was met, or there are no symbols; else values are real where they are defined.
     """
 
     def __init__(self, place: Mapping[str, Fraction]) -> None:
@@ -369,12 +337,7 @@ class _Evaluation:
             return None
 
     def value(self, node: Node, degrees: bool = False) -> Value:
-        """`degrees`: inside a trigonometric function, where a degree sign counts as pi/180.
-
-        Raises
-        ------
-        TooLarge, ZeroDivisionError, ValueError, OverflowError
-        """
+        """degrees: a degree sign counts as pi/180."""
         kind = node[0]
         self.nodes += 1
         if kind == "number":
@@ -407,7 +370,7 @@ class _Evaluation:
         return self.mp.mpf(value.numerator) / value.denominator
 
     def is_real(self, value: Value) -> bool:
-        """Whether the imaginary part is at most a rounding error."""
+        """Up to a rounding error."""
         mp = self.mp
         return not isinstance(value, mp.mpc) or mp.mag(value.imag) < mp.mag(value) - mp.prec // 2
 
@@ -454,7 +417,7 @@ class _Evaluation:
         return left**right
 
     def _kept(self, value: Value, *parts: Value) -> Value:
-        """`value`, if there is one: without the unit i, a function has no real value of what is not real."""
+        """Raises ValueError for a real function of what is not real."""
         if not isinstance(value, Fraction):
             if not self.mp.isfinite(value):
                 raise ZeroDivisionError
@@ -533,7 +496,7 @@ _THREAD = threading.local()
 
 
 def _context() -> Any:
-    """mpmath's state is global; each thread has its own here."""
+    """mpmath's state is global; here each thread has its own."""
     if not hasattr(_THREAD, "mp"):
         _THREAD.mp = MPContext()
         _THREAD.mp.prec = _BITS
@@ -545,8 +508,7 @@ Places = list[dict[str, Fraction]]
 
 @lru_cache(maxsize=512)
 def places(symbols: frozenset[str]) -> tuple[Places, Places]:
-    """Where expressions in these symbols are compared: near places, of all symbols and of each alone on either side of zero;
-    and far ones, first of all symbols, then of each alone."""
+    """Where expressions in these symbols are compared: near places and far ones."""
     if not symbols:
         return [{}], []
     draw, names = random.Random(20_250_101), sorted(symbols)
@@ -562,7 +524,7 @@ def places(symbols: frozenset[str]) -> tuple[Places, Places]:
 
 @lru_cache(maxsize=64)
 def _many(symbols: frozenset[str]) -> dict[str, np.ndarray]:
-    """1,500 places from -30 to 30, each symbol once in every 25th, and 300 of all sizes and signs, by symbol."""
+    """1,500 places from -30 to 30 and 300 of all sizes and signs, by symbol."""
     draw = np.random.default_rng(20_250_102)
     steps = (np.arange(1_500) + draw.random((len(symbols), 1_500))) / 25 - 30
     sizes = 10 ** draw.uniform(-13, 13, (len(symbols), 300)) * draw.choice((-1, 1), (len(symbols), 300))
@@ -571,7 +533,7 @@ def _many(symbols: frozenset[str]) -> dict[str, np.ndarray]:
 
 
 def _array(node: Node, at: Mapping[str, Any], real: bool, degrees: bool = False) -> Any:
-    """Values at many places in double precision, NaN where there are none. real: as `_Evaluation.imaginary` is not."""
+    """Values at many places in double precision; NaN where there are none."""
     match node:
         case ("number", value):
             return np.complex128(value)
@@ -625,7 +587,7 @@ _gamma = np.vectorize(lambda value: gamma(value) if 0 < value < 170 else nan, ot
 
 
 def _suspects(gold: Expression, answer: Expression) -> Places:
-    """Of many places those, at most 32, where two expressions seem to differ most."""
+    """At most 32 places where two expressions seem to differ most."""
     at = _many(gold.symbols)
     real = not (_has_unit(gold.root) or _has_unit(answer.root))
     try:
@@ -641,7 +603,7 @@ def _suspects(gold: Expression, answer: Expression) -> Places:
 
 
 def _turns(node: Node) -> bool:
-    """Whether the value may turn a corner, jump or end as symbols change; two analytic functions that agree somewhere are one."""
+    """Whether the value may turn a corner, jump or end; two analytic functions that agree somewhere are one."""
     match node:
         case ("call", name, inner):
             smooth = name in _ANALYTIC
@@ -657,7 +619,6 @@ def _turns(node: Node) -> bool:
 
 
 def _has_unit(node: Node) -> bool:
-    """Whether i is in it, so that values need not be real."""
     return node[0] == "i" or any(_has_unit(part) for part in node[1:] if isinstance(part, tuple))
 
 
@@ -666,7 +627,7 @@ def _is_integer(node: Node) -> bool:
 
 
 def number(expression: Expression) -> Value | None:
-    """The value of an expression without symbols; None where it has none or is too large."""
+    """Of an expression without symbols; None where it has no value or is too large."""
     if expression.symbols:
         return None
     with suppress(TooLarge):
@@ -685,14 +646,8 @@ def near(left: Value, right: Value, slack: Fraction | None = None) -> bool:
 
 
 def same_value(gold: Expression, answer: Expression, positive: frozenset[str] = frozenset()) -> bool | None:
-    """Whether two expressions in the same symbols have the same value wherever one of them has a real one; None where the gold has
-    none that is found. positive: symbols that are compared above zero alone.
-
-    Raises
-    ------
-    TooLarge
-        The answer is too large to evaluate, or only more digits than there is time for could tell it from the gold.
-    """
+    """Whether both have the same value wherever one has a real one; None where the gold has none. positive: symbols compared
+    above zero alone. Raises TooLarge."""
     if gold.symbols != answer.symbols:
         return False
     real: bool | None = None
@@ -724,8 +679,8 @@ def same_value(gold: Expression, answer: Expression, positive: frozenset[str] = 
 def _same_at(
     place: dict[str, Fraction], gold: Expression, answer: Expression, bits: int, finest: float
 ) -> tuple[bool | None, bool]:
-    """Whether the values agree at a place, None where that says nothing; and whether they are real, or should not be. finest: of
-    small parts, those that this many bits show are compared too."""
+    """Whether the values agree, None where the place says nothing; and whether they should be real. finest: small parts that so
+    many bits show are compared too."""
     with _context().workprec(bits):
         ours, theirs = _Evaluation(place), _Evaluation(place)
         mp = ours.mp
@@ -759,12 +714,7 @@ def _same_at(
 
 
 def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression, Expression]) -> bool | None:
-    """Whether the sides' difference in one equation is a constant multiple of that in the other; None as in `same_value`.
-
-    Raises
-    ------
-    TooLarge
-    """
+    """Whether the sides' differences are constant multiples of each other; None as in `same_value`. Raises TooLarge."""
     ours, theirs = _difference(gold), _difference(answer)
     if ours.symbols != theirs.symbols:
         return False

@@ -1,14 +1,11 @@
-"""Which part of a response is its answer: the last box, else an explicit answer phrase, else the last number.
-
-The last box counts even where an earlier one holds something else: an answerer who may write several answers would need
-only one of them to be right. All scans are linear in the text.
-"""
+"""Which part of a response is its answer: the last box, else an answer phrase, else the last number. An answerer who may write
+several boxes would need only one to be right. All scans are linear."""
 
 from __future__ import annotations
 
 import re
 
-from harness.verification.units import is_label
+from harness.verification.numerals import is_label
 
 _BOX = re.compile(r"(?:(?<=\\)boxed|(?<=\\f)box(?:ed)?)(?![a-zA-Z])\s*")
 _BARE_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
@@ -37,10 +34,7 @@ _LONGEST = 1 << 16
 
 
 def extract(text: str) -> str:
-    """The answer as written, or an empty string where there is none.
-
-    An unbalanced last box, and a box left empty with nothing in an earlier one, give an empty string.
-    """
+    """The answer as written; empty where there is none, or the last box is unbalanced."""
     if (box := last_box(text)) is not None:
         return box
     tail = text[-_TAIL:]
@@ -53,7 +47,7 @@ def extract(text: str) -> str:
 
 
 def last_box(text: str) -> str | None:
-    """Content of the last box that is not left empty; an empty string where that box is unbalanced, None where there is none."""
+    """Of the last box that is not empty; an empty string where it is unbalanced, None where there is none."""
     end = len(text)
     while (end := text.rfind("box", 0, end)) >= 0:
         if command := _BOX.match(text, end):
@@ -64,7 +58,7 @@ def last_box(text: str) -> str | None:
 
 
 def _boxed(text: str, start: int) -> str | None:
-    r"""Content of a box whose command ends at `start`; empty for a mere mention of ``\boxed``, None when unbalanced."""
+    """None when unbalanced."""
     if text[start : start + 1] != "{":
         number = _BARE_NUMBER.match(text, start)
         return number.group().rstrip(",") if number else ""
@@ -86,10 +80,7 @@ def _boxed(text: str, start: int) -> str | None:
 
 
 def _statement(rest: str) -> str:
-    """What follows an answer phrase, up to the sentence's end or a reason; a formula alone where nothing that counts follows it.
-
-    What counts is another formula in a list, and words that change the value (`or 43`, `million`).
-    """
+    """Up to the sentence's end or a reason; a formula alone where no other value follows it."""
     rest = rest.lstrip(" \t:*=\n")
     for opening, closing in _MATH:
         if not rest.startswith(opening):

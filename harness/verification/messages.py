@@ -1,21 +1,20 @@
-"""What the pool and its workers say to each other: length-prefixed msgpack, decoded against these types."""
+"""Messages of the verifier's processes: a length, then so many bytes; no wait without a deadline."""
 
 from __future__ import annotations
 
+import select
 import struct
-from typing import BinaryIO
+import time
+from io import FileIO
 
 import msgspec
 
-HEADER = struct.Struct("<I")
-MAX_FRAME = 1 << 20
+_LONGEST = 1 << 20
 KEPT = 512
-"""Characters of an extracted answer that a verdict carries."""
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Per pair: CPU seconds, beyond which an answer is wrong, and wall-clock seconds for a worker that waits instead of computing.
-    Per worker: bytes of memory."""
+    """CPU and wall-clock seconds of a pair, bytes of a worker. More CPU time is wrong, more waiting invalid."""
 
     cpu_seconds: float = 0.7
     wall_seconds: float = 60.0
@@ -23,8 +22,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """answer: what was extracted, or for a scorer the whole response. scorer: `module:Class` of one, empty for mathematics.
-    cpu_seconds, wall_seconds: of this pair; None as in `Limits`."""
+    """answer: the extracted one, or for a scorer the whole response. scorer: `module:Class`, empty for mathematics."""
 
     gold: str
     answer: str
@@ -34,32 +32,37 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """`right` is None when the worker could not decide; `reason` then says why. cpu_seconds: that the worker and all that it
-    started have used since its start."""
+    """right: None where the worker could not decide. cpu_seconds: of the worker and all that it started."""
 
     right: bool | None
     reason: str = ""
     extracted: str = ""
     cpu_seconds: float = 0.0
 
-    @property
-    def killed(self) -> bool:
-        """Whether the process that was to decide was killed by a signal that is not the answer's doing."""
-        return self.reason.startswith("crash: SIG")
+
+def say(stream: FileIO, message: bytes) -> None:
+    """Raises BrokenPipeError where nobody listens."""
+    data = memoryview(struct.pack("<I", len(message)) + message)
+    while data:
+        data = data[stream.write(data) :]
 
 
-def write(stream: BinaryIO, message: msgspec.Struct) -> None:
-    body = msgspec.msgpack.encode(message)
-    stream.write(HEADER.pack(len(body)) + body)
-    stream.flush()
+def hear(stream: FileIO, seconds: float | None = None) -> bytes | None:
+    """The next message; empty where the other side is gone or talks nonsense, None after the deadline."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    if not (head := _read(stream, 4, deadline)):
+        return head
+    (size,) = struct.unpack("<I", head)
+    return _read(stream, size, deadline) if size <= _LONGEST else b""
 
 
-def read_exactly(stream: BinaryIO, size: int) -> bytes | None:
-    """`size` bytes, or None at the end of the stream."""
+def _read(stream: FileIO, size: int, deadline: float | None) -> bytes | None:
     parts = bytearray()
     while len(parts) < size:
-        chunk = stream.read(size - len(parts))
-        if not chunk:
+        patience = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not select.select([stream], [], [], patience)[0]:
             return None
+        if not (chunk := stream.read(size - len(parts))):
+            return b""
         parts += chunk
     return bytes(parts)

@@ -1,110 +1,81 @@
-"""A pool of killable verifier processes, started when the first pair needs one.
-
-Plain subprocesses and pipes: usable from threads, from daemonic and forked processes and under Ray. One thread at a time
-drives the pool; others wait for it.
-"""
+"""A pool of killable verifier processes, started when first needed. Subprocesses and pipes: usable from threads, daemonic and
+forked processes and under Ray."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import subprocess
 import sys
 import threading
-import time
 import weakref
-from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from io import FileIO
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import psutil
 
 from harness import phases
 from harness.errors import VerificationError
-from harness.verification.messages import HEADER, MAX_FRAME, Limits, Question, Reply, read_exactly, write
+from harness.verification.messages import Limits, Question, Reply, hear, say
 
 _ROOT = Path(__file__).resolve().parents[2]
 _START_SECONDS = 120.0
+_STARTS = 3  # that may fail in a row
 _asked = threading.local()
 
 
 def asked_seconds() -> float:
-    """CPU-seconds that the pools' processes have used to answer the calling thread, those that were killed included."""
+    """CPU-seconds that processes have used to answer the calling thread, killed ones included."""
     found: float = getattr(_asked, "seconds", 0.0)
     return found
 
 
 class _Worker:
-    """One subprocess. `deadline` is a monotonic time; `question` the index it works on, None while it starts or idles."""
+    """used: CPU-seconds that are counted."""
 
     def __init__(self, limits: Limits) -> None:
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH", ""))))
         single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        self.used = 0.0
         self.process = subprocess.Popen(
             [sys.executable, "-m", "harness.verification.worker", msgspec.json.encode(limits).decode()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            bufsize=0,
             env={**os.environ, **single, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
             start_new_session=True,
         )
-        self.ready = False
-        self.used = 0.0
-        self.question: int | None = None
-        self.deadline = time.monotonic() + _START_SECONDS
 
-    def ask(self, index: int, question: Question, limits: Limits) -> bool:
-        assert self.process.stdin is not None
-        try:
-            write(self.process.stdin, question)  # type: ignore[arg-type]
-        except BrokenPipeError:
-            return False
-        self.question, self.deadline = index, time.monotonic() + (question.wall_seconds or limits.wall_seconds)
-        return True
+    def reply(self, seconds: float) -> Reply | str:
+        """The next reply, or what became of the process, which then is dead."""
+        body = hear(cast(FileIO, self.process.stdout), seconds)
+        if body:
+            return msgspec.msgpack.decode(body, type=Reply)
+        self.kill(0.0 if body is None else 5.0)
+        return "timeout" if body is None else f"crash: exit status {self.process.returncode}"
 
-    def receive(self) -> Reply | None:
-        """The reply that is waiting, or None when the process is gone. What it took is the calling thread's."""
-        stream = self.process.stdout
-        assert stream is not None
-        header = read_exactly(stream, HEADER.size)  # type: ignore[arg-type]
-        if header is None:
-            return None
-        (size,) = HEADER.unpack(header)
-        body = read_exactly(stream, size) if size <= MAX_FRAME else None  # type: ignore[arg-type]
-        if body is None:
-            return None
-        reply = msgspec.msgpack.decode(body, type=Reply)
-        self.count(reply.cpu_seconds)
-        return reply
+    def ask(self, question: Question, limits: Limits) -> Reply | str:
+        with contextlib.suppress(BrokenPipeError):
+            say(cast(FileIO, self.process.stdin), msgspec.msgpack.encode(question))
+        return self.reply(question.wall_seconds or limits.wall_seconds)
 
-    def count(self, used: float) -> None:
-        """Put what is new of the CPU-seconds that it has used down to the calling thread."""
-        _asked.seconds = asked_seconds() + max(0.0, used - self.used)
-        self.used = max(self.used, used)
-
-    def count_all(self) -> None:
-        """`count` of what the system says: of a worker that is to be killed, or has died."""
+    def kill(self, patience: float = 0.0) -> None:
+        """patience: seconds for a process that is ending by itself."""
         with contextlib.suppress(psutil.Error):
             worker = psutil.Process(self.process.pid)
-            self.count(sum(sum(p.cpu_times()[:4]) for p in (worker, *worker.children(recursive=True))))
-
-    def cause_of_death(self) -> str:
-        self.count_all()
+            self.used = max(self.used, sum(sum(p.cpu_times()[:4]) for p in (worker, *worker.children(recursive=True))))
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=5.0)
-        return f"crash: exit status {self.process.returncode}"
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
+            self.process.wait(patience)
+        self.process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=5.0)
+            self.process.wait(5.0)
         for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
+            cast(FileIO, stream).close()
 
 
 def _kill_all(workers: list[_Worker], owner: int) -> None:
@@ -115,105 +86,59 @@ def _kill_all(workers: list[_Worker], owner: int) -> None:
 
 
 class Pool:
-    """Decides pairs in up to `size` worker processes."""
-
     def __init__(self, size: int, limits: Limits) -> None:
         self.size, self.limits = size, limits
-        self._lock = threading.Lock()
         self._adopt()
 
     def _adopt(self) -> None:
-        """Own a fresh set of workers; a forked child must not share its parent's pipes."""
-        self._owner = os.getpid()
-        self._workers: list[_Worker] = []
-        self._finalizer = weakref.finalize(self, _kill_all, self._workers, self._owner)
+        """A forked child must not share its parent's pipes."""
+        self._lock, self._owner = threading.Lock(), os.getpid()
+        self._idle: list[_Worker] = []
+        self._finalizer = weakref.finalize(self, _kill_all, self._idle, self._owner)
 
     def decide(self, questions: Sequence[Question]) -> list[Reply]:
-        """Replies in the order of the questions.
-
-        Raises
-        ------
-        VerificationError
-            Workers cannot be started.
-        """
+        """Replies in order. Raises VerificationError where workers do not start."""
         if os.getpid() != self._owner:
-            self._lock = threading.Lock()
             self._adopt()
+        replies = []
         with self._lock:
-            return self._run(questions)
+            threads = ThreadPoolExecutor(min(self.size, len(questions)))
+            try:
+                for reply in threads.map(self._decide, questions):
+                    _asked.seconds = asked_seconds() + reply.cpu_seconds
+                    replies.append(reply)
+            finally:
+                threads.shutdown(cancel_futures=True)
+        return replies
 
     def close(self) -> None:
-        """Kill every worker. Idempotent; the pool starts again when asked again."""
-        _kill_all(self._workers, self._owner)
+        """Idempotent; the pool starts again when asked again."""
+        _kill_all(self._idle, self._owner)
 
-    def _run(self, questions: Sequence[Question]) -> list[Reply]:
-        replies: dict[int, Reply] = {}
-        waiting = deque(range(len(questions)))
-        again: set[int] = set()
-        failures = 0
-        with selectors.DefaultSelector() as selector:
-            for worker in self._workers:
-                selector.register(worker.process.stdout, selectors.EVENT_READ, worker)  # type: ignore[arg-type]
-            while len(replies) < len(questions):
-                while len(self._workers) < min(self.size, len(questions) - len(replies)):
-                    self._start(selector)
-                for worker in self._workers:
-                    idle = worker.ready and worker.question is None
-                    if waiting and idle and worker.ask(waiting[0], questions[waiting[0]], self.limits):
-                        waiting.popleft()
-                now = time.monotonic()
-                busy = [w for w in self._workers if w.question is not None or not w.ready]
-                patience = max(0.0, min((w.deadline for w in busy), default=now) - now)
-                for key, _ in selector.select(patience):
-                    phases.beat()
-                    worker = key.data
-                    reply = worker.receive()
-                    if reply is not None and not worker.ready:
-                        worker.ready = True
-                        continue
-                    index = worker.question
-                    if reply is None:
-                        if not worker.ready:
-                            failures += 1
-                            if failures >= 3:
-                                raise VerificationError("the verifier's worker processes do not start")
-                        elif index is not None:
-                            self._lost(index, worker.cause_of_death(), replies, waiting, again)
-                        self._drop(worker, selector)
-                    elif index is not None:
-                        worker.question = None
-                        if reply.killed:
-                            self._lost(index, reply.reason, replies, waiting, again)
-                        else:
-                            replies[index] = reply
-                for worker in [w for w in self._workers if w.deadline < time.monotonic()]:
-                    if worker.question is None and worker.ready:
-                        continue
-                    if worker.question is not None:
-                        self._lost(worker.question, "timeout", replies, waiting, again)
-                    else:
-                        failures += 1
-                        if failures >= 3:
-                            raise VerificationError("the verifier's worker processes do not start")
-                    self._drop(worker, selector)
-        return [replies[index] for index in range(len(questions))]
+    def _decide(self, question: Question) -> Reply:
+        """With the CPU-seconds that it took. A question whose process was killed or stopped is asked once more."""
+        seconds, cause = 0.0, ""
+        for _ in range(2):
+            worker, before = self._take()
+            reply = worker.ask(question, self.limits)
+            phases.beat()
+            if isinstance(reply, Reply):
+                worker.used = max(worker.used, reply.cpu_seconds)
+                self._idle.append(worker)
+            seconds += worker.used - before
+            cause = reply if isinstance(reply, str) else reply.reason
+            if isinstance(reply, Reply) and not cause.startswith("crash: SIG"):
+                return msgspec.structs.replace(reply, cpu_seconds=seconds)
+        return Reply(right=None, reason=cause, cpu_seconds=seconds)
 
-    @staticmethod
-    def _lost(index: int, cause: str, replies: dict[int, Reply], waiting: deque[int], again: set[int]) -> None:
-        """A pair whose process was killed or stopped is asked once more: only one that does it twice is at fault itself."""
-        if index in again:
-            replies[index] = Reply(right=None, reason=cause)
-        else:
-            again.add(index)
-            waiting.appendleft(index)
-
-    def _start(self, selector: selectors.BaseSelector) -> None:
-        worker = _Worker(self.limits)
-        self._workers.append(worker)
-        selector.register(worker.process.stdout, selectors.EVENT_READ, worker)  # type: ignore[arg-type]
-
-    def _drop(self, worker: _Worker, selector: selectors.BaseSelector) -> None:
-        selector.unregister(worker.process.stdout)  # type: ignore[arg-type]
-        self._workers.remove(worker)
-        worker.count_all()
-        worker.kill()
+    def _take(self) -> tuple[_Worker, float]:
+        """And the CPU-seconds of it that are counted already."""
+        with contextlib.suppress(IndexError):
+            while (worker := self._idle.pop()).process.poll() is not None:
+                worker.kill()
+            return worker, worker.used
+        for _ in range(_STARTS):
+            worker = _Worker(self.limits)
+            if isinstance(worker.reply(_START_SECONDS), Reply):
+                return worker, 0.0
+        raise VerificationError("the verifier's worker processes do not start")

@@ -1,4 +1,4 @@
-"""What a scorer is: one way to decide whether an answer is right (docs/tasks.md). Mathematics is the default one."""
+"""What a scorer is: one way to decide whether an answer is right (docs/tasks.md)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
+from harness.verification.extraction import extract
+
 __all__ = ["Called", "Math", "Score", "Scorer", "Undecided"]
 
 
 class Score(NamedTuple):
-    """A decision about one answer. extracted: what of the text was read as its answer. reason: why it is wrong, where that is not
-    plain (``missing``, ``over-limit: time``)."""
+    """extracted: what was read as the answer. reason: why it is wrong, where that is not plain."""
 
     right: bool
     extracted: str = ""
@@ -19,11 +20,11 @@ class Score(NamedTuple):
 
 
 class Undecided(Exception):
-    """The scorer, not the answer, is at fault: the answer is left out of every statistic and loss, and counted. Never a zero."""
+    """The scorer is at fault: the answer is left out of every statistic and loss. Never a zero."""
 
 
 class Called(NamedTuple):
-    """A scorer as the verifier's processes are told of it. reference: `module:Class`."""
+    """A scorer as processes are told of it. reference: `module:Class`."""
 
     reference: str
     cpu_seconds: float
@@ -31,23 +32,23 @@ class Called(NamedTuple):
 
 
 class Scorer(ABC):
-    """A subclass is what the entry-point group `harness.scorers` names. It is made without arguments, in a process that may be
-    killed at any time; its module imports nothing heavy."""
+    """What the entry-point group `harness.scorers` names. Made without arguments, in a process that may be killed; its module
+    imports nothing heavy."""
 
     results_version: ClassVar[int | None] = None
-    """Raised by the author when it decides otherwise, so that cells get new keys; None takes the code's digest."""
+    """Raised by the author when it decides otherwise; None takes the code's digest."""
     cpu_seconds: ClassVar[float] = 2.0
-    """Of one answer. An answer that takes more is wrong."""
+    """Of one answer; more is wrong."""
     wall_seconds: ClassVar[float] = 60.0
-    """After which the process is killed and the verdict is invalid."""
+    """More is invalid."""
     examples: ClassVar[Sequence[tuple[str, str, bool]]] = ()
-    """(gold, text, whether it is right) for the contract's test; of both kinds."""
+    """(gold, text, whether it is right), of both kinds."""
 
     def prepare(self) -> None:  # noqa: B027  # most need nothing
         """Heavy imports, before an answer's seconds are counted."""
 
     def fault(self, gold: str) -> str:
-        """What is wrong with a gold that this scorer cannot use, in a few words; empty where nothing is."""
+        """What is wrong with a gold; empty where nothing is."""
         return "" if gold.strip() else "the answer is empty"
 
     def perfect(self, gold: str) -> str | None:
@@ -55,12 +56,12 @@ class Scorer(ABC):
         return f"The answer is $\\boxed{{{gold}}}$."
 
     def remark(self) -> str:
-        """What this machine cannot give it, in a line; empty where nothing is missing."""
+        """What this machine cannot give it; empty where nothing is missing."""
         return ""
 
     @abstractmethod
     def score(self, gold: str, text: str) -> Score:
-        """Decide. gold: the reference, as the task has it. text: the whole response. Raises Undecided."""
+        """Decide on the whole response. Raises Undecided."""
 
 
 class Math(Scorer):
@@ -69,12 +70,20 @@ class Math(Scorer):
     cpu_seconds = 0.7
     examples = (("1/2", "so \\boxed{\\frac{1}{2}}", True), ("1/2", "so \\boxed{2}", False))
 
+    def prepare(self) -> None:
+        from harness.verification.algebra import equivalent
+
+        equivalent("\\frac{x}{2}", "0.5x")  # builds the parser's tables
+
     def score(self, gold: str, text: str) -> Score:
+        return self.decide(gold, extract(text))
+
+    def decide(self, gold: str, answer: str) -> Score:
+        """On an extracted answer. Raises whatever the algebra system does on the gold."""
         from harness.verification.algebra import equivalent
         from harness.verification.equivalence import OverLimit, Unreadable, compare
-        from harness.verification.extraction import extract
 
-        if not (answer := extract(text)):
+        if not answer:
             return Score(False, reason="missing")
         try:
             return Score(compare(gold, answer, equivalent), answer)

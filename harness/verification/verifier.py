@@ -12,37 +12,27 @@ from typing import Self
 from harness.errors import VerificationError
 from harness.verification.equivalence import NeedsAlgebra, OverLimit, compare
 from harness.verification.extraction import extract
-from harness.verification.messages import KEPT, Limits, Question, Reply
+from harness.verification.messages import KEPT, Limits, Question
 from harness.verification.pool import Pool
 from harness.verification.scorer import Called
-from harness.verification.verdict import Verdict
+from harness.verification.verdict import Decision, Verdict
 
-__all__ = ["MAX_TEXT", "Verifier", "require_valid"]
+__all__ = ["Verifier", "require_valid"]
 
 MAX_TEXT = 1 << 22
-"""Characters; a longer response is wrong unread."""
 _CACHE_SIZE = 1 << 18
 _LONGEST = 1 << 17
-"""Characters of a text that a scorer is given: with its gold, less than a message holds."""
 
 
 class Verifier:
-    """Decides whether answers are right, by mathematics or `by` a scorer. Cheap to create; deterministic; safe to share between
-    threads.
+    """Decides by mathematics or `by` a scorer. Cheap to create; deterministic; safe to share between threads.
 
-    Most pairs are decided here, exactly, by `equivalence.compare`; the rest go to a pool of killable processes that is started
-    when first needed. Verdicts are cached by (gold, extracted answer).
-
-    Parameters
-    ----------
-    workers
-        Processes of the pool; default one per core that this process may use.
-    limits
-        CPU seconds and wall-clock seconds per pair, bytes of memory per worker.
+    Most pairs are decided here by `compare`, the rest in a pool of killable processes. workers: default one per core.
     """
 
     def __init__(self, workers: int | None = None, limits: Limits | None = None) -> None:
-        self._pool = Pool(workers or _cores(), limits or Limits())
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._pool = Pool(workers or cores, limits or Limits())
         self._cache: dict[tuple[str, ...], Verdict] = {}
         self._scorer: Called | None = None
 
@@ -53,61 +43,47 @@ class Verifier:
         return other
 
     def verify(self, pairs: Sequence[tuple[str, str | None]]) -> list[Verdict]:
-        """Verdicts for pairs of (gold, response text), in order.
-
-        Raises
-        ------
-        VerificationError
-            The worker processes cannot be started.
-        """
-        if self._scorer is not None:
-            return self._scored(pairs, self._scorer)
-        verdicts: list[Verdict | None] = [None] * len(pairs)
-        open_pairs: dict[tuple[str, str], list[int]] = {}
-        cache = self._cache
+        """Verdicts on (gold, response), in order. Raises VerificationError where processes do not start."""
+        scorer, cache = self._scorer, self._cache
+        longest = MAX_TEXT if scorer is None else _LONGEST
+        verdicts: list[Verdict | None] = []
+        waiting: dict[tuple[str, ...], list[int]] = {}
+        key: tuple[str, ...]
         for index, (gold, text) in enumerate(pairs):
-            if not isinstance(text, str) or not text:
-                verdicts[index] = Verdict("wrong", "missing")
-                continue
-            if len(text) > MAX_TEXT:
-                verdicts[index] = Verdict("wrong", "over-limit: text")
-                continue
-            key = (gold, extract(text))
-            verdict = cache.get(key) or self._decide(*key)
-            if verdict is None:
-                open_pairs.setdefault(key, []).append(index)
+            if not isinstance(text, str) or not text.strip():
+                verdicts.append(Verdict("wrong", "missing"))
+            elif len(text) > longest:
+                verdicts.append(Verdict("wrong", "over-limit: text"))
             else:
-                verdicts[index] = verdict
-        if open_pairs:
-            replies = self._pool.decide([Question(gold=gold, answer=answer) for gold, answer in open_pairs])
-            for (key, indices), reply in zip(open_pairs.items(), replies, strict=True):
-                verdict = self._remember(key, _verdict(reply, key[1]))
+                if scorer is None:
+                    key = (gold, extract(text))
+                    verdict = cache.get(key) or self._decide(*key)
+                else:
+                    key = (scorer.reference, gold, _digest(text))
+                    verdict = cache.get(key)
+                verdicts.append(verdict)
+                if verdict is None:
+                    waiting.setdefault(key, []).append(index)
+        if waiting:
+            questions = [self._question(*pairs[indices[0]], key[1]) for key, indices in waiting.items()]
+            for (key, indices), reply in zip(waiting.items(), self._pool.decide(questions), strict=True):
+                value: Decision = "invalid" if reply.right is None else "right" if reply.right else "wrong"
+                said = key[1][:KEPT] if scorer is None else reply.extracted
+                verdict = Verdict(value, reply.reason, said)
+                if verdict.valid:
+                    self._remember(key, verdict)
                 for index in indices:
                     verdicts[index] = verdict
         return [verdict for verdict in verdicts if verdict is not None]
 
-    def _scored(self, pairs: Sequence[tuple[str, str | None]], scorer: Called) -> list[Verdict]:
-        """All in the pool: neither a scorer nor a text is trusted with this process."""
-        keys: list[tuple[str, ...]] = [(scorer.reference, gold, _digest(text)) for gold, text in pairs]
-        said: dict[tuple[str, ...], Verdict] = {}
-        waiting: dict[tuple[str, ...], Question] = {}
-        for key, (gold, text) in zip(keys, pairs, strict=True):
-            if not isinstance(text, str) or not text.strip():
-                said[key] = Verdict("wrong", "missing")
-            elif len(text) > _LONGEST:
-                said[key] = Verdict("wrong", "over-limit: text")
-            elif key in self._cache:
-                said[key] = self._cache[key]
-            else:
-                clean = text.encode("utf-8", "replace").decode()
-                waiting[key] = Question(gold, clean, scorer.reference, scorer.cpu_seconds, scorer.wall_seconds)
-        for key, reply in zip(waiting, self._pool.decide(list(waiting.values())) if waiting else (), strict=True):
-            verdict = _verdict(reply, reply.extracted)
-            said[key] = self._remember(key, verdict) if verdict.valid else verdict
-        return [said[key] for key in keys]
+    def _question(self, gold: str, text: str | None, answer: str) -> Question:
+        if self._scorer is None:
+            return Question(gold, answer)
+        clean = (text or "").encode("utf-8", "replace").decode()
+        return Question(gold, clean, self._scorer.reference, self._scorer.cpu_seconds, self._scorer.wall_seconds)
 
     def close(self) -> None:
-        """Stop the pool's processes. Idempotent; cached verdicts stay usable."""
+        """Idempotent; cached verdicts stay usable."""
         self._pool.close()
 
     def __enter__(self) -> Verifier:
@@ -119,7 +95,7 @@ class Verifier:
         self.close()
 
     def _decide(self, gold: str, answer: str) -> Verdict | None:
-        """The verdict where strings and exact arithmetic suffice; None where algebra is needed."""
+        """None where algebra is needed."""
         if not answer:
             return Verdict("wrong", "missing")
         try:
@@ -137,37 +113,12 @@ class Verifier:
         return verdict
 
 
-def _digest(text: str | None) -> str:
-    return blake2b((text or "").encode("utf-8", "replace"), digest_size=16).hexdigest()
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def _verdict(reply: Reply, answer: str) -> Verdict:
-    if reply.right is None:
-        return Verdict("invalid", reply.reason, answer[:KEPT])
-    return Verdict("right" if reply.right else "wrong", reply.reason, answer[:KEPT])
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def require_valid(verdicts: Iterable[Verdict], max_share: float) -> None:
-    """Stop a cell whose verifier fails too often.
-
-    Parameters
-    ----------
-    verdicts
-        Of a step or an evaluation.
-    max_share
-        Of them that may be invalid, in [0, 1].
-
-    Raises
-    ------
-    VerificationError
-        More are.
-    """
+    """Raises VerificationError where more than `max_share` are invalid."""
     every = list(verdicts)
     invalid = [verdict for verdict in every if not verdict.valid]
     if every and len(invalid) > max_share * len(every):

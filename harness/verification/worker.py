@@ -1,9 +1,8 @@
 """One verifier process: reads questions on stdin, answers on stdout, and outlives whatever an answer does to it.
 
-Run by `pool` as ``python -m harness.verification.worker LIMITS``, LIMITS being JSON. The process imports the algebra system and
-then forks a child that decides. A timer of CPU time ends the child in the midst of anything, also of C code; memory is bounded by
-RLIMIT_AS. The parent answers for a dead child and forks the next, which takes milliseconds. A child ended by its own limits
-or by a fault of the library's is the answer's doing, which is then wrong; one ended from outside is the verifier's failure.
+It imports the algebra system, then forks a child that decides, ended by a timer of CPU time and bounded by RLIMIT_AS. The
+parent answers for a dead child and forks the next in milliseconds. A child ended by its limits or by a library's fault is the
+answer's doing, which is wrong; one ended from outside is the verifier's failure.
 """
 
 from __future__ import annotations
@@ -18,15 +17,13 @@ import signal
 import sys
 from contextlib import suppress
 from functools import cache
-from typing import BinaryIO
+from io import FileIO
 
 import msgspec
 import psutil
-from msgspec import structs
 
-from harness.verification.equivalence import Algebra, OverLimit, Unreadable, compare
-from harness.verification.messages import HEADER, KEPT, MAX_FRAME, Limits, Question, Reply, read_exactly, write
-from harness.verification.scorer import Scorer, Undecided
+from harness.verification.messages import KEPT, Limits, Question, Reply, hear, say
+from harness.verification.scorer import Math, Scorer, Undecided
 
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
 _RENEW = 3  # exit status of a child that has answered and whose memory is spent
@@ -37,16 +34,14 @@ def serve(limits: Limits) -> None:
     """Answer questions until stdin closes."""
     for ignored in (signal.SIGINT, signal.SIGTERM):  # meant for whoever asks, who closes stdin or kills
         signal.signal(ignored, signal.SIG_IGN)
-    requests, replies = os.fdopen(os.dup(0), "rb", buffering=0), os.fdopen(os.dup(1), "wb")
+    requests, replies = FileIO(os.dup(0)), FileIO(os.dup(1), "wb")
     os.dup2(2, 1)  # a library's print must not end up in the replies
     sys.set_int_max_str_digits(4_300)
-    from harness.verification.algebra import equivalent  # imports sympy: a second, and only here
-
-    equivalent("\\frac{x}{2}", "0.5x")  # builds the parser's tables before limits apply
+    Math().prepare()
     gc.freeze()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    base = psutil.Process().memory_info().vms
-    resource.setrlimit(resource.RLIMIT_AS, (base + limits.memory_bytes, base + limits.memory_bytes))
+    most = psutil.Process().memory_info().vms + limits.memory_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     _reply(replies, Reply(right=True, reason="ready"))
     busy = mmap.mmap(-1, 1)  # shared with the child: whether a question waits for a reply
     while True:
@@ -56,45 +51,37 @@ def serve(limits: Limits) -> None:
         if child == 0:
             status = 1
             try:
-                status = _answer(requests, replies, limits, equivalent, busy, before)
+                status = _answer(requests, replies, limits, busy, before)
             finally:
                 os._exit(status)
-        _, ended = os.waitpid(child, 0)
-        status = os.waitstatus_to_exitcode(ended)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status == 0:
             return
         if busy[0]:
             _reply(replies, _cause(status))
 
 
-def _reply(replies: BinaryIO, reply: Reply, before: float = 0.0) -> None:
-    """before: CPU-seconds of the worker that this process is not asked about, as it was forked later."""
-    write(replies, structs.replace(reply, cpu_seconds=before + _used()))
+def _reply(replies: FileIO, reply: Reply, before: float = 0.0) -> None:
+    """before: CPU-seconds of the worker before this process was forked."""
+    say(replies, msgspec.msgpack.encode(msgspec.structs.replace(reply, cpu_seconds=before + _used())))
 
 
 def _used() -> float:
-    """CPU-seconds, user's and system's, of this process and of those that it has waited for."""
     books = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(book.ru_utime + book.ru_stime for book in books)
 
 
-def _answer(
-    requests: BinaryIO, replies: BinaryIO, limits: Limits, algebra: Algebra, busy: mmap.mmap, before: float
-) -> int:
-    """Answer questions in the child; the exit status: 0 at the end of the questions. `busy` falls before the reply is written: a
-    reply that is missing is noticed by the pool, one too many would answer the next question. before: as in `_reply`."""
+def _answer(requests: FileIO, replies: FileIO, limits: Limits, busy: mmap.mmap, before: float) -> int:
+    """The exit status. `busy` falls before the reply is written: a missing reply is noticed, one too many would answer the next
+    question."""
     with suppress(AttributeError, OSError):  # Linux only
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    while (header := read_exactly(requests, HEADER.size)) is not None:
-        (size,) = HEADER.unpack(header)
-        body = read_exactly(requests, size) if size <= MAX_FRAME else None
-        if body is None:
-            return 0
+    while body := hear(requests):
         busy[0] = 1
         question = msgspec.msgpack.decode(body, type=Question)
-        scorer = _scorer(question.scorer) if question.scorer else None
+        scorer = _scorer(question.scorer) if question.scorer else Math()
         signal.setitimer(signal.ITIMER_PROF, max(question.cpu_seconds or limits.cpu_seconds, 1e-6))
-        reply = decide(question, algebra) if scorer is None else judge(question, scorer)
+        reply = judge(question, scorer)
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         busy[0] = 0
         _reply(replies, reply, before)
@@ -104,7 +91,6 @@ def _answer(
 
 
 def _cause(status: int) -> Reply:
-    """What to say of a question whose child ended with this status (negative: a signal)."""
     if status == -signal.SIGPROF:
         return Reply(right=False, reason="over-limit: time")
     name = signal.Signals(-status).name if status < 0 else f"exit status {status}"
@@ -115,7 +101,7 @@ def _cause(status: int) -> Reply:
 
 @cache
 def _scorer(reference: str) -> Scorer | str:
-    """An instance of the class at `module:Class`, ready; or why there is none."""
+    """The scorer, ready; or why there is none."""
     try:
         found: Scorer = pkgutil.resolve_name(reference)()
         found.prepare()
@@ -125,11 +111,11 @@ def _scorer(reference: str) -> Scorer | str:
 
 
 def judge(question: Question, scorer: Scorer | str) -> Reply:
-    """A scorer's word; None where it cannot decide, or fails itself. What ran out on the way is the answer's doing."""
+    """What ran out is the answer's doing; a scorer that fails leaves it undecided."""
     if isinstance(scorer, str):
         return Reply(right=None, reason=scorer)
     try:
-        found = scorer.score(question.gold, question.answer)
+        found = (scorer.score if question.scorer else Math().decide)(question.gold, question.answer)
         if not isinstance(found.right, bool):
             return Reply(right=None, reason="crash: neither right nor wrong")
         return Reply(right=found.right, reason=str(found.reason)[:KEPT], extracted=str(found.extracted)[:KEPT])
@@ -139,23 +125,7 @@ def judge(question: Question, scorer: Scorer | str) -> Reply:
         return Reply(right=False, reason="over-limit: memory")
     except RecursionError:
         return Reply(right=False, reason="over-limit: recursion")
-    except Exception as error:
-        return Reply(right=None, reason=f"crash: {type(error).__name__}")
-
-
-def decide(question: Question, algebra: Algebra) -> Reply:
-    """Right or wrong; None with ``crash`` when the algebra system failed on the gold, or on values that agree."""
-    try:
-        return Reply(right=compare(question.gold, question.answer, algebra))
-    except OverLimit as limit:
-        return Reply(right=False, reason=f"over-limit: {limit}")
-    except Unreadable as fault:
-        return Reply(right=False, reason=f"unreadable: {fault}")
-    except MemoryError:
-        return Reply(right=False, reason="over-limit: memory")
-    except RecursionError:
-        return Reply(right=False, reason="over-limit: recursion")
-    except Exception as error:  # sympy raises anything; what it was is reported, and the pair counts as undecided
+    except Exception as error:  # sympy and plugins raise anything; the answer counts as undecided
         return Reply(right=None, reason=f"crash: {type(error).__name__}")
 
 

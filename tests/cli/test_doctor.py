@@ -14,7 +14,7 @@ from harness.cache import cache_folder
 from harness.cli import checkup
 from harness.cli.checkup import Check, examine
 from harness.engines.embedded import stage0
-from harness.tasks.fetch import cached_path
+from harness.tasks.data import cached_path
 from harness.tasks.sets import SETS
 
 

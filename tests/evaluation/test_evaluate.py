@@ -16,10 +16,9 @@ import torch
 
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.errors import EngineError, InfeasibleError, UsageError
-from harness.evaluation.backends import open_lm
-from harness.evaluation.engine_lm import EngineLM
+from harness.evaluation.backends import EngineBackend, open_backend
+from harness.evaluation.metrics import Evaluation, EvaluationSample, Metric
 from harness.evaluation.run import evaluate
-from harness.evaluation.samples import EvaluationSample
 from harness.experience.answers import Prompt
 from harness.tasks.registry import EVALUATION_SETS, get_task
 from harness.tasks.task import Style
@@ -37,13 +36,17 @@ def engine(checkpoint: Path) -> EmbeddedEngine:
     return EmbeddedEngine("tiny", checkpoint)
 
 
+def metric(found: Evaluation, task: str, name: str) -> Metric:
+    return next(m for m in found.metrics if (m.task, m.name) == (task, name))
+
+
 def keyed(samples: tuple[EvaluationSample, ...]) -> dict[tuple[str, str, str, int], EvaluationSample]:
     return {(s.task, s.mode, s.document, s.repeat): s for s in samples}
 
 
 def test_every_sample_is_kept_and_the_metrics_are_made_of_them(engine: EmbeddedEngine, verifier: Verifier) -> None:
     task = get_task("micro", per_skill=4)
-    found = evaluate(EngineLM(engine), [task], verifier=verifier, metrics=["greedy", "avg@3", "best@3", "maj@3"])
+    found = evaluate(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy", "avg@3", "best@3", "maj@3"])
     prompts = task.documents(None)
     assert set(keyed(found.samples)) == {
         ("micro", mode, prompt.id, repeat)
@@ -52,7 +55,7 @@ def test_every_sample_is_kept_and_the_metrics_are_made_of_them(engine: EmbeddedE
         for repeat in range(repeats)
     }
     sampled = [s for s in found.samples if s.mode == "sampled"]
-    assert found.metric("micro", "avg@3").value == pytest.approx(np.mean([s.verdict.reward for s in sampled]))
+    assert metric(found, "micro", "avg@3").value == pytest.approx(np.mean([s.verdict.reward for s in sampled]))
     assert len({s.text for s in sampled}) > len(prompts)
     for s, verdict in zip(found.samples, verifier.verify([(s.gold, s.text) for s in found.samples]), strict=True):
         assert s.verdict == verdict
@@ -62,14 +65,20 @@ def test_every_sample_is_kept_and_the_metrics_are_made_of_them(engine: EmbeddedE
 
 def test_a_sample_depends_on_its_seed_task_document_and_repeat_only(engine: EmbeddedEngine, verifier: Verifier) -> None:
     full = keyed(
-        evaluate(EngineLM(engine, 3), [get_task("micro", per_skill=4)], verifier=verifier, metrics=["avg@4"]).samples
+        evaluate(
+            EngineBackend(engine, 3), [get_task("micro", per_skill=4)], verifier=verifier, metrics=["avg@4"]
+        ).samples
     )
     part = evaluate(
-        EngineLM(engine, 3, rows=5), [get_task("micro", per_skill=4)], verifier=verifier, metrics=["avg@2"], limit=7
+        EngineBackend(engine, 3, rows=5),
+        [get_task("micro", per_skill=4)],
+        verifier=verifier,
+        metrics=["avg@2"],
+        limit=7,
     )
     assert len(part.samples) == 14
     assert all(full[key].text == s.text for key, s in keyed(part.samples).items())
-    other = evaluate(EngineLM(engine, 4), [get_task("micro", per_skill=4)], verifier=verifier, metrics=["avg@4"])
+    other = evaluate(EngineBackend(engine, 4), [get_task("micro", per_skill=4)], verifier=verifier, metrics=["avg@4"])
     assert sum(full[key].text == s.text for key, s in keyed(other.samples).items()) < len(full) / 10
 
 
@@ -78,7 +87,7 @@ def test_nothing_global_is_touched_and_nobody_is_called(
 ) -> None:
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("a connection was tried"))
     before = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state()  # type: ignore[union-attr]
-    evaluate(EngineLM(engine), [get_task("micro", per_skill=1)], verifier=verifier, metrics=["avg@2"])
+    evaluate(EngineBackend(engine), [get_task("micro", per_skill=1)], verifier=verifier, metrics=["avg@2"])
     after = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state()  # type: ignore[union-attr]
     assert before[:2] == after[:2]
     assert torch.equal(before[2], after[2])
@@ -88,7 +97,7 @@ def test_nothing_global_is_touched_and_nobody_is_called(
 @pytest.mark.parametrize("name", EVALUATION_SETS)
 def test_each_benchmark_runs_end_to_end(name: str, engine: EmbeddedEngine, verifier: Verifier) -> None:
     found = evaluate(
-        EngineLM(engine),
+        EngineBackend(engine),
         [get_task(name)],
         verifier=verifier,
         metrics=["avg@4"],
@@ -98,21 +107,21 @@ def test_each_benchmark_runs_end_to_end(name: str, engine: EmbeddedEngine, verif
     )
     assert len(found.samples) == 80
     assert {s.repeat for s in found.samples} == set(range(4))
-    assert found.metric(name, "avg@4").documents == 20
+    assert metric(found, name, "avg@4").documents == 20
     assert all("\\boxed" in s.prompt for s in found.samples)
 
 
 def test_hf_and_the_embedded_engine_give_the_same_texts_and_score(checkpoint: Path, verifier: Verifier) -> None:
     easy = replace(get_task("micro", per_skill=2), documents=_echoes(checkpoint, verifier))
     results = [
-        evaluate(open_lm(backend, checkpoint), [easy], verifier=verifier, metrics=["greedy"])
+        evaluate(open_backend(backend, checkpoint), [easy], verifier=verifier, metrics=["greedy"])
         for backend in ("embedded", "hf")
     ]
     first, second = (keyed(result.samples) for result in results)
     assert {key: s.text for key, s in first.items()} == {key: s.text for key, s in second.items()}
     assert {key: s.verdict for key, s in first.items()} == {key: s.verdict for key, s in second.items()}
-    assert results[0].metric("micro", "greedy") == results[1].metric("micro", "greedy")
-    assert 0 < results[0].metric("micro", "greedy").value < 1
+    assert metric(results[0], "micro", "greedy") == metric(results[1], "micro", "greedy")
+    assert 0 < metric(results[0], "micro", "greedy").value < 1
 
 
 TEMPLATE = (
@@ -137,7 +146,7 @@ def test_every_back_end_goes_through_the_chat_template_in_every_style(
     for chat in (True, False):
         by_backend = {
             backend: evaluate(
-                open_lm(backend, talking, chat=chat), [task], verifier=verifier, metrics=["greedy"], style=style, chat=chat,
+                open_backend(backend, talking, chat=chat), [task], verifier=verifier, metrics=["greedy"], style=style,
                 max_new_tokens=8,
             ).samples
             for backend in ("embedded", "hf")
@@ -151,7 +160,7 @@ def test_every_back_end_goes_through_the_chat_template_in_every_style(
 def _echoes(checkpoint: Path, verifier: Verifier):  # type: ignore[no-untyped-def]
     """Micro prompts whose golds are, every other time, what the untrained model happens to say: some right, some wrong."""
     task = get_task("micro", per_skill=2)
-    said = evaluate(open_lm("embedded", checkpoint), [task], verifier=verifier, metrics=["greedy"]).samples
+    said = evaluate(open_backend("embedded", checkpoint), [task], verifier=verifier, metrics=["greedy"]).samples
 
     def documents(data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
         golds = [s.verdict.extracted if i % 2 and s.verdict.extracted else "-1" for i, s in enumerate(said)]
@@ -171,9 +180,9 @@ def test_a_stop_string_ends_an_answer_and_long_prompts_lose_their_beginning(
             Prompt("short", "Q: 2+3\nA:", "5"),
         ],
     )
-    found = keyed(evaluate(EngineLM(engine), [task], verifier=verifier, metrics=["greedy"]).samples)
+    found = keyed(evaluate(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy"]).samples)
     assert found["micro", "greedy", "long", 0].tokens <= 44
-    lm = EngineLM(engine)
+    lm = EngineBackend(engine)
     assert lm._fit(text, 44).endswith(text[-400:])
     assert len(engine.tokenizer.encode(lm._fit(text, 44))) <= engine.tokenizer.model_max_length - 44
 
@@ -181,21 +190,21 @@ def test_a_stop_string_ends_an_answer_and_long_prompts_lose_their_beginning(
 def test_answers_that_the_models_context_ends_fail_the_evaluation(engine: EmbeddedEngine, verifier: Verifier) -> None:
     """24.1: they counted as wrong; 192 tokens are three quarters of this model's context."""
     task = get_task("micro", per_skill=1)
-    whole = evaluate(EngineLM(engine), [task], verifier=verifier, metrics=["greedy"], max_new_tokens=192).samples
+    whole = evaluate(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy"], max_new_tokens=192).samples
     cut = sum(s.tokens == 192 and not s.finished for s in whole)
     assert cut
     words = rf"micro:greedy: {cut} of {len(whole)} answers were ended by the model's context of 256 tokens, before their 300 new"
     with pytest.raises(EngineError, match=words):
-        evaluate(EngineLM(engine), [task], verifier=verifier, metrics=["greedy"], max_new_tokens=300)
+        evaluate(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy"], max_new_tokens=300)
 
 
 def test_refusals(checkpoint: Path, engine: EmbeddedEngine, verifier: Verifier, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no prompt style 'raw'"):
-        evaluate(EngineLM(engine), [get_task("gsm8k")], verifier=verifier, style="raw")
+        evaluate(EngineBackend(engine), [get_task("gsm8k")], verifier=verifier, style="raw")
     with pytest.raises(UsageError, match="no checkpoint"):
-        open_lm("hf", tmp_path)
+        open_backend("hf", tmp_path)
     with pytest.raises(UsageError, match="embedded, hf, vllm"):
-        open_lm("tgi", checkpoint)
+        open_backend("tgi", checkpoint)
     if find_spec("vllm") is None:
         with pytest.raises(InfeasibleError, match="pip install vllm"):
-            open_lm("vllm", checkpoint)
+            open_backend("vllm", checkpoint)

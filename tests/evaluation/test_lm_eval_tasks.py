@@ -9,7 +9,7 @@ import pytest
 
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.errors import DataError, PluginError, SuiteError
-from harness.evaluation.engine_lm import EngineLM
+from harness.evaluation.backends import EngineBackend
 from harness.evaluation.run import evaluate
 from harness.session.suite.prepare import prepare
 from harness.tasks import lm_eval_source
@@ -73,11 +73,11 @@ def test_its_own_prompt_filter_and_metric_decide() -> None:
 def test_it_runs_as_any_other_task(checkpoint: Path, verifier: Verifier) -> None:
     engine = EmbeddedEngine("tiny", checkpoint)
     found = evaluate(
-        EngineLM(engine), [get_task("lm_eval:tiny_sums")], verifier=verifier, metrics=["greedy", "avg@2"], limit=3
+        EngineBackend(engine), [get_task("lm_eval:tiny_sums")], verifier=verifier, metrics=["greedy", "avg@2"], limit=3
     )
     assert {s.task for s in found.samples} == {"lm_eval:tiny_sums"}
     assert len(found.samples) == 3 + 6
-    assert found.metric("lm_eval:tiny_sums", "avg@2").documents == 3
+    assert [m.documents for m in found.metrics] == [3, 3]
     assert all(s.prompt.endswith("\nA:") and s.tokens <= 12 for s in found.samples)
     assert not [s for s in found.samples if "\n" in s.text]
 

@@ -67,6 +67,9 @@ def test_mathematics_is_the_verifier_itself(verifier: Verifier) -> None:
         ("choice", "B", "answer is B\nThe answer is A.", "wrong"),
         ("math_verify_plain", "10", "the answer is 10.", "right"),
         ("math_verify_plain", "10", "no number", "wrong"),
+        ("math", "3.14159", r"\boxed{3.1416}", "wrong"),
+        ("exact", "3.14159", r"\boxed{3.1416}", "wrong"),
+        ("qwen_grader", "3.14159", r"\boxed{3.1416}", "right"),
         ("qwen_grader", "0.333333", r"\boxed{\frac13}", "right"),
         ("qwen_grader", "5", "5 apples", "right"),
         ("qwen_grader", "5", r"\boxed{500\%}", "right"),
@@ -80,20 +83,6 @@ def test_mathematics_is_the_verifier_itself(verifier: Verifier) -> None:
 def test_right_and_wrong(verifier: Verifier, scorer: str, gold: str, text: str, value: str) -> None:
     assert ask(verifier, scorer, gold, text).value == value
     assert scorer_of(scorer).score(gold, text).right == (value == "right"), "in its own process or in this one"
-
-
-@pytest.mark.parametrize("name", [name for name in SHIPPED if name != "math"])
-def test_its_own_examples_without_a_process(name: str) -> None:
-    scorer = scorer_of(name)
-    for gold, text, right in scorer.examples:
-        assert scorer.fault(gold) == ""
-        assert scorer.score(gold, text).right == right, (gold, text)
-
-
-def test_scorers_differ_where_they_should(verifier: Verifier) -> None:
-    """The readings are not one and the same."""
-    said = {name: ask(verifier, name, "3.14159", r"\boxed{3.1416}").value for name in ("math", "exact", "qwen_grader")}
-    assert said == {"math": "wrong", "exact": "wrong", "qwen_grader": "right"}
 
 
 def test_a_gold_that_cannot_be_read_is_the_scorers_fault_not_a_zero(verifier: Verifier) -> None:
@@ -166,8 +155,8 @@ def test_a_sandbox_that_does_not_start_is_no_answers_fault(monkeypatch: pytest.M
 def test_no_process_is_left(verifier: Verifier) -> None:
     ask(verifier, "python", TESTS, "import subprocess\nsubprocess.Popen(['sleep', '1000'])")
     time.sleep(0.2)
-    left = [p for p in psutil.Process().children(recursive=True) if "sandbox.py" in " ".join(p.cmdline())]
-    assert left == []
+    running = [p.as_dict(["cmdline"], ad_value=[])["cmdline"] for p in psutil.Process().children(recursive=True)]
+    assert not [words for words in running if "sandbox.py" in " ".join(words)]
 
 
 class Faulty(Scorer):

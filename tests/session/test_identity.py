@@ -162,7 +162,7 @@ def test_a_training_set_and_an_option(suite: Path, tmp_path: Path, monkeypatch: 
     before = keys(suite, tmp_path, "training.task=gsm8k")
     assert not set(before[:2]) & set(keys(suite, tmp_path, "training.task=gsm8k", "training.steps=3"))
     altered = replace(sets.SETS["gsm8k_train"], sha256="0" * 64)
-    monkeypatch.setattr("harness.tasks.training.SETS", {**sets.SETS, "gsm8k_train": altered})
+    monkeypatch.setattr("harness.tasks.shipped.SETS", {**sets.SETS, "gsm8k_train": altered})
     after = keys(suite, tmp_path, "training.task=gsm8k")
     assert not set(before[:2]) & set(after[:2])
     assert before[2:] == after[2:], "a base checkpoint's measurement knows no training pool"

@@ -15,8 +15,8 @@ from harness.session.cell.prompt_order import curve_prompts, training_prompts
 from harness.session.suite.planning import place_of_cell, plan_for
 from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare
-from harness.tasks.choice import fair_part
 from harness.tasks.registry import get_task
+from harness.tasks.source import fair_part
 
 SUITE = """
 engine: openrlhf

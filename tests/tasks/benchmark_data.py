@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,32 +17,35 @@ def data_folder() -> Path | None:
     return folder if (folder / "math500.jsonl").is_file() else None
 
 
+Answer = Callable[[BaseHTTPRequestHandler, bytes | None], None]
+
+
+def plain(request: BaseHTTPRequestHandler, body: bytes | None) -> None:
+    request.send_response(404 if body is None else 200)
+    request.send_header("Content-Length", str(len(body or b"")))
+    request.end_headers()
+    request.wfile.write(body or b"")
+
+
 @contextmanager
-def serving(files: Mapping[str, bytes], status: int = 404, silent: bool = False) -> Iterator[tuple[str, list[str]]]:
-    """A server with these paths; others get `status`, or no answer at all when `silent`. Yields its address and the requests."""
-    requests: list[str] = []
-    release = threading.Event()
+def serving(files: Mapping[str, bytes], answer: Answer = plain) -> Iterator[tuple[str, list[BaseHTTPRequestHandler]]]:
+    """A server; `answer` is given each request and the file of that path, or the one without a name. Yields its address and the
+    requests."""
+    requests: list[BaseHTTPRequestHandler] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            requests.append(self.path)
-            if silent:
-                release.wait(30)
-                return
-            body = files.get(self.path)
-            self.send_response(status if body is None else 200)
-            self.end_headers()
-            self.wfile.write(body or b"")
+            requests.append(self)
+            answer(self, files.get(self.path, files.get("")))
 
         def log_message(self, format: str, *args: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", requests
     finally:
-        release.set()
         server.shutdown()
         server.server_close()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import socket
 import time
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +18,7 @@ import pytest
 from benchmark_data import data_folder, serving
 
 from harness.errors import DataError
-from harness.tasks import data, dataset_problems, fetch
+from harness.tasks import data, sets
 from harness.tasks.listing import listing
 from harness.tasks.registry import EVALUATION_SETS, get_task
 from harness.tasks.sets import SETS
@@ -26,59 +29,105 @@ needs_data = pytest.mark.skipif(FOLDER is None, reason="no benchmark folder (HAR
 BOTH_WAYS = r"either name a folder that holds math500\.jsonl \(--data-dir FOLDER, or HARNESS_DATA=FOLDER\), or run once"
 
 
+BODY = bytes(range(256)) * 1000
+
+
 @pytest.fixture(autouse=True)
 def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("HARNESS_DATA", "HF_HUB_OFFLINE", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+    for name in (
+        "HARNESS_DATA",
+        "HF_HUB_OFFLINE",
+        "http_proxy",
+        "https_proxy",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, address: str, words: str) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    with pytest.raises(DataError, match=words) as caught:
+        data.load("math500")
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
 
 
 def test_a_hub_that_answers_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving({}, status=503) as (address, requests):
-        monkeypatch.setenv("HF_ENDPOINT", address)
-        with pytest.raises(DataError, match=f"HTTP status 503.*{BOTH_WAYS}") as caught:
-            data.load("math500")
-    assert "\n" not in str(caught.value)
-    assert caught.value.exit_code == 2
-    assert requests == [f"/datasets/HuggingFaceH4/MATH-500/resolve/{SETS['math500'].remote.revision}/test.jsonl"]
+    with serving({}, lambda request, body: request.send_error(503)) as (address, requests):
+        refused(monkeypatch, address, f"HTTP status 503.*{BOTH_WAYS}")
+    paths = [request.path for request in requests]
+    assert paths == [f"/datasets/HuggingFaceH4/MATH-500/resolve/{SETS['math500'].remote.revision}/test.jsonl"]
 
 
-def test_a_hub_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fetch.CONNECT_SECONDS <= 4
-    monkeypatch.setattr(fetch, "CONNECT_SECONDS", 1.0)
+def test_a_hub_that_never_answers_or_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert data.CONNECT_SECONDS <= 4
+    monkeypatch.setattr(data, "CONNECT_SECONDS", 0.5)
     begin = time.monotonic()
-    with serving({}, silent=True) as (address, _):
-        monkeypatch.setenv("HF_ENDPOINT", address)
-        with pytest.raises(DataError, match=BOTH_WAYS):
-            data.load("math500")
-        assert time.monotonic() - begin < 8
-
-
-def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving({}, lambda request, body: time.sleep(10)) as (address, _):
+        refused(monkeypatch, address, BOTH_WAYS)
+        assert time.monotonic() - begin < 5
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{held.getsockname()[1]}")
-        with pytest.raises(DataError, match=BOTH_WAYS):
-            data.load("math500")
+        refused(monkeypatch, f"http://127.0.0.1:{held.getsockname()[1]}", BOTH_WAYS)
 
 
 def test_offline_mode_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with serving({}) as (address, requests):
-        monkeypatch.setenv("HF_ENDPOINT", address)
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-        with pytest.raises(DataError, match="HF_HUB_OFFLINE"):
-            data.load("math500")
+        refused(monkeypatch, address, "HF_HUB_OFFLINE")
     assert not requests
 
 
-def test_a_fetched_file_that_is_not_what_its_checksum_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    revision = SETS["math500"].remote.revision
-    path = f"/datasets/HuggingFaceH4/MATH-500/resolve/{revision}/test.jsonl"
-    with serving({path: b'{"problem": "altered"}\n'}) as (address, _):
-        monkeypatch.setenv("HF_ENDPOINT", address)
-        with pytest.raises(DataError, match="checksum"):
-            data.load("math500")
+def test_a_fetched_file_that_is_not_what_its_checksum_says_and_one_without_an_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with serving({"": b'{"problem": "altered"}\n'}) as (address, _):
+        refused(monkeypatch, address, "checksum")
+        monkeypatch.setattr(data, "_MAX_FETCHED", 10)
+        refused(monkeypatch, address, "larger than expected")
     assert not list((tmp_path / "cache").rglob("test.jsonl"))
+
+
+def fetched(host: Literal["hub", "github"] = "hub") -> bytes:
+    remote = replace(SETS["math500"].remote, host=host, sha256={"f": hashlib.sha256(BODY).hexdigest()})
+    return data._ensured(replace(SETS["math500"], remote=remote), "f", data.cached_path(remote, "f")).read_bytes()
+
+
+@pytest.mark.parametrize(("host", "variable"), [("hub", "HF_ENDPOINT"), ("github", "HARNESS_GITHUB")])
+def test_the_token_goes_to_the_hub_alone(
+    host: Literal["hub", "github"], variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving({"": BODY}) as (address, requests):
+        monkeypatch.setenv(variable, address)
+        assert fetched(host) == BODY
+    assert [r.headers.get("Authorization") for r in requests] == ["Bearer hf_secret" if host == "hub" else None]
+
+
+def test_a_broken_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = iter([BODY[:200_000], BODY])
+
+    def answer(request: BaseHTTPRequestHandler, body: bytes | None) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(BODY)))
+        request.end_headers()
+        request.wfile.write(next(broken))
+        request.close_connection = True
+
+    with serving({}, answer) as (address, _):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        assert fetched() == BODY
+
+
+def test_the_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving({"": BODY}) as (address, requests):
+        monkeypatch.setenv("HTTP_PROXY", address)
+        monkeypatch.setenv("HF_ENDPOINT", "http://hub.invalid")
+        fetched()
+    assert requests[0].path.startswith("http://hub.invalid/datasets/")
 
 
 def test_folder_without_the_file_and_with_an_altered_one(tmp_path: Path) -> None:
@@ -146,7 +195,7 @@ def _raw_row(name: str, row: dict[str, str]) -> Raw:
 
 
 def _published(name: str, local: list[dict[str, str]]) -> dict[str, list[Raw]]:
-    """The public source's files with these dataset_problems."""
+    """The public source's files with these problems."""
     files: dict[str, list[Raw]] = {file: [] for file in SETS[name].remote.files}
     for row in local:
         subject = row["id"].split("/")[1] if name in ("math", "math_train") else ""
@@ -193,15 +242,13 @@ def test_the_public_form_of_a_set_gives_the_same_problems_and_golds(name: str, m
 
 def test_multi_boxed_solutions_are_marked_and_empty_ones_left_out() -> None:
     raw = {"problem": "p", "type": "Algebra", "level": "Level 3"}
-    two = dataset_problems.math_row({**raw, "solution": r"either \boxed{1} or \boxed{2}"}, "algebra/train.parquet", 0)
-    one = dataset_problems.math_row(
-        {**raw, "solution": r"so \boxed{1}, that is \boxed{1}."}, "algebra/train.parquet", 0
-    )
+    two = sets.math_row({**raw, "solution": r"either \boxed{1} or \boxed{2}"}, "algebra/train.parquet", 0)
+    one = sets.math_row({**raw, "solution": r"so \boxed{1}, that is \boxed{1}."}, "algebra/train.parquet", 0)
     assert two is not None
     assert (two.answer, two.multi_boxed) == ("2", True)
     assert one is not None
     assert not one.multi_boxed
-    assert dataset_problems.math_row({**raw, "solution": r"\boxed{}"}, "algebra/train.parquet", 0) is None
+    assert sets.math_row({**raw, "solution": r"\boxed{}"}, "algebra/train.parquet", 0) is None
 
 
 @needs_data

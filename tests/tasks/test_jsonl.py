@@ -12,8 +12,7 @@ from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare
 from harness.suite.schema import FileTask, Training
 from harness.tasks import jsonl
-from harness.tasks.registry import get_task, named, source_of
-from harness.tasks.training import draw, pool_digest
+from harness.tasks.registry import get_task, named, source_of, training_source
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 ROWS = [{"question": f"{a} plus {b} is", "answer": i + j + 2} for i, a in enumerate(WORDS) for j, b in enumerate(WORDS)]
@@ -84,33 +83,42 @@ def test_every_fault_is_said_with_its_line(tmp_path: Path, line: bytes, words: s
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n \n")
     for path, words in {
         tmp_path / "no.jsonl": "No such file",
         tmp_path: "is a directory",
         Path("/dev/zero"): "not a regular",
+        tmp_path / "empty.jsonl": "holds no question",
     }.items():
         with pytest.raises(DataError, match=words):
             task_of(path)
-    (tmp_path / "empty.jsonl").write_text("\n \n")
-    with pytest.raises(DataError, match="holds no question"):
-        task_of(tmp_path / "empty.jsonl")
     with pytest.raises(PluginError, match="unknown scorer"):
         task_of(write(tmp_path), "exakt")
 
 
-def test_scorers_need_their_own_fields(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r":1: there are no `tests`"):
-        task_of(write(tmp_path, [{"question": "f", "answer": 1}]), "python")
-    with pytest.raises(DataError, match=r":1: the tests are no Python"):
-        task_of(write(tmp_path, [{"question": "f", "tests": "assert ("}]), "python")
-    with pytest.raises(DataError, match=r":1: the answer is no letter from A to Z"):
-        task_of(write(tmp_path, [{"question": "f", "answer": "Paris"}]), "choice")
-    rows = [{"question": "Capital?", "choices": ["Rome", "Paris"], "answer": "Paris"}]
-    (prompt,) = get_task(task_of(write(tmp_path, rows), "choice")).documents(None)
-    assert (prompt.text, prompt.gold) == ("Capital?\n\nA. Rome\nB. Paris", "B")
-    rows = [{"prompt": "Square.", "tests": ["assert f(2) == 4", "assert f(3) == 9"]}]
-    (prompt,) = get_task(task_of(write(tmp_path, rows), "python")).documents(None)
-    assert prompt.gold == "assert f(2) == 4\nassert f(3) == 9"
+@pytest.mark.parametrize(
+    ("scorer", "row", "words"),
+    [
+        ("python", {"question": "f", "answer": 1}, "there are no `tests`"),
+        ("python", {"question": "f", "tests": "assert ("}, "the tests are no Python"),
+        ("choice", {"question": "f", "answer": "Paris"}, "the answer is no letter from A to Z"),
+    ],
+)
+def test_scorers_need_their_own_fields(tmp_path: Path, scorer: str, row: dict[str, object], words: str) -> None:
+    with pytest.raises(DataError, match=f":1: {words}"):
+        task_of(write(tmp_path, [row]), scorer)
+
+
+@pytest.mark.parametrize(
+    ("scorer", "row", "text", "gold"),
+    [
+        ("choice", {"question": "Capital?", "choices": ["Rome", "Paris"], "answer": "Paris"}, "Capital?\n\nA. Rome\nB. Paris", "B"),
+        ("python", {"prompt": "Square.", "tests": ["assert f(2) == 4", "f(3)"]}, "Square.", "assert f(2) == 4\nf(3)"),
+    ],
+)  # fmt: skip
+def test_choices_and_tests(tmp_path: Path, scorer: str, row: dict[str, object], text: str, gold: str) -> None:
+    (prompt,) = get_task(task_of(write(tmp_path, [row]), scorer)).documents(None)
+    assert (prompt.text, prompt.gold) == (text, gold)
 
 
 def test_questions_are_held_out_by_their_text_alone(tmp_path: Path) -> None:
@@ -122,9 +130,9 @@ def test_questions_are_held_out_by_their_text_alone(tmp_path: Path) -> None:
     trained = {p.text.partition("\n")[0] for p in source_of(task).pool().prompts}
     assert not asked & trained
     assert asked | trained == {str(row["question"]) for row in ROWS}
-    assert draw(task, 3, 8) == draw(task, 3, 8)
+    assert training_source(task).draw(3, 8) == training_source(task).draw(3, 8)
     with pytest.raises(DataError, match="no levels"):
-        draw(task, 3, 8, min_level=2)
+        training_source(task).draw(3, 8, min_level=2)
 
 
 def test_a_split_that_repeats_itself_is_left_out_of_training(tmp_path: Path) -> None:
@@ -142,24 +150,10 @@ def test_a_split_that_repeats_itself_is_left_out_of_training(tmp_path: Path) -> 
 def test_the_key_follows_the_content_and_not_the_place(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     write(tmp_path), write(tmp_path / "b")
-    key = lambda folder, **words: prepare(str(suite(folder, **words)), tmp_path / "r").cells[0].key  # noqa: E731
-    first = key(tmp_path)
-    assert key(tmp_path / "b") == first
-    assert prepare(str(suite(tmp_path / "b")), tmp_path / "r").bases[0].key == prepare(
-        str(suite(tmp_path)), tmp_path / "r"
-    ).bases[0].key  # fmt: skip
-    assert (
-        key(tmp_path, trained=FILE.replace("exact", "choice").replace("my.", "c.")) != first
-        if _choices(tmp_path)
-        else True
-    )
+    first, moved = (prepare(str(suite(folder)), tmp_path / "r") for folder in (tmp_path, tmp_path / "b"))
+    assert (moved.cells[0].key, moved.bases[0].key) == (first.cells[0].key, first.bases[0].key)
     write(tmp_path, [*ROWS, {"question": "eleven plus one is", "answer": 12}])
-    assert key(tmp_path) != first
-
-
-def _choices(folder: Path) -> bool:
-    rows = [{"question": f"{row['question']}?", "choices": ["x", "y"], "answer": "A"} for row in ROWS]
-    return write(folder, rows, "c.jsonl").is_file()
+    assert prepare(str(suite(tmp_path)), tmp_path / "r").cells[0].key != first.cells[0].key
 
 
 def test_the_key_follows_the_scorer_and_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,8 +181,8 @@ def test_a_file_that_is_altered_after_the_plan_is_refused(tmp_path: Path) -> Non
     write(tmp_path, ROWS[:-1])
     jsonl.questions.cache_clear()  # as in a worker
     with pytest.raises(DataError, match="its content was altered"):
-        draw(Training.model_validate(cell.training.model_dump(mode="json")).task, 1, 2)
-    assert pool_digest(cell.training.task) == cell.identity.pool
+        training_source(Training.model_validate(cell.training.model_dump(mode="json")).task).draw(1, 2)
+    assert training_source(cell.training.task).pool_digest() == cell.identity.pool
 
 
 def test_training_on_what_is_evaluated_is_refused(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from random import Random
 
 import pytest
@@ -19,8 +17,7 @@ from harness.tasks.ladder import (
     training_prompts,
     worked,
 )
-from harness.tasks.registry import get_task
-from harness.tasks.training import draw, pool_digest
+from harness.tasks.registry import get_task, training_source
 from harness.verification.verifier import Verifier
 
 LEGS = {"cow": 4, "duck": 2, "spider": 8, "ant": 6, "horse": 4, "bee": 6, "dog": 4, "cat": 4, "owl": 2, "hen": 2}
@@ -85,38 +82,16 @@ def test_right_and_wrong_by_the_verifier() -> None:
     assert {v.value for v, p, o in zip(wrong, problems, shifted, strict=True) if o != p.answer} == {"wrong"}
 
 
-def test_splits_share_nothing() -> None:
-    trained = {p.id for seed in range(200) for p in training_prompts(seed, 44)}
-    held_out = {p.id for p in evaluation_prompts()}
-    assert not trained & held_out
+def test_worked_examples_are_not_held_out() -> None:
     assert not any(p.text in worked(level, 8) for level in LEVELS for p in evaluation_prompts((level,)))
     assert {p.labels["skill"] for p in evaluation_prompts()} == set(LEVELS)
 
 
-def test_training_prompts_are_deterministic_distinct_and_even() -> None:
+def test_training_prompts_are_even() -> None:
     levels = ("add2", "chain3", "legs")
     prompts = training_prompts(11, 24, levels)
-    assert prompts == training_prompts(11, 24, levels) == draw("ladder.add2+chain3+legs", 11, 24)
-    assert prompts != training_prompts(12, 24, levels)
-    assert len({p.id for p in prompts}) == 24
+    assert prompts == training_prompts(11, 24, levels) == training_source("ladder.add2+chain3+legs").draw(11, 24)
     assert [sum(p.labels["skill"] == name for p in prompts) for name in levels] == [8, 8, 8]
-
-
-@pytest.mark.slow
-def test_the_same_problems_in_another_process() -> None:
-    code = "from harness.tasks.ladder import evaluation_prompts as e, training_prompts as t; print([p.id for p in e() + t(5, 40)])"
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(found) == 1
 
 
 def test_names() -> None:
@@ -125,12 +100,12 @@ def test_names() -> None:
     task = get_task("ladder.add2+spell", per_level=5)
     assert task.size == len(task.documents(None)) == 10
     assert {p.labels["skill"] for p in task.documents(None)} == {"add2", "spell"}
-    assert pool_digest("ladder.add2") == ""
+    assert training_source("ladder.add2").pool_digest() == ""
     for name in ("ladder.add3", "ladder.", "ladder.add2+add2", "ladders"):
         with pytest.raises(PluginError, match="ladder"):
             get_task(name)
         with pytest.raises(PluginError, match="ladder"):
-            pool_digest(name)
+            training_source(name).pool_digest()
 
 
 def test_a_small_level_says_so() -> None:

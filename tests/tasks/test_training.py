@@ -14,11 +14,11 @@ from benchmark_data import data_folder
 from harness.errors import DataError, PluginError
 from harness.experience.answers import Prompt
 from harness.tasks import micro
-from harness.tasks.dataset_problems import Problem
 from harness.tasks.overlap import INDEX, find_overlaps, pinned
-from harness.tasks.registry import EVALUATION_SETS
-from harness.tasks.sets import SETS
-from harness.tasks.training import SOURCES, TrainingPool, _checked, draw, part_of, pool_digest, training_pool
+from harness.tasks.registry import EVALUATION_SETS, training_source
+from harness.tasks.sets import SETS, SOURCES, Problem
+from harness.tasks.shipped import Published
+from harness.tasks.source import TrainingPool, part_of
 
 FOLDER = data_folder()
 needs_data = pytest.mark.skipif(FOLDER is None, reason="no benchmark folder (HARNESS_DATA)")
@@ -54,7 +54,7 @@ def test_overlaps_exact_near_and_none() -> None:
 
 @needs_data
 def test_math_drops_what_the_evaluation_sets_repeat() -> None:
-    pool = training_pool("math", data_dir=FOLDER)
+    pool = training_source("math").pool(data_dir=FOLDER)
     dropped = {overlap.training for overlap in pool.overlaps}
     known = {
         "train/algebra/517.json", "train/geometry/6032.json", "train/algebra/777.json", "train/algebra/2733.json",
@@ -86,7 +86,7 @@ def test_the_pinned_overlaps_are_of_the_pinned_sets() -> None:
 def test_no_prompt_depends_on_which_evaluation_sets_are_at_hand(name: str, tmp_path: Path) -> None:
     assert FOLDER is not None
     (tmp_path / f"{name}_train.jsonl").symlink_to(FOLDER / f"{name}_train.jsonl")
-    alone, beside = (training_pool(name, data_dir=folder) for folder in (tmp_path, FOLDER))
+    alone, beside = (training_source(name).pool(data_dir=folder) for folder in (tmp_path, FOLDER))
     assert alone == beside
     assert alone.digest() == beside.digest()
 
@@ -97,41 +97,41 @@ def test_only_the_training_set_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         Problem(id="train/algebra/268.json", problem="Repeated.", answer="1"),
         Problem(id="train/algebra/1.json", problem="New.", answer="2"),
     ]
-    monkeypatch.setattr("harness.tasks.training.load", lambda name, data_dir: read.append(name) or rows)
-    pool = _checked.__wrapped__("math", None)
+    monkeypatch.setattr("harness.tasks.shipped.load", lambda name, data_dir: read.append(name) or rows)
+    pool = Published._whole.__wrapped__("math", None)
     assert read == ["math_train"]
     assert [prompt.id for prompt in pool.prompts] == ["train/algebra/1.json"]
 
 
 def test_a_pools_digest_needs_no_data_and_knows_what_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_DATA", "/nowhere")
-    assert pool_digest("micro") == ""
-    assert pool_digest("math") != pool_digest("gsm8k")
+    assert training_source("micro").pool_digest() == ""
+    assert training_source("math").pool_digest() != training_source("gsm8k").pool_digest()
     fewer = msgspec.structs.replace(
         pinned(), overlaps={**pinned().overlaps, "math_train": pinned().overlaps["math_train"][1:]}
     )
-    before = pool_digest("math")
-    monkeypatch.setattr("harness.tasks.training.pinned", lambda: fewer)
-    assert pool_digest("math") != before
+    before = training_source("math").pool_digest()
+    monkeypatch.setattr("harness.tasks.shipped.pinned", lambda: fewer)
+    assert training_source("math").pool_digest() != before
 
 
 @needs_data
 def test_level_filter_and_draws() -> None:
-    pool = training_pool("math", min_level=3, data_dir=FOLDER)
+    pool = training_source("math").pool(min_level=3, data_dir=FOLDER)
     assert {prompt.labels["level"] for prompt in pool.prompts} == {"3", "4", "5"}
-    first = draw("math", 17, 32, min_level=3, data_dir=FOLDER)
-    assert first == draw("math", 17, 32, min_level=3, data_dir=FOLDER)
+    first = training_source("math").draw(17, 32, min_level=3, data_dir=FOLDER)
+    assert first == training_source("math").draw(17, 32, min_level=3, data_dir=FOLDER)
     assert len({prompt.id for prompt in first}) == 32
-    assert first != draw("math", 18, 32, min_level=3, data_dir=FOLDER)
+    assert first != training_source("math").draw(18, 32, min_level=3, data_dir=FOLDER)
     with pytest.raises(DataError, match="99999 prompts a step"):
         pool.draw(1, 99_999)
     with pytest.raises(DataError, match="no levels"):
-        training_pool("gsm8k", min_level=3, data_dir=FOLDER)
+        training_source("gsm8k").pool(min_level=3, data_dir=FOLDER)
 
 
 def test_unknown_training_task() -> None:
     with pytest.raises(PluginError, match="micro, ladder, math, gsm8k"):
-        draw("humaneval", 1, 2)
+        training_source("humaneval").draw(1, 2)
 
 
 def test_parts_of_a_pool_have_no_prompt_in_common_and_are_the_same_for_every_limit():
@@ -148,7 +148,7 @@ def test_micro_prompts_of_one_part_are_never_of_another():
         part: {p.text for seed in range(60) for p in micro.training_prompts(seed, 12, part=part)}
         for part in ("tuning", "final")
     }
-    drawn["dev"] = {p.text for p in micro.dev_prompts()}
+    drawn["dev"] = {p.text for p in micro.evaluation_prompts(20, part="dev")}
     drawn["held out"] = {p.text for p in micro.evaluation_prompts()}
     assert min(map(len, drawn.values())) >= 120
     for one, other in itertools.combinations(drawn.values(), 2):

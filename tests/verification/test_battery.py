@@ -11,11 +11,11 @@ import pytest
 from hostile_answers import HOSTILE
 
 from harness.errors import VerificationError
-from harness.verification.equivalence import Algebra
 from harness.verification.messages import Limits, Question, Reply
+from harness.verification.scorer import Math
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier, require_valid
-from harness.verification.worker import decide
+from harness.verification.worker import judge
 
 SAMPLE = [("42", r"\boxed{42}"), (r"\frac{1}{1-x}", r"\boxed{-\frac{1}{x-1}}"), ("x^2", r"\boxed{x^3}"), *HOSTILE[:24]]
 EXPECTED = ["right", "right", "wrong", *["wrong"] * 24]
@@ -68,18 +68,6 @@ def test_a_forked_child_starts_its_own_processes(verifier: Verifier) -> None:
     assert {v.value for v in mine} == {"right"}
 
 
-@pytest.mark.parametrize(
-    ("gold", "text"),
-    [
-        ("x^2", r"\boxed{(x+1)^{999}}"),
-        ("x^2", r"\boxed{(x+1)^{99}(x+2)^{99}(x+3)^{99}(x^9+x^5+1)^{99}}"),
-        (r"\frac{1}{1-x}", r"\boxed{\frac{(x^{97}+1)^{31}(x^{89}-x+1)^{29}}{(x^{83}+x+1)^{23}(x-1)^{19}}}"),
-    ],
-)
-def test_nobody_escapes_by_being_slow_to_simplify(verifier: Verifier, gold: str, text: str) -> None:
-    assert verifier.verify([(gold, text)])[0].value == "wrong"
-
-
 def test_under_ray() -> None:
     ray = pytest.importorskip("ray", reason="ray is not installed")
 
@@ -110,42 +98,32 @@ def test_an_answer_over_the_limits_is_wrong_and_the_pool_goes_on(pair: tuple[str
     assert verdicts[1].value == "right"
 
 
-def test_memory_and_depth_are_the_answers_doing() -> None:
-    def out_of(error: type[BaseException]) -> Algebra:
-        def algebra(gold: str, answer: str) -> bool:
-            raise error
+@pytest.mark.parametrize(
+    ("error", "reply"),
+    [
+        (MemoryError, Reply(right=False, reason="over-limit: memory")),
+        (RecursionError, Reply(right=False, reason="over-limit: recursion")),
+        (ZeroDivisionError, Reply(right=None, reason="crash: ZeroDivisionError")),
+    ],
+)
+def test_memory_and_depth_are_the_answers_doing(
+    error: type[Exception], reply: Reply, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def algebra(gold: str, answer: str) -> bool:
+        raise error
 
-        return algebra
-
-    question = Question(gold=UNREAD[0], answer=r"\max(x, y, 1)")
-    assert decide(question, out_of(MemoryError)).right is False
-    assert decide(question, out_of(RecursionError)).right is False
-    assert decide(question, out_of(ZeroDivisionError)) == Reply(right=None, reason="crash: ZeroDivisionError")
-
-
-def test_a_killed_worker_is_replaced() -> None:
-    with Verifier(workers=1) as verifier:
-        assert verifier.verify([UNREAD])[0].value == "right"
-        for child in psutil.Process().children():
-            if "harness.verification.worker" in " ".join(child.cmdline()):
-                child.kill()
-                child.wait(10)
-        values = [
-            v.value
-            for v in verifier.verify([(r"\max(y, z)", r"\boxed{\max(z, y)}"), (UNREAD[0], r"\boxed{\max(x, 3)}")])
-        ]
-    assert "wrong" in values
-    assert set(values) <= {"right", "wrong", "invalid"}
+    monkeypatch.setattr("harness.verification.algebra.equivalent", algebra)
+    assert judge(Question(gold=UNREAD[0], answer=r"\max(x, y, 1)"), Math()) == reply
 
 
 def test_a_child_killed_from_outside_is_no_verdict() -> None:
     """While it decides, twice: the verifier's own failure. While it idles: nothing, and no reply is left for the next question."""
+    others = set(psutil.Process().children())
     with Verifier(workers=1, limits=Limits(cpu_seconds=20.0)) as verifier:
         assert verifier.verify([UNREAD])[0].value == "right"
 
         def deciding() -> list[psutil.Process]:
-            workers = [p for p in psutil.Process().children() if "harness.verification.worker" in " ".join(p.cmdline())]
-            return [child for worker in workers for child in worker.children()]
+            return [child for worker in {*psutil.Process().children()} - others for child in worker.children()]
 
         (idle,) = deciding()
         idle.kill()  # on a busy machine with part of the next question: then the worker goes too, and another is asked

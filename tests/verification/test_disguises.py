@@ -18,7 +18,7 @@ import pytest
 
 from harness.verification.equivalence import OverLimit, compare
 from harness.verification.expression import read
-from harness.verification.normal import normalise
+from harness.verification.notation import normalise
 
 COUNT = int(os.environ.get("DISGUISES", "4000"))
 Points = dict[str, np.ndarray]
@@ -98,6 +98,7 @@ def _disguises(
     yield "two letters", rf"{g}+|{v}-{w}|-({v}-{w})", lambda p: p[v] < p[w]
     yield "product", rf"{g}+|{v}{w}|-{v}{w}", lambda p: p[v] * p[w] < 0
     yield "ratio", rf"{g}+\lfloor \frac{{|{v}|}}{{{s}(1+{w}^2)}} \rfloor", lambda p: np.abs(p[v]) >= s * (1 + p[w] ** 2)
+    yield "exponentials", rf"{g}+e^{{{v}^3}}-e^{{|{v}|^3}}", lambda p: p[v] < 0
     far = draw.choice((9, 20, 40, 80, 150, 300))
     yield "far digit", rf"{g}+10^{{-{far}}}", lambda p: p[v] == p[v]
     yield "far factor", rf"(1+10^{{-{far}}})({g})", lambda p: at(p) != 0

@@ -23,10 +23,13 @@ PAIRS: list[tuple[str, str | None]] = [
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_killed_and_stopped_processes_change_no_verdict(how: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("how", "parent"),
+    [(signal.SIGKILL, False), (signal.SIGSTOP, False), (signal.SIGKILL, True), (signal.SIGSTOP, True)],
+)
+def test_killed_and_stopped_processes_change_no_verdict(how: signal.Signals, parent: bool) -> None:
     found: list[Verdict] = []
-    with Verifier(workers=1, limits=Limits(wall_seconds=5.0)) as verifier:
+    with Verifier(workers=1, limits=Limits(wall_seconds=3.0)) as verifier:
         asking = threading.Thread(target=lambda: found.extend(verifier.verify(PAIRS)))
         asking.start()
         struck = 0
@@ -34,7 +37,7 @@ def test_killed_and_stopped_processes_change_no_verdict(how: signal.Signals) -> 
             for worker in psutil.Process().children():
                 with suppress(psutil.Error):  # it has just ended
                     for process in worker.children():  # the one that answers
-                        process.send_signal(how)
+                        (worker if parent else process).send_signal(how)
                         struck += 1
             time.sleep(0.05)
         asking.join(200)

@@ -1,4 +1,4 @@
-"""A policy's checkpoint through lm-eval into the cell's journal."""
+"""A policy's evaluation into the cell's journal."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 
 from harness.engines.catalogue import open_engines
 from harness.engines.protocol import PolicyEngine
-from harness.evaluation.engine_lm import EngineLM
-from harness.evaluation.metrics import votes
+from harness.evaluation.backends import EngineBackend
+from harness.evaluation.metrics import EvaluationSample, votes
 from harness.evaluation.run import evaluate, metric_names
-from harness.evaluation.samples import EvaluationSample
 from harness.phases import halt, phase
 from harness.session.cell.clock import Clock
 from harness.session.cell.learners import Learner
@@ -99,7 +98,7 @@ def sample_rows(
     """Greedy and avg@k samples of all tasks, asked in the policy's style. step: 0 for a base."""
     with phase(f"{'final' if step else 'baseline'} evaluation of {policy.name}"):
         found = evaluate(
-            EngineLM(engine, seed),
+            EngineBackend(engine, seed),
             [get_task(name) for name in evaluation.tasks],
             verifier=verifier,
             metrics=None if evaluation.k is None else metric_names(evaluation.greedy, evaluation.k),
@@ -111,7 +110,7 @@ def sample_rows(
 
 
 def journal_rows(samples: Iterable[EvaluationSample], policy: str, step: int) -> list[SampleRow]:
-    """lm-eval's samples, question by question, as the journal keeps them."""
+    """Samples, question by question, as the journal keeps them."""
     questions = [list(found) for _, found in groupby(samples, key=lambda s: (s.task, s.mode, s.document))]
     return [_row(s, vote, policy, step) for found in questions for s, vote in zip(found, votes(found), strict=True)]
 

@@ -13,11 +13,10 @@ from harness.experience.answers import Prompt
 from harness.session.cell.prompt_order import as_asked, training_prompts
 from harness.suite.cells import Cell
 from harness.suite.schema import Evaluation, Policy
-from harness.tasks.choice import fair_part
 from harness.tasks.data import load
 from harness.tasks.registry import get_task, training_source
-from harness.tasks.source import part_of
-from harness.tasks.training import SOURCES
+from harness.tasks.sets import SOURCES
+from harness.tasks.source import fair_part, part_of
 
 if TYPE_CHECKING:
     from harness.engines.vocabulary import Vocabulary

@@ -17,11 +17,11 @@ from harness.verification.verifier import Verifier
 def training_prompts(cell: Cell, step: int) -> list[Prompt]:
     """The same for every regime and policy of a (group, seed)."""
     seed = derive(cell.seed, cell.variant.sampling_stream, "prompts", cell.group.name, step)
-    from harness.tasks.training import draw
+    from harness.tasks.registry import training_source
 
-    return draw(
-        cell.training.task, seed, cell.training.prompts, min_level=cell.training.min_level, part=cell.training.part
-    )
+    training = cell.training
+    source = training_source(training.task)
+    return source.draw(seed, training.prompts, min_level=training.min_level, part=training.part)
 
 
 def as_asked(prompts: Sequence[Prompt], task: str | FileTask, policy: Policy) -> list[Prompt]:
@@ -49,8 +49,8 @@ def pool_entry(training: Training) -> Pool | None:
 
 def curve_prompts(cell: Cell, policy: Policy) -> list[Prompt]:
     """A fair part of the first evaluation task's prompts, as the policy is asked; the same in every cell of a suite."""
-    from harness.tasks.choice import fair_part
     from harness.tasks.registry import get_task
+    from harness.tasks.source import fair_part
 
     task = get_task(cell.evaluation.tasks[0])
     prompts = fair_part(task.documents(None), cell.evaluation.curve_prompts)

@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 
 from harness.errors import StoreError, UsageError
-from harness.evaluation.rescore import Change, rescore
-from harness.evaluation.samples import EvaluationSample
+from harness.evaluation.metrics import Change, EvaluationSample, rescore
 from harness.scoring.catalogue import called
 from harness.store.journal import read_journal
 from harness.store.manifest import read_suite, readable, suite_files
@@ -75,7 +74,7 @@ def rescore_results(results: Path, suite: str | None = None, scorer: str | None 
                 if scorer is None and task.startswith("lm_eval:"):
                     continue  # by lm-eval's own rules, on its own documents
                 judge = verifier.by(called(scorer or _scorer(folder, task)))
-                found = rescore(list(asked), judge).changes
+                found = rescore(list(asked), judge)
                 changes += [CellChange(folder.parent.name, folder.name, change) for change in found]
     return RescoreReport(count, len(folders), tuple(changes))
 

@@ -1,4 +1,4 @@
-"""`harness eval`: any checkpoint folder through lm-eval, stored like a cell's own evaluation."""
+"""`harness eval`: any checkpoint folder, evaluated and stored like a cell."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 
 from harness.engines.folder import check_small_files, has_template
 from harness.errors import EngineError, UsageError
-from harness.evaluation.backends import open_lm
+from harness.evaluation.backends import open_backend
+from harness.evaluation.metrics import EvaluationSample, Metric
 from harness.evaluation.run import evaluate, metric_names
-from harness.evaluation.samples import EvaluationSample, Metric
 from harness.phases import phase
 from harness.session.cell.clock import Clock
 from harness.session.cell.evaluate import cost_rows, journal_rows
@@ -74,7 +74,7 @@ def evaluate_checkpoint(
     try:
         check_small_files(checkpoint)
         with phase(f"opening {checkpoint.name}"):
-            model = open_lm(backend, checkpoint, seed=seed, chat=chat)
+            model = open_backend(backend, checkpoint, seed=seed, chat=chat)
     except EngineError as error:
         raise UsageError(str(error)) from error
     clock = Clock()
@@ -82,7 +82,7 @@ def evaluate_checkpoint(
         parts = [
             evaluate(
                 model, [task], verifier=verifier, metrics=metric_names(True, k), limit=limit, max_new_tokens=max_new_tokens,
-                style=style if style in task.styles else None, chat=chat, data_dir=data_dir,
+                style=style if style in task.styles else None, data_dir=data_dir,
             )
             for task in chosen
         ]  # fmt: skip

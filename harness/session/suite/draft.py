@@ -17,9 +17,8 @@ from harness.allocation.precision import chosen, cpu_bf16
 from harness.allocation.shapes import MICRO, load_config, load_shape
 from harness.errors import UsageError
 from harness.suite.schema import FileTask
-from harness.tasks.registry import get_task
+from harness.tasks.registry import get_task, training_source
 from harness.tasks.registry import named as by_name
-from harness.tasks.training import pool_digest
 
 EVALUATED = {"math": "math500"}
 """By training task, where it is not the task of the same name."""
@@ -81,7 +80,7 @@ def draft(models: Sequence[str], task: str, name: str) -> str:
     if isinstance(chosen, FileTask):
         chosen = chosen.model_copy(update={"held_out": HELD_OUT})
         task = chosen.name
-    pool_digest(chosen)
+    training_source(chosen).pool_digest()
     read = [_read(model) for model in models]
     if len({m.model for m in read}) < len(read):
         raise UsageError(f"--models: {read[0].model} stands twice; give two different models")

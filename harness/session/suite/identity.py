@@ -14,8 +14,7 @@ from harness.session.policy.weights import COMMIT, identity_of, is_micro, local_
 from harness.store.manifest import Manifest, readable
 from harness.suite.cells import Cell, Identity
 from harness.suite.schema import ModelGroup, Policy, Suite, Variant
-from harness.tasks.registry import get_task, results_versions
-from harness.tasks.training import pool_digest
+from harness.tasks.registry import get_task, results_versions, training_source
 from harness.versions import BASE, CELL, versions
 
 _SHOWN = 4
@@ -37,7 +36,7 @@ class Identities:
                 self._evaluation[str(name)] = get_task(name).checksum or ""
                 self._asked |= results_versions(name)
         with _at(source, "training.task"):
-            self._pool = pool_digest(suite.training.task)
+            self._pool = training_source(suite.training.task).pool_digest()
             self._trained = results_versions(suite.training.task)
         models = {(p.model, p.revision): p for group in suite.groups for p in group.policies}
         self._models = {name: identity_of(policy) for name, policy in models.items()}

@@ -24,9 +24,8 @@ from harness.suite.schema import FileTask, Policy
 from harness.tasks.data import folder_in_use, load
 from harness.tasks.overlap import find_overlaps
 from harness.tasks.registry import get_task, source_of
-from harness.tasks.sets import SETS
+from harness.tasks.sets import SETS, SOURCES
 from harness.tasks.source import TrainingPool, part_of
-from harness.tasks.training import SOURCES
 
 TEXTS = {Rollout, TextRollout, Success}
 """What a receiver has to put into its own tokens."""

@@ -1,17 +1,21 @@
-r"""Eleven levels of short questions, each drawn by its own rule, in three groups.
+"""The ladder: eleven levels of short questions in three groups, for models of 0.1 to 1.5 B.
 
-A problem is *held out* when crc32 of its level and content is divisible by eight: what is asked decides, not how. Held-out
-problems are never trained on, neither by the supervised start nor by RL; evaluation uses nothing else.
+A problem is held out when crc32 of its level and content is divisible by eight; such problems are never trained on, and
+evaluation uses no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 from types import MappingProxyType
 from typing import Literal, get_args
 from zlib import crc32
+
+from harness.errors import DataError, PluginError
+from harness.experience.answers import Prompt
 
 GroupName = Literal["add", "mul", "text"]
 GROUPS: tuple[GroupName, ...] = get_args(GroupName)
@@ -36,7 +40,7 @@ _WORDS = tuple(_SPELT.split())
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A question, the steps that solve it and its answer. content: what is asked, bare, e.g. ``47 + 8``."""
+    """content: what is asked, bare, e.g. `47 + 8`."""
 
     skill: str
     group: str
@@ -51,7 +55,7 @@ class Problem:
 
     @property
     def prompt(self) -> str:
-        """What a policy reads in RL and evaluation: it asks for what is scored."""
+        """Asks for what is scored, in RL and evaluation."""
         return f"Q: {self.question} Put the answer in \\boxed{{}}.\nA:"
 
     @property
@@ -61,7 +65,6 @@ class Problem:
 
     @property
     def direct(self) -> str:
-        """The bare answer, with the leading space that separates it from the prompt."""
         return f" \\boxed{{{self.answer}}}"
 
     @property
@@ -142,7 +145,7 @@ def _legs(rng: Random) -> Drawn:
 
 
 def _spell(rng: Random) -> Drawn:
-    """Dots between the letters, because the verifier reads a minus, a comma or a blank as mathematics, in which order is free."""
+    """Dots, because the verifier reads a minus, a comma or a blank as mathematics."""
     word = rng.choice(_WORDS)
     question = f"Write the letters of {word} backwards, with dots between them."
     return word, question, (".".join(word),), ".".join(reversed(word))
@@ -150,15 +153,14 @@ def _spell(rng: Random) -> Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A way of drawing problems. about: a few words for listings."""
+    """A way of drawing problems."""
 
     name: str
     group: GroupName
-    about: str
     _draw: Callable[[Random], Drawn]
 
     def draw(self, rng: Random, *, held_out: bool) -> Problem:
-        """The next problem from `rng` that lies on the wanted side of the split."""
+        """The next problem on the wanted side of the split."""
         while True:
             content, question, steps, answer = self._draw(rng)
             problem = Problem(self.name, self.group, content, question, steps, str(answer))
@@ -170,18 +172,100 @@ LEVELS: Mapping[str, Level] = MappingProxyType(
     {
         level.name: level
         for level in (
-            Level("add1", "add", "4 + 7", _add1),
-            Level("add2", "add", "47 + 8", _add2),
-            Level("sub2", "add", "52 - 7", _sub2),
-            Level("chain3", "add", "7 + 12 - 5", _chain3),
-            Level("mul1x1", "mul", "6 * 7", _mul1x1),
-            Level("mul1x2", "mul", "6 * 17", _mul1x2),
-            Level("solve", "add", "x + 14 = 31", _solve),
-            Level("word1", "add", "one sentence, one sum", _word1),
-            Level("second", "text", "second largest of four", _second),
-            Level("legs", "mul", "animals times legs", _legs),
-            Level("spell", "text", "a word's letters backwards", _spell),
+            Level("add1", "add", _add1),
+            Level("add2", "add", _add2),
+            Level("sub2", "add", _sub2),
+            Level("chain3", "add", _chain3),
+            Level("mul1x1", "mul", _mul1x1),
+            Level("mul1x2", "mul", _mul1x2),
+            Level("solve", "add", _solve),
+            Level("word1", "add", _word1),
+            Level("second", "text", _second),
+            Level("legs", "mul", _legs),
+            Level("spell", "text", _spell),
         )
     }
 )
-"""No order of difficulty: that depends on the model, and `harness tasks --calibrate` measures it."""
+
+
+NAME = "ladder"
+_EVALUATION_SEED, _WORKED_SEED = 20_261, 20_262
+_DRAWS_PER_PROBLEM = 400
+
+
+def is_ladder(task: str) -> bool:
+    return task.partition(".")[0] == NAME
+
+
+def levels_of(task: str) -> tuple[str, ...]:
+    """`ladder` is all, `ladder.add2+chain3` two. Raises PluginError."""
+    _, dot, chosen = task.partition(".")
+    if not dot:
+        return tuple(LEVELS)
+    names = tuple(chosen.split("+"))
+    unknown = [name for name in names if name not in LEVELS]
+    if unknown or len(set(names)) < len(names):
+        fault = f"unknown level {unknown[0]!r}" if unknown else "a level stands twice"
+        raise PluginError(f"task {task!r}: {fault}; there are {', '.join(LEVELS)} (e.g. ladder.add2+chain3)")
+    return names
+
+
+def as_prompt(problem: Problem, *, hinted: bool = False) -> Prompt:
+    """hinted: asks for steps, never in RL."""
+    return Prompt(
+        id=f"{problem.skill}{'-hinted' if hinted else ''}:{problem.content}",
+        text=problem.hinted_prompt if hinted else problem.prompt,
+        gold=problem.answer,
+        labels={"skill": problem.skill, "group": problem.group},
+    )
+
+
+def training_prompts(step_seed: int, count: int, levels: Sequence[str] = tuple(LEVELS)) -> list[Prompt]:
+    """Distinct, the same for the same seed, levels as even as `count` allows. Raises DataError where they do not hold so many."""
+    if count < 1:
+        raise DataError(f"{NAME}: {count} training prompts a step asked for; at least 1 is needed")
+    rng = Random(step_seed)
+    order: list[str] = []
+    while len(order) < count:
+        order += rng.sample(levels, len(levels))
+    found: dict[tuple[str, str], Problem] = {}
+    for name in order[:count]:
+        if not _add(name, rng, found, held_out=False):
+            raise DataError(f"{NAME}: {count} distinct prompts a step asked for; level {name} does not hold its share")
+    return [as_prompt(problem) for problem in found.values()]
+
+
+@lru_cache(maxsize=64)
+def evaluation_problems(levels: tuple[str, ...] = tuple(LEVELS), per_level: int = 40) -> tuple[Problem, ...]:
+    """The first held-out problems of each level, a fixed set."""
+    found: dict[tuple[str, str], Problem] = {}
+    for name in levels:
+        rng = Random(_EVALUATION_SEED)
+        for _ in range(per_level):
+            _add(name, rng, found, held_out=True)
+    return tuple(found.values())
+
+
+def evaluation_prompts(
+    levels: tuple[str, ...] = tuple(LEVELS), per_level: int = 40, *, hinted: bool = False
+) -> list[Prompt]:
+    return [as_prompt(problem, hinted=hinted) for problem in evaluation_problems(levels, per_level)]
+
+
+def worked(level: str, count: int) -> str:
+    """Solved training problems to stand before a prompt: the same ones every time."""
+    rng, found = Random(_WORKED_SEED), dict[tuple[str, str], Problem]()
+    while len(found) < count:
+        if not _add(level, rng, found, held_out=False):
+            raise DataError(f"{NAME}: {count} worked examples asked for; level {level} holds {len(found)}")
+    return "".join(f"{problem.prompt}{problem.chain_of_thought}\n\n" for problem in found.values())
+
+
+def _add(name: str, rng: Random, found: dict[tuple[str, str], Problem], *, held_out: bool) -> bool:
+    """False where many draws find no new problem."""
+    for _ in range(_DRAWS_PER_PROBLEM):
+        problem = LEVELS[name].draw(rng, held_out=held_out)
+        if (name, problem.content) not in found:
+            found[name, problem.content] = problem
+            return True
+    return False

@@ -1,17 +1,20 @@
-"""Procedural arithmetic: six skills in two groups, two levels of difficulty, and the one-step facts that they rest on.
+"""The micro task: procedural arithmetic of six skills in two groups, two levels, and the one-step facts they rest on.
 
-A question is *held out* when crc32 of its text is divisible by eight. Held-out questions are never trained on, neither
-in stage 0 nor by RL nor as drill facts; evaluation uses nothing else.
+A question is held out when crc32 of its text is divisible by eight; such questions are never trained on, and evaluation uses no
+others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
 from typing import Literal, get_args
 from zlib import crc32
+
+from harness.errors import DataError
+from harness.experience.answers import Prompt
 
 Level = Literal[1, 2]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -25,14 +28,11 @@ _THINGS = ("pens", "cups", "eggs", "nuts", "keys", "caps")
 PARTS = MappingProxyType(
     {"held out": (0,), "dev": (1,), "tuning": (2, 3), "final": (4, 5, 6, 7), "all": tuple(range(1, 8))}
 )
-"""Eighths of all questions: evaluated on; evaluated on while settings are tuned; trained on in tuning, and for its table; trained
-on where nothing is tuned."""
+"""Eighths of all questions. dev: evaluated on in tuning. all: trained on where nothing is tuned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A question, the steps that solve it (each ``a+b=c``) and its answer."""
-
     skill: str
     group: str
     level: Level
@@ -46,22 +46,20 @@ class Problem:
 
     @property
     def part(self) -> int:
-        """The eighth of all questions that it lies in; `PARTS` says which eighths are for what."""
+        """Which eighth it lies in."""
         return crc32(self.question.encode()) % 8
 
     @property
     def prompt(self) -> str:
-        """What a policy reads in RL and evaluation."""
         return f"Q: {self.question}\nA:"
 
     @property
     def hinted_prompt(self) -> str:
-        """Asks for steps; stage 0 always answers it by chain of thought, which makes that competence measurable."""
+        """Stage 0 always answers it by chain of thought, which makes that competence measurable."""
         return f"Q: {self.question} by steps\nA:"
 
     @property
     def direct(self) -> str:
-        """The bare answer, with the leading space that separates it from the prompt."""
         return f" \\boxed{{{self.answer}}}"
 
     @property
@@ -98,7 +96,7 @@ def _word(rng: Random, level: Level) -> Drawn:
 
 
 def _mul(rng: Random, level: Level) -> Drawn:
-    """Either order, so that there are enough questions without larger numbers; the steps are the same."""
+    """Either order, for more questions without larger numbers."""
     a, tens, ones = rng.randint(2, 9), rng.randint(1, 1 if level == 1 else 3), rng.randint(1, 9)
     high, low = 10 * tens * a, ones * a
     steps = (f"{a}*{10 * tens}={high}", f"{a}*{ones}={low}", f"{high}+{low}={high + low}")
@@ -123,14 +121,14 @@ def _sumul(rng: Random, level: Level) -> Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """A way of drawing problems, and the group that a policy may be strong or weak in."""
+    """group: which a policy may be strong or weak in."""
 
     name: str
     group: GroupName
     _draw: Callable[[Random, Level], Drawn]
 
     def draw(self, rng: Random, level: Level, *, held_out: bool) -> Problem:
-        """The next problem from `rng` that lies on the wanted side of the split."""
+        """The next problem on the wanted side of the split."""
         while True:
             problem = Problem(self.name, self.group, level, *self._draw(rng, level))
             if problem.held_out == held_out:
@@ -153,11 +151,8 @@ SKILLS: Mapping[str, Skill] = MappingProxyType(
 
 
 def draw_fact(rng: Random, skill: Skill) -> Problem:
-    """One drill fact: a single step of a random problem of `skill`, half of the time its last and hardest.
-
-    That problem may lie on either side of the split, since its question is not shown; the fact's own question is a
-    training question.
-    """
+    """One step of a random problem, half of the time the last. The problem is not shown and may be held out; the fact's own
+    question never is."""
     while True:
         level = rng.choice(LEVELS)
         problem = skill.draw(rng, level, held_out=rng.random() < 1 / 8)
@@ -166,3 +161,65 @@ def draw_fact(rng: Random, skill: Skill) -> Problem:
         fact = Problem("facts", "drill", level, question, (step,), int(answer))
         if not fact.held_out:
             return fact
+
+
+_EVALUATION_SEED = 20_260
+_DRAWS_PER_PROMPT = 400
+
+
+def as_prompt(problem: Problem, *, hinted: bool = False) -> Prompt:
+    """hinted: asks for steps, never in RL."""
+    return Prompt(
+        id=f"{problem.skill}{'-hinted' if hinted else ''}:{problem.question}",
+        text=problem.hinted_prompt if hinted else problem.prompt,
+        gold=str(problem.answer),
+        labels={"skill": problem.skill, "level": str(problem.level), "group": problem.group},
+    )
+
+
+def training_prompts(
+    step_seed: int, count: int, skills: Sequence[str] = tuple(SKILLS), part: str = "all"
+) -> list[Prompt]:
+    """Distinct, the same for the same seed, skills as even as `count` allows. part: of `PARTS`. Raises DataError for an unknown
+    skill, or more prompts than there are."""
+    if count < 1:
+        raise DataError(f"micro: {count} training prompts a step asked for; at least 1 is needed")
+    rng = Random(step_seed)
+    order: list[str] = []
+    while len(order) < count:
+        order += rng.sample(skills, len(skills))
+    return [as_prompt(problem) for problem in _distinct(rng, order[:count], part)]
+
+
+def evaluation_problems(per_skill: int = 40, part: str = "held out") -> list[Problem]:
+    """The first ones of each skill: a fixed set, levels alternating. Raises DataError."""
+    return [problem for skill in SKILLS for problem in _distinct(Random(_EVALUATION_SEED), [skill] * per_skill, part)]
+
+
+def evaluation_prompts(per_skill: int = 40, *, hinted: bool = False, part: str = "held out") -> list[Prompt]:
+    """hinted: they ask for steps."""
+    return [as_prompt(problem, hinted=hinted) for problem in evaluation_problems(per_skill, part)]
+
+
+def worked_examples() -> list[Problem]:
+    """One training problem of each skill, always the same."""
+    return _distinct(Random(_EVALUATION_SEED), list(SKILLS), "all")
+
+
+def _distinct(rng: Random, order: Sequence[str], part: str) -> list[Problem]:
+    """One problem per entry of `order`. Raises DataError where the space is too small."""
+    unknown = [name for name in order if name not in SKILLS]
+    if unknown:
+        raise DataError(f"micro: unknown skill {unknown[0]!r}; there are {', '.join(SKILLS)}")
+    problems: dict[str, Problem] = {}
+    for draws in range(_DRAWS_PER_PROMPT * len(order)):
+        if len(problems) == len(order):
+            break
+        skill, level = SKILLS[order[len(problems)]], LEVELS[draws % len(LEVELS)]
+        problem = skill.draw(rng, level, held_out=part == "held out")
+        if problem.part in PARTS[part]:
+            problems.setdefault(problem.question, problem)
+    if len(problems) < len(order):
+        side = {"held out": "held-out", "all": "training"}.get(part, part)
+        raise DataError(f"micro: {len(order)} distinct {side} questions asked for, only {len(problems)} found")
+    return list(problems.values())
