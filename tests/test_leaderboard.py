@@ -33,13 +33,12 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from leaderboard import RESULTS_VARIABLE, charts, command
-from leaderboard.data import Choice, open_store
-from leaderboard.frames import SPREAD, over_seeds
-from leaderboard.overview import BEST
-from leaderboard.parts import INK, csv_text, escaped
+from leaderboard.data import open_store
+from leaderboard.frames import BEST, SPREAD, Choice, over_seeds
+from leaderboard.page import INK, csv_text, escaped
 from leaderboard.report import export_report
-from leaderboard.tokens import token_view
 from leaderboard.views import PAGES
+from leaderboard.views.cell import token_view
 
 APP = str(Path(__file__).parents[1] / "leaderboard" / "app.py")
 EVIL = "<script>alert(1)</script><b>bold</b> **md** [link](http://x) $x^2$ :red[r] \x1b[31m\x07 \u202e"
@@ -50,12 +49,11 @@ def draw(results: str, slug: str, suite: str) -> None:
     from pathlib import Path
 
     from leaderboard.data import open_store
-    from leaderboard.parts import draw_page
-    from leaderboard.view import View
+    from leaderboard.page import draw_page
     from leaderboard.views import PAGES
 
     page = next(p for p in PAGES if p.slug == slug)
-    draw_page(page, View(open_store(Path(results)), suite) if suite else View(None, None))
+    draw_page(page, open_store(Path(results)) if suite else None, suite or None)
 
 
 def page(results: Path, slug: str, suite: str = "synthetic-small", **query: str) -> AppTest:
@@ -148,9 +146,9 @@ def test_sensitivity_shows_each_option_of_a_tuned_suite(stores: dict[str, Path],
     accuracy = table[table["variant"] == ours].set_index(["group", "on"])["tuned"]
     for _, row in transfer[transfer["variant"] == ours].iterrows():
         first, second = (accuracy[row["group"], on] for on in ("first pair", "second pair"))
-        assert (row["first"], row["second"], row["difference"]) == pytest.approx((first, second, first - second))
-        assert row["low"] < row["difference"] < row["high"]
-    assert (transfer[transfer["variant"] == base]["difference"] == 0).all()
+        assert (row["first"], row["second"]) == pytest.approx((first, second))
+        assert row["apart"].startswith(f"{first - second:+.1f} [".replace("-", "−"))
+    assert set(transfer[transfer["variant"] == base]["apart"]) == {"the same setting"}
 
 
 def test_the_app_starts_with_and_without_results(stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,7 +388,7 @@ def test_what_stands_across_panels_is_computed_from_their_seeds(stores: dict[str
             for some in (groups, groups[1:]):
                 choice = Choice(metric, policy, some, tasks)
                 found[choice] = store.across(suite, choice)
-                assert found[choice] == aggregates([r for r in choice.rows(seeds) if r.policy == policy]), choice
+                assert found[choice] == aggregates([r for r in choice.seeds(seeds) if r.policy == policy]), choice
     assert len({repr(each) for each in found.values()}) == len(found)
 
 
@@ -582,7 +580,12 @@ def test_a_label_stands_at_its_own_mark_alone() -> None:
         [(r, x, y, "mean", "all") for r, (x, y) in places.items()], columns=["regime", "x", "y", "kind", "group"]
     )
     layers = charts.plane(means, "t", "x", "y", list(places), log_y=True)
-    labels = [row for rows in layers["datasets"].values() for row in rows if "label" in row]
+    labels = [
+        row | {"dy": layer["mark"]["dy"]}
+        for layer in layers["layer"]
+        if layer["mark"]["type"] == "text"
+        for row in layer["data"]["values"]
+    ]
     assert {row["label"]: (row["x"], row["y"]) for row in labels} == {
         "independent, xgrpo": (0.0, 1.0), **{name: places[name] for name in ("sgt", "hacpo", "prp")}
     }  # fmt: skip

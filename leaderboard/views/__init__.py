@@ -3,7 +3,7 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from leaderboard.view import Page
+from leaderboard.page import Page
 
 
 def _pages() -> tuple[Page, ...]:
