@@ -1,15 +1,12 @@
-"""One suite of many finished cells: what the commands cost that only look.
+"""One suite of many finished cells: what the commands cost that only look. Run by `bench.py`.
 
-    python benchmarks/many_cells.py FOLDER [--cells 10000]
-
-The first time the folder is filled (minutes): the keys and manifests are those of a real suite of ten groups and eight regimes, the
-rest are seeds; what the journals say is synthetic. Then `run`, which finds nothing to do, `status` and `show`, without and with
-what an earlier one has kept (`harness.store.kept`), take turns, each in a process of its own. Run by `bench.py`.
+Keys and manifests are those of a real suite of ten groups and eight regimes, the rest are seeds; what the journals say is
+synthetic. Then `run`, which finds nothing to do, `status` and `show`, without and with what an earlier one has kept
+(`harness.store.kept`), take turns, each in a process of its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -92,20 +89,3 @@ def bench(size: Size) -> list[Row]:
         write(Path(folder), cells)
         found = measure(Path(folder), size.rounds)
     return [takes(f"{name}, {cells:,} cells", found[name], bar) for name, (_, bar) in COMMANDS.items()]
-
-
-def main() -> None:
-    """Print the medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--cells", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
-    if not (asked.folder / "many.yaml").exists():
-        write(asked.folder, asked.cells)
-    for name, values in measure(asked.folder, asked.rounds).items():
-        print(f"{name:<36} {sorted(values)[len(values) // 2]:.2f} CPU-s  ({', '.join(f'{v:.2f}' for v in values)})")
-
-
-if __name__ == "__main__":
-    main()

@@ -62,8 +62,7 @@ def forest(marks: Sequence[Mark], title: str, unit: str, order: Sequence[str], z
     """One line per regime: estimate and interval, in `unit`."""
     ends = [end for mark in marks for end in (mark.low, mark.high)]
     x = _numbers("value", unit, [*ends, 0.0] if zero else ends)
-    shape = {"field": "verdict", "type": "nominal", "legend": None}
-    shape["scale"] = {"domain": list(SHAPES), "range": list(SHAPES.values())}
+    shape = _colour("verdict", SHAPES, SHAPES.values())
     every = {
         "y": _rows("regime", order, 140),
         "color": _colour("verdict", COLOURS, COLOURS.values()),
@@ -289,7 +288,7 @@ _ZERO_X, _ZERO_Y = (
 def _numbers(field: str, title: str, values: Iterable[float], logarithmic: bool = False) -> Figure:
     """An axis that need not hold 0."""
     scale = {"type": "log"} if logarithmic else _domain(values, title)
-    axis: Figure = {"tickCount": 5, "format": ",~g"} if logarithmic else {"tickCount": 6}
+    axis: Figure = {"tickCount": 5, "format": ",~g"} if logarithmic else {"tickCount": 6, "grid": True}
     return {"field": field, "type": "quantitative", "title": title, "scale": {"zero": False, **scale}, "axis": axis}
 
 

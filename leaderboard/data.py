@@ -24,7 +24,8 @@ from harness.store.tuning import Tuning, read_tuning
 from leaderboard.frames import Choice, Outcome, answer, opening, show_frame
 
 Stamp = tuple[int, int, int]
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 _MOST = 1000
 """Answers that are kept of one state of the store."""
 

@@ -126,9 +126,9 @@ def draw(store: Store, suite: str) -> None:
     st.header("Components over steps")
     defaults = ["peer-only support", "second moment of the weights", "hopeless prompts", "entropy"]
     chosen = st.multiselect("Measures", list(MEASURES), default=defaults, key="measures", bind="query-params")
-    for i, name in enumerate(chosen):
-        columns = columns if i % 2 else st.columns(2)
-        place, measure = columns[i % 2], MEASURES[name]
+    places = (place for _ in chosen[::2] for place in st.columns(2))
+    for place, name in zip(places, chosen, strict=False):
+        measure = MEASURES[name]
         rows = store.frame(_STEPS.format(value=f"({measure.sql})"), suite)
         rows = rows[rows["group"].isin(groups)]
         if rows.empty:
