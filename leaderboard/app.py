@@ -1,4 +1,4 @@
-"""Entry point of the Streamlit app: results folder, suite, navigation; keeps the store up to date while a suite runs."""
+"""Entry point of the Streamlit app: results folder, suite, navigation, a store that is up to date."""
 
 from __future__ import annotations
 
@@ -38,24 +38,21 @@ _LEAVE_SECONDS = 5.0  # DuckDB does not take it well to be cut off in its work: 
 
 
 class Refresher:
-    """One per results folder and process: brings the store up to date, never two at a time."""
+    """Brings the store of one folder up to date, never twice at a time."""
 
     def __init__(self, results: Path) -> None:
         self.results, self.lock, self.rest_until = results, threading.Lock(), 0.0
         atexit.register(self.leave)
 
     def leave(self) -> None:
-        """Begin nothing more, and let what runs come to its end."""
         self.rest_until = float("inf")
         self.lock.acquire(timeout=_LEAVE_SECONDS)
 
     def poke(self) -> None:
-        """In the background, where it is time to."""
         if time.monotonic() >= self.rest_until and not self.lock.locked():
             threading.Thread(target=self.work, daemon=True).start()
 
     def work(self) -> None:
-        """Now."""
         with self.lock:
             started = time.monotonic()
             # another writer at work, or a results folder that cannot be written: readers keep what they have
@@ -67,13 +64,12 @@ class Refresher:
 
 @st.cache_resource(max_entries=8, show_spinner=False)
 def refresher(results: Path) -> Refresher:
-    """The process's one of a results folder."""
     return Refresher(results)
 
 
 @st.fragment(run_every=_LOOK_EVERY)
 def live_status(store: Store, suite: str | None) -> None:
-    """How many cells of the suite are done and running; draws the page anew when the store has changed."""
+    """Cells done and running; draws the page anew when the store has changed."""
     refresher(store.results).poke()
     if open_store(store.results).stamp != store.stamp:
         st.rerun()
@@ -82,7 +78,7 @@ def live_status(store: Store, suite: str | None) -> None:
 
 
 def newest(results: Path) -> Store | None:
-    """The newest store; built first where only journals are there."""
+    """Built first where only journals are there."""
     with contextlib.suppress(StoreError):
         return open_store(results)
     with st.spinner("Reading the results for the first time ..."):
@@ -93,8 +89,7 @@ def newest(results: Path) -> Store | None:
 
 
 def choose_suite(store: Store) -> str | None:
-    """The sidebar's engine and suite selectors. The address always names the suite, so that a link to a page stays that page when
-    a newer suite has become the first."""
+    """The address always names the suite, so that a link stays where it leads when a newer suite is the first."""
     everything = store.suites()
     engines = sorted(set(everything["engine"]) - {""})
     asked, state = st.query_params.get("suite"), st.session_state
@@ -121,7 +116,6 @@ def choose_suite(store: Store) -> str | None:
 
 
 def main() -> None:
-    """Draw the page that the address names."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--results", type=Path, default=Path(os.environ.get(RESULTS_VARIABLE, "results")))
     st.set_page_config(page_title="Experience-sharing leaderboard", page_icon=":material/leaderboard:", layout="wide")

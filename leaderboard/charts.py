@@ -1,11 +1,10 @@
-"""Figures as Vega-Lite specifications with their data, and as SVG and PNG. Each has a title, units and a description."""
+"""Figures as Vega-Lite specifications with title, units, description and data; as SVG and PNG."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 from zlib import crc32
 
@@ -25,58 +24,41 @@ _LOOKS = {
     **dict.fromkeys((BASELINE, ALONE, *WITHHELD), ("#7d8590", "square", "■")),
 }
 COLOURS, SHAPES, SIGNS = ({verdict: look[i] for verdict, look in _LOOKS.items()} for i in range(3))
-"""By verdict."""
 LEGEND = (
     "▲ gains, ▼ loses, ✚ differs between groups, ● no effect larger than the margin, ◆ cannot tell, "
     "■ the baseline, or without one, or withheld."
 )
 PALETTE = ["#0f8a83", "#c2502d", "#3b6fd4", "#b08900", "#8e4fb8", "#4f8f2f", "#d1477f", "#6b7280", "#1f9bcf", "#96592d"]
-"""Readable on white and on near-black (3:1 at least); regimes also differ by dash, order and label, never by colour alone."""
+"""3:1 at least on white and near-black; regimes also differ by dash, order and label."""
 KNOWN = ("sgt", "naive", "hacpo", "prp", "xgrpo", "graft", "sapo", "independent", "ftis")
-"""Regimes of the published methods, each with a colour of its own."""
+"""Published methods, each with a colour of its own."""
 _DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [4, 1], [10, 2], [1, 3], [6, 2, 1, 2, 1, 2]]
 """The first, unbroken, is for published methods."""
 _BAR, _PANEL, _LEGEND = 26, 320, 23
-"""Pixels of a line of bars, of a panel with its axes, of a line of a legend, which has to fit into the panel's height."""
+"""Pixels of a line of bars, of a panel, of a line of a legend."""
 _PLANE, _MARK, _NAMES = 280, 12, 3
-"""Pixels of the plane's sides at the least and of a mean's mark; names in the label of means that lie on each other."""
+"""Pixels of the plane's sides and of a mean's mark; names in one label."""
 _LEAST = {"points": 1.0, "%": 1.0, "share": 0.01, "nats per token": 1e-6}
-"""The least that an axis spans, by the last words of its title: less is rounding, or of no interest to anyone."""
+"""The least that an axis spans, by the last words of its title."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """One line of a forest plot: an estimate, its interval, and what stands in the tooltip."""
-
-    regime: str
-    value: float
-    low: float
-    high: float
-    verdict: str
-    words: str
-    label: str
-    detail: str
-
-
-def forest(marks: Sequence[Mark], title: str, unit: str, order: Sequence[str], zero: bool = True) -> Figure:
-    """One line per regime: estimate and interval, in `unit`."""
-    ends = [end for mark in marks for end in (mark.low, mark.high)]
+def forest(rows: Sequence[Figure], title: str, unit: str, order: Sequence[str], zero: bool = True) -> Figure:
+    """Estimates and intervals, in `unit`. rows: name, value, low, high, verdict, and for the tooltip words, label, detail."""
+    ends = [row[end] for row in rows for end in ("low", "high")]
     x = _numbers("value", unit, [*ends, 0.0] if zero else ends)
-    shape = _colour("verdict", SHAPES, SHAPES.values())
     every = {
-        "y": _rows("regime", order, 140),
+        "y": _rows("name", order, 140),
         "color": _colour("verdict", COLOURS, COLOURS.values()),
-        "tooltip": _tooltip("regime", ("label", unit), ("words", "verdict"), ("detail", "cost")),
+        "tooltip": _tooltip("name", ("label", unit), ("words", "verdict"), ("detail", "cost")),
     }
+    shape = _colour("verdict", SHAPES, SHAPES.values())
     layers = [
         _layer("rule", {"strokeWidth": 3}, **every, x=x | {"field": "low"}, x2={"field": "high"}),
         *(_layer("tick", {"thickness": 2, "size": 12}, **every, x=x | {"field": end}) for end in ("low", "high")),
         _layer("point", {"filled": True, "size": 90, "opacity": 1}, **every, x=x, shape=shape),
     ]
-    told = (f"{mark.regime} {mark.label}" for mark in marks)
-    return _figure(
-        [asdict(m) for m in marks], [_ZERO_X, *layers] if zero else layers, title, f"{title}: {unit}. ", told
-    )
+    told = (f"{row['name']} {row['label']}" for row in rows)
+    return _figure(rows, [_ZERO_X, *layers] if zero else layers, title, f"{title}: {unit}. ", told)
 
 
 def lines(
@@ -89,12 +71,9 @@ def lines(
     shown: Sequence[str] | None = None,
     named: bool = True,
 ) -> Figure:
-    """Means with bands, or, as the bands of more than two lie on each other, with bars at their ends side by side. Columns:
-    regime, x, y, low, high. The legend names `shown` only. named: colours and dashes go by the names, as those of regimes do
-    everywhere, and not by their order.
-
-    Positive values that span four powers of ten are drawn on a logarithmic axis, bands down to the smallest of them.
-    """
+    """Means with bands, or for more than two with bars at their ends. Columns: regime, x, y, low, high. shown: what the legend
+    names. named: colours and dashes go by the name, as everywhere, and not by the order. The axis is logarithmic where positive
+    values span four powers of ten."""
     logarithmic = bool((rows["y"] > 0).all() and rows["y"].max() > 1e4 * rows["y"].min())
     if logarithmic:
         rows = rows.assign(low=rows["low"].clip(lower=rows["y"].min()))
@@ -125,29 +104,22 @@ def lines(
 
 
 def dots(rows: pd.DataFrame, title: str, unit: str) -> Figure:
-    """Single values in rows. Columns: row, value, label, and optionally source (colour and shape)."""
-    looks: dict[str, Any] = {"color": {"value": PALETTE[0]}}
-    if "source" in rows:
-        names = list(dict.fromkeys(rows["source"]))
-        colour = _colour("source", names, _colours(len(names)), _legend(1) | {"labelLimit": 240})
-        looks = {"color": colour, "shape": colour | {"scale": {"domain": names}}}
+    """Single values. Columns: row, value, label."""
     points = _layer(
         "point",
         {"size": 80, "opacity": 1, "strokeWidth": 2},
         y=_rows("row", list(dict.fromkeys(rows["row"])), 170),
         x=_numbers("value", unit, [0.0, *rows["value"]]),
         tooltip=_tooltip("label", ("value", unit, "+.1f")),
-        **looks,
+        color={"value": PALETTE[0]},
     )
     told = (f"{r.row}, {r.label}: {r.value:+.1f}" for r in rows.head(60).itertuples())
     return _figure(rows, [_ZERO_X, points], title, f"{title}: {unit}. ", told)
 
 
 def trials(rows: pd.DataFrame, option: str, title: str, unit: str, kinds: Sequence[str]) -> Figure:
-    """Gain against one option, a point per trial. Columns: trial, kind, gain, and the option's own.
-
-    Numbers stand on an axis, logarithmic where they span a factor of ten or more; everything else in columns by name.
-    """
+    """Gain against one option. Columns: trial, kind, gain and the option's: an axis of numbers (logarithmic from a factor of ten
+    on), or names."""
     values = list(rows[option])
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and np.isfinite(v) for v in values)
     data = rows[["trial", "kind", "gain"]].assign(value=values if numbers else [str(v) for v in values])
@@ -171,7 +143,7 @@ def trials(rows: pd.DataFrame, option: str, title: str, unit: str, kinds: Sequen
 
 
 def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Sequence[str], log_y: bool) -> Figure:
-    """Cells as small marks, their mean per regime as a large labelled one. Columns: regime, x, y, kind (`cell` or `mean`)."""
+    """Cells as small marks, means as large ones with labels. Columns: regime, group, x, y, kind (`cell`, `mean`)."""
     x = _numbers("x", x_title, rows["x"])
     x["scale"]["padding"] = 20
     y = _numbers("y", y_title, rows["y"], log_y)
@@ -194,8 +166,7 @@ def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Seq
 
 
 def _labels(means: pd.DataFrame, rows: pd.DataFrame, log_y: bool) -> pd.DataFrame:
-    """A label for each mean at its own mark, one for marks that lie on each other (of many the first few names), and by how many
-    pixels it stands below the mark: where it covers no mark and no label before it."""
+    """One label for means that lie on each other, and how many pixels it stands below the mark: where it covers least."""
     height = np.log10 if log_y else np.asarray
     across, up = (_PLANE / max(float(np.ptp(v)), 1e-12) for v in (rows["x"], height(rows["y"])))
     marks: dict[tuple[float, float], list[str]] = {}
@@ -227,7 +198,7 @@ def bars(
     order: Sequence[str] | None = None,
     colours: Mapping[str, str] | None = None,
 ) -> Figure:
-    """Stacked bars. Columns: `y`, `colour`, value. colours: of each part, where they mean something."""
+    """Stacked. Columns: `y`, `colour`, value."""
     parts = list(dict.fromkeys(rows[colour]))
     painted = [colours[part] for part in parts] if colours else _colours(len(parts))
     x = {"field": "value", "type": "quantitative", "title": x_title, "axis": {"tickCount": 6}}
@@ -247,19 +218,17 @@ def bars(
 
 
 def _figure(
-    data: pd.DataFrame | Sequence[Mapping[str, Any]],
+    data: pd.DataFrame | Sequence[Figure],
     layers: Sequence[Figure],
     title: str,
     opening: str,
     told: Iterable[str],
     height: int | None = None,
 ) -> Figure:
-    """height: of the plot; by default a line for each row. Control characters of names are shown as escapes: they end the process
-    that draws a file."""
-    values = data if isinstance(data, pd.DataFrame) else list(data)
+    """height: of the plot, else a line for each row. Control characters would end the process that draws a file."""
     figure = {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
-        "data": _values(values) if isinstance(values, pd.DataFrame) else {"values": values},
+        "data": _values(data) if isinstance(data, pd.DataFrame) else {"values": list(data)},
         "layer": list(layers),
         "title": {"text": title, "anchor": "start", "fontSize": 14},
         "width": "container",
@@ -270,7 +239,6 @@ def _figure(
 
 
 def _layer(mark: str, style: Mapping[str, Any], data: pd.DataFrame | None = None, **encoding: Any) -> Figure:
-    """data: its own, where it is not the figure's."""
     own = {} if data is None else {"data": _values(data)}
     return own | {"mark": {"type": mark, **style}, "encoding": encoding}
 
@@ -293,10 +261,7 @@ def _numbers(field: str, title: str, values: Iterable[float], logarithmic: bool 
 
 
 def _domain(values: Iterable[float], title: str) -> Figure:
-    """The axis' domain where the values are nearly the same, so that it does not magnify rounding; nothing elsewhere.
-
-    Numbers of no named kind are taken for the same within a thousandth.
-    """
+    """Where values are nearly the same, so that the axis does not magnify rounding."""
     known = [float(v) for v in values if np.isfinite(v)]
     if not known:
         return {}
@@ -308,7 +273,6 @@ def _domain(values: Iterable[float], title: str) -> Figure:
 
 
 def _rows(field: str, order: Sequence[str] | None, room: int) -> Figure:
-    """An axis of names, one below the other. room: pixels of the longest."""
     axis = {"labelLimit": room, "ticks": False, "domain": False, "labelFlush": False}
     return {"field": field, "type": "nominal", "title": None, "axis": axis} | ({"sort": list(order)} if order else {})
 
@@ -319,14 +283,12 @@ def _colour(field: str, names: Iterable[str], colours: Iterable[str], legend: Fi
 
 
 def _legend(columns: int, values: Sequence[str] | None = None) -> Figure:
-    """values: what it names, as lines."""
     legend = {"title": None, "orient": "bottom", "columns": columns, "labelLimit": 140}
     stroke = {"symbolType": "stroke", "symbolSize": 400, "symbolOpacity": 1, "symbolStrokeWidth": 3}
     return legend if values is None else legend | stroke | {"values": list(values)}
 
 
 def _tooltip(*fields: str | tuple[str, ...]) -> list[Figure]:
-    """Names, each with a title and a number's format where they follow it."""
     parts = ([field] if isinstance(field, str) else field for field in fields)
     return [dict(zip(("field", "title", "format"), part, strict=False)) for part in parts]
 
@@ -336,8 +298,7 @@ def _colours(count: int) -> list[str]:
 
 
 def colour_of(regime: str) -> str:
-    """A regime's colour: the same in every figure, whatever stands beside it. A published method's variants (`sgt-lying`) have
-    its own, and differ by dash."""
+    """The same in every figure; a published method's variants (`sgt-lying`) have its colour."""
     method = next((name for name in KNOWN if regime.startswith((f"{name}-", f"{name}.", f"{name},"))), regime)
     return PALETTE[KNOWN.index(method) if method in KNOWN else crc32(regime.encode()) % len(PALETTE)]
 
@@ -358,7 +319,7 @@ def _legible(part: Any) -> Any:
 
 
 def inked(figure: Figure, ink: str, grid: str) -> Figure:
-    """The figure with its words in `ink`, for a page whose background is known; `grid`: of lines that only guide the eye."""
+    """With its words in `ink`, and faint lines in `grid`."""
     words = {"labelColor": ink, "titleColor": ink}
     config = {
         "axis": {**words, "gridColor": grid, "domainColor": grid, "tickColor": grid},
@@ -371,7 +332,7 @@ def inked(figure: Figure, ink: str, grid: str) -> Figure:
 
 
 def printable(figures: Sequence[Figure]) -> Figure:
-    """Several figures as one, for downloads."""
+    """Several as one."""
     if len(figures) == 1:
         return figures[0]
     parts = [{k: v for k, v in figure.items() if k != "$schema"} for figure in figures]
@@ -379,14 +340,14 @@ def printable(figures: Sequence[Figure]) -> Figure:
 
 
 def to_svg(figure: Figure, width: int = 520) -> str:
-    """The figure as a stand-alone SVG on white, `width` pixels for the plot."""
+    """On white, `width` pixels for the plot."""
     import vl_convert
 
     return str(vl_convert.vegalite_to_svg(_printed(figure, width, "white")))
 
 
 def to_page_svg(figure: Figure, width: int = 520) -> str:
-    """The same for a page in light or dark: no background, words in the text's colour, lines that guide the eye in a faint one."""
+    """For a page in light or dark: words in the text's colour."""
     import vl_convert
 
     ink, grid = "#010203", "#020304"  # stand for what the page decides
@@ -395,7 +356,7 @@ def to_page_svg(figure: Figure, width: int = 520) -> str:
 
 
 def to_png(figure: Figure, width: int = 520) -> bytes:
-    """The figure as a PNG at twice the resolution of the screen."""
+    """Twice the resolution of the screen."""
     import vl_convert
 
     return bytes(vl_convert.vegalite_to_png(_printed(figure, width, "white"), scale=2))

@@ -1,4 +1,4 @@
-"""What the pages and the static report read: one state of the store, each question asked of it once."""
+"""What pages and report read: one state of the store, each question asked once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.statistics import MARGIN
 from harness.store.missing import Missing, counted
 from harness.store.place import store_path
 from harness.store.processors import mixed_in
-from harness.store.ranking import Aggregate, aggregates, heading, in_pairs
+from harness.store.ranking import Aggregate, aggregates, in_pairs
 from harness.store.read import Snapshot
 from harness.store.supervised_start import Stage, stages
 from harness.store.table import SeedRow, seed_rows, show_rows
@@ -31,7 +31,7 @@ _MOST = 1000
 
 
 def _once(ask: Callable[Concatenate[Store, P], T]) -> Callable[Concatenate[Store, P], T]:
-    """The method, whose answers are kept as long as the store. Frames are shared; nobody may change them."""
+    """Answers are kept as long as the store; nobody may change them."""
 
     @wraps(ask)
     def asked(self: Store, *given: P.args, **named: P.kwargs) -> T:
@@ -46,7 +46,7 @@ def _once(ask: Callable[Concatenate[Store, P], T]) -> Callable[Concatenate[Store
 
 
 class Store:
-    """One state of the store. `stamp` changes whenever a newer one takes its place."""
+    """One state; `stamp` is another for each."""
 
     def __init__(self, results: Path, stamp: Stamp) -> None:
         self.results, self.stamp = results, stamp
@@ -63,21 +63,20 @@ class Store:
         return found.to_pandas()
 
     def suites(self) -> pd.DataFrame:
-        """Name, title and engine of each suite with cells, the one with the latest finished cell first; reference results behind
-        our own."""
+        """Name, title and engine, the latest first, reference results last."""
         return self.frame(_SUITES)
 
     def regimes(self, suite: str) -> list[str]:
-        """All regimes of the suite's cells, in suite order."""
+        """In suite order."""
         return list(self.frame(_IN_ORDER.format(what="regime", order="variants"), suite)["name"])
 
     def groups(self, suite: str) -> list[str]:
-        """All groups of the suite's cells, in suite order."""
+        """In suite order."""
         return list(self.frame(_IN_ORDER.format(what="group_name", order="groups"), suite)["name"])
 
     @_once
     def show(self, suite: str, margin: float = MARGIN) -> pd.DataFrame:
-        """`harness show` as a frame: the columns of ShowRow, intervals split into `low`, `high`, `gain_low`, `gain_high`."""
+        """`frames.show_frame` of the suite."""
         return show_frame(show_rows(self.snapshot, suite, margin))
 
     @_once
@@ -87,46 +86,44 @@ class Store:
 
     @_once
     def answer(self, suite: str, choice: Choice, margin: float = MARGIN) -> Outcome:
-        """Whether sharing helps on some panels, one of which has finished."""
+        """Of panels, one of which has finished."""
         return answer(choice, self.show(suite, margin), self.seeds(suite), in_pairs(self.snapshot, suite), margin)
 
     def headline(self, suite: str) -> Outcome | None:
-        """The same of what the suite opens with; None where nothing has finished."""
+        """Of what the suite opens with; None where nothing has finished."""
         table = self.show(suite)
         return None if table.empty else self.answer(suite, opening(table))
 
     @_once
     def across(self, suite: str, choice: Choice) -> list[Aggregate]:
-        """The regimes across some panels."""
-        if choice == opening(self.show(suite), choice.metric):  # what `harness show` opens with, and has kept
-            return heading(self.snapshot, suite, said="opening").across.get(choice.metric, [])
+        """Regimes across some panels."""
         return aggregates([r for r in choice.seeds(self.seeds(suite)) if r.policy == choice.policy])
 
     def tuning(self, suite: str) -> Tuning | None:
-        """What a tuned suite's trials gave, asked by its own name or by that of its trials; None for any other suite."""
+        """By the suite's own name or that of its trials; None where it is not tuned."""
         names = dict.fromkeys([suite, suite.removesuffix("-tuning"), suite.removesuffix("-check")])
         return next((t for name in names if (t := read_tuning(self.results, name)) is not None), None)
 
     @_once
     def missing(self, suite: str) -> list[Missing]:
-        """The cells that the suite's numbers lack, or have from other settings or code: what `harness status` says of them."""
+        """Cells that the numbers lack, or have from other settings or code."""
         from harness.session.suite.lacking import lacking  # takes long to import
 
         return lacking(self.snapshot, self.results, suite)[0]
 
     @_once
     def processors(self, suite: str) -> str:
-        """The remark that cells which are compared in pairs ran on unlike processors; empty where none did."""
+        """The remark on pairs that ran on unlike processors, or nothing."""
         return mixed_in(self.snapshot, suite)
 
     @_once
     def states(self, suite: str) -> str:
-        """How many of the suite's cells are in which state, e.g. `4 done, 2 failed`."""
+        """E.g. `4 done, 2 failed`."""
         return counted(self.snapshot, suite, self.missing(suite))
 
     @_once
     def stages(self, suite: str) -> list[Stage]:
-        """Pretrained policies before their supervised start, after it and after RL."""
+        """Policies before their supervised start, after it and after RL."""
         return stages(self.snapshot, suite)
 
 
@@ -145,7 +142,7 @@ _OPEN: dict[Path, Store] = {}
 
 
 def open_store(results: Path) -> Store:
-    """The newest state of the store. Raises StoreError where there is none."""
+    """The newest state. Raises StoreError where there is none."""
     try:
         found = os.stat(store_path(results))
     except OSError:

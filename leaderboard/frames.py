@@ -1,4 +1,4 @@
-"""Rows of the store as data frames, and from them the answers, tables and panels of the pages and the static report."""
+"""From rows of the store to the answers, tables and panels of pages and report."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NAMED = 4
 
 
 def show_frame(rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct] = ShowRow) -> pd.DataFrame:
-    """The fields of `kind`, intervals split into two columns, `gain_interval` into `gain_low` and `gain_high`; None is NaN."""
+    """The fields of `kind`; `gain_interval` is split into `gain_low` and `gain_high`, None is NaN."""
     frame = pd.DataFrame.from_records([msgspec.structs.astuple(r) for r in rows], columns=list(kind.__struct_fields__))
     for s in (STATISTICS[name] for name in kind.__struct_fields__ if name in STATISTICS):
         if s.interval_of:
@@ -56,7 +56,7 @@ def _ends(interval: Statistic) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Some panels of a suite: one policy (or the policies' mean) and metric on some groups and benchmarks."""
+    """One policy (`*`: their mean) and metric on some groups and benchmarks."""
 
     metric: str
     policy: str
@@ -64,17 +64,17 @@ class Choice:
     tasks: tuple[str, ...]
 
     def seeds(self, every: Sequence[SeedRow]) -> list[SeedRow]:
-        """Its seeds, of all policies."""
+        """Of all policies."""
         return [r for r in every if r.metric == self.metric and r.group in self.groups and r.task in self.tasks]
 
     def table(self, every: pd.DataFrame) -> pd.DataFrame:
-        """Its lines of `show_frame`."""
+        """Lines of `show_frame`."""
         here = every["group"].isin(self.groups) & every["task"].isin(self.tasks)
         return every[here & (every["metric"] == self.metric) & (every["policy"] == self.policy)]
 
 
 def opening(table: pd.DataFrame, metric: str = "") -> Choice:
-    """What a suite opens with, of its first metric or of that one. table: `show_frame` of it, with a row at least."""
+    """What a suite opens with, of its first metric or that one. table: with a row at least."""
     policy = MEAN if (table["policy"] == MEAN).any() else table["policy"].iloc[0]
     groups, tasks = (tuple(dict.fromkeys(table[column])) for column in ("group", "task"))
     return Choice(metric or table["metric"].iloc[0], policy, groups, tasks)
@@ -85,7 +85,7 @@ def opening(table: pd.DataFrame, metric: str = "") -> Choice:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one metric says of a suite. costs: by regime, over the baseline's, mean over groups and benchmarks."""
+    """What one metric says. costs: by regime, over the baseline's."""
 
     metric: str
     found: Ranking
@@ -93,11 +93,11 @@ class Outcome:
     shares: Sequence[Share]
 
     def lines(self) -> pd.DataFrame:
-        """A row per regime that has a baseline, best gain first."""
+        """A row per regime with a baseline, best gain first."""
         return pd.DataFrame([{"Regime": r.regime, "Gain, points": _gain(r), **self._of(r)} for r in self._compared()])
 
     def line(self) -> dict[str, str]:
-        """The suite's own, of the regime with the largest gain; of those that gain where one does."""
+        """Of the regime with the largest gain, of those that gain where one does."""
         compared = self._compared()
         if not compared:
             return {"Most gain, points": "nothing to compare yet"}
@@ -128,8 +128,7 @@ class Outcome:
 
 
 def answer(choice: Choice, table: pd.DataFrame, every: Sequence[SeedRow], pairs: bool, margin: float) -> Outcome:
-    """Of some panels, one of which has finished. table: `show_frame` of the suite; every: its seeds; pairs: whether all its groups
-    are pairs."""
+    """Of panels, one of which has finished. table, every: lines and seeds of the whole suite; pairs: all its groups are pairs."""
     costs = choice.table(table).groupby("regime")["cost"].mean().to_dict()
     among, seeds = [r for r in every if r.metric == choice.metric], choice.seeds(every)
     ours, theirs = ([r for r in rows if r.policy == choice.policy] for rows in (seeds, among))
@@ -142,15 +141,14 @@ def overview(
     name: Callable[[str], str],
     state: Callable[[str], str],
 ) -> pd.DataFrame:
-    """A row per suite, without those that hold the trials of another one. name: of a suite, as it is to be shown; state: what
-    has become of its cells."""
+    """A row per suite, those of trials left out. name: how it is shown; state: of its cells."""
     found = {suite: find(suite) for suite in without_trials(suites)}
     told = {s: {"Most gain, points": "no cell has finished"} if one is None else one.line() for s, one in found.items()}
     return pd.DataFrame([{"Suite": name(s), **line, "Cells": state(s)} for s, line in told.items()]).fillna("")
 
 
 def judged_by(verdict: str, alone: Pair | None, corrected: Pair | None) -> Pair | None:
-    """Which of a gain's two intervals its verdict is made from (INTERVALS)."""
+    """The interval that the verdict on a gain is made from (INTERVALS)."""
     return alone if verdict == WITHIN or corrected is None else corrected
 
 
@@ -176,8 +174,8 @@ def _share(s: Share, group: bool) -> str:
 def panels(
     choice: Choice, table: pd.DataFrame, said: Outcome, measure: str, order: Sequence[str], mean: str
 ) -> list[Figure]:
-    """A forest plot of each group and benchmark of the choice, and where they are several of their mean before them. measure:
-    `gain` (points) or `accuracy` (percent); mean: title of the first."""
+    """A forest plot of each group and benchmark, before them one of their mean, whose title is `mean`. measure: `gain` (points) or
+    `accuracy` (percent)."""
     rows, margin = choice.table(table), said.found.margin
     figures = [
         _panel(part, f"{group}: {task}, {choice.metric}", measure, order, margin)
@@ -205,15 +203,16 @@ def _panel(rows: pd.DataFrame, title: str, measure: str, order: Sequence[str], m
             middle = 0.0  # the baseline's own gain
         value, low, high = (100 * (middle if pd.isna(x) else x) for x in (middle, low, high))
         label = f"{value:{'+' if gains else ''}.1f}" + (f" [{low:.1f}, {high:.1f}]" if high > low else "")
-        detail = f"{row['rollouts']:,.0f} rollouts, {row['cpu_seconds']:,.0f} CPU-s"
         words = verdict_words(row["verdict"], margin)
-        marks.append(charts.Mark(row["regime"], value, low, high, row["verdict"], words, label, detail))
+        detail = f"{row['rollouts']:,.0f} rollouts, {row['cpu_seconds']:,.0f} CPU-s"
+        mark = {"name": row["regime"], "value": value, "low": low, "high": high, "verdict": row["verdict"]}
+        marks.append({**mark, "words": words, "label": label, "detail": detail})
     return charts.forest(marks, title, "gain, points" if gains else "accuracy, %", order, zero=gains)
 
 
 def over_seeds(rows: pd.DataFrame, by: Sequence[str], x: str, most: float | None = None) -> pd.DataFrame:
-    """Means of `y` over seeds, each seed's own over its rows, with 95 % intervals (of no width for one seed): columns `by`, regime,
-    x, y, low, high. Points are those of equal `steps`; x: the column whose mean is across; most: of what is never below 0."""
+    """Means of `y` over seeds with 95 % intervals: columns `by`, regime, x, y, low, high. x: the column across, of points of equal
+    `steps`; most: of what is never below 0."""
     place = [*by, "regime", "steps"]
     each = rows.groupby([*place, "seed"], as_index=False, sort=False)[sorted({"y", x} - {"steps"})].mean()
     wide = each.pivot_table(index=place, columns="seed", values="y", sort=False)
@@ -226,7 +225,7 @@ def over_seeds(rows: pd.DataFrame, by: Sequence[str], x: str, most: float | None
 
 
 def readable(table: pd.DataFrame, order: Sequence[str], margin: float) -> pd.DataFrame:
-    """The ranking as people read it, a column per statistic of the page by its head: percent and points, intervals as text."""
+    """A column per statistic of the page, by its head: percent and points, intervals as text."""
     place = {regime: i for i, regime in enumerate(order)}
     rows = table.assign(place=table["regime"].map(place)).sort_values(["group", "task", "place"], kind="stable")
     names = {name: rows[name] for name in ("regime", "group", "task", "best")}
@@ -234,8 +233,8 @@ def readable(table: pd.DataFrame, order: Sequence[str], margin: float) -> pd.Dat
 
 
 def telling(table: pd.DataFrame) -> list[str]:
-    """The columns of `readable` without the only group, the only benchmark, what is empty everywhere, and costs (less is better)
-    that are 0 everywhere: nothing of the kind was spent. Any other 0 says something."""
+    """Columns without the only group or benchmark, what is empty, and costs (less is better) of 0 everywhere; any other 0 says
+    something."""
     spent = {s.head for s in shown("page") if s.better == "lower"}
     same = {c for c in ("group", "task") if table[c].nunique() < 2}
     same |= {c for c in table if not (table[c].notna() & ~table[c].isin(("", 0) if c in spent else ("",))).any()}

@@ -1,4 +1,4 @@
-"""A page's declaration and what pages share: links, choices kept in the address, tables, figures, downloads, safe text."""
+"""A page's declaration, and what pages share: address, text, tables, figures, downloads."""
 
 from __future__ import annotations
 
@@ -21,11 +21,8 @@ from leaderboard.data import Store
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page, declared as `PAGE` in a module of `leaderboard.views`: that file is all there is to it.
-
-    slug: its address. order: in the navigation; equals follow their slugs. needs_results: without any, an empty state stands
-    there and `draw` is not called. figures: whether it draws one of every suite with results.
-    """
+    """Declared as `PAGE` in a module of `leaderboard.views`, which is all there is to it. slug: its address. needs_results: without
+    any, `draw` is not called. figures: it has one for every suite with results."""
 
     slug: str
     title: str
@@ -38,7 +35,7 @@ class Page:
 
 
 def draw_page(page: Page, store: Store | None, suite: str | None) -> None:
-    """Title, lead and body; without results an empty state that says what to run."""
+    """Title, lead and body; without results what to run."""
     st.title(page.title)
     if page.lead:
         st.markdown(page.lead)
@@ -53,7 +50,7 @@ def draw_page(page: Page, store: Store | None, suite: str | None) -> None:
 
 
 def _remark(store: Store, suite: str) -> None:
-    """What stands above every number: cells that are in none or of other settings, and pairs that ran on unlike processors."""
+    """Cells that are missing or of other settings, pairs on unlike processors."""
     remarks = [f"{head}: {'; '.join(lines)}" for head, lines in noted(store.missing(suite)).items()]
     for remark in filter(None, [*remarks, store.processors(suite)]):
         st.warning(escaped(remark, 4000), icon=":material/error:")
@@ -67,7 +64,6 @@ def empty(message: str, command: str = "") -> None:
 
 
 def unfinished(store: Store, suite: str, message: str) -> None:
-    """An empty state with the states of the suite's cells."""
     told = store.states(suite)
     empty(f"{message} Its cells: {told}." if told else message, f"harness status {shlex.quote(suite)}")
 
@@ -76,18 +72,18 @@ def unfinished(store: Store, suite: str, message: str) -> None:
 
 
 def link(suite: str) -> str:
-    """A link, in Markdown, to the suite on the page that it stands on."""
+    """In Markdown, to the suite on this page."""
     return f"[{escaped(suite)}](?suite={quote(suite)}#suite)"
 
 
 def choose(label: str, options: Sequence[str], key: str, default: str | None = None, **more: object) -> str:
-    """One of `options`, kept in the address as `key`."""
+    """Kept in the address as `key`."""
     index = options.index(default) if default in options else 0
     return str(st.selectbox(label, options, index=index, key=key, bind="query-params", **more))  # type: ignore[call-overload]
 
 
 def choose_some(label: str, options: Sequence[str], key: str) -> list[str]:
-    """Some of `options`, kept in the address; none chosen means all."""
+    """Kept in the address; none chosen means all."""
     if len(options) < 2:
         return list(options)
     chosen = st.multiselect(label, options, key=key, bind="query-params", placeholder="all")
@@ -95,7 +91,7 @@ def choose_some(label: str, options: Sequence[str], key: str) -> list[str]:
 
 
 def choose_margin() -> float:
-    """Below which an effect is of no interest, as a share; kept in the address in points."""
+    """A share; in the address in points."""
     points = st.number_input(
         "Margin, points",
         0.0,
@@ -117,17 +113,17 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~$:&-])")
 
 
 def escaped(text: str, limit: int = 500) -> str:
-    """A value from a peer, a model or another lab, for use inside Markdown: shown as it is, never obeyed."""
+    """Text of others inside Markdown: shown as it is, never obeyed."""
     return _MARKDOWN.sub(r"\\\1", visible(text, limit).replace("\n", " "))
 
 
 def draw_table(rows: pd.DataFrame, key: str, alt: str, columns: Mapping[str, Any] | None = None, **more: Any) -> None:
-    """columns: their titles or configurations, by name."""
+    """columns: titles or configurations."""
     st.dataframe(rows, hide_index=True, key=key, alt=alt, placeholder="–", column_config=dict(columns or {}), **more)
 
 
 def number(title: str | None, form: str, help: str | None = None) -> Any:
-    """A column of numbers for `draw_table`. form: of one number, as for printf."""
+    """A column of numbers."""
     return st.column_config.NumberColumn(title, format=form, help=help)
 
 
@@ -135,17 +131,16 @@ INK, GRID = {"light": "#31333f", "dark": "#d5d7dc"}, {"light": "#dfe1e6", "dark"
 
 
 def theme() -> str:
-    """`light` or `dark`."""
     return st.context.theme.type or "light"
 
 
 def draw_figure(figure: Figure, key: str, place: Any = st) -> None:
-    """A figure in the page's theme."""
+    """In the page's theme."""
     place.vega_lite_chart(spec=inked(figure, INK[theme()], GRID[theme()]), key=key)
 
 
 def draw_figures(figures: Sequence[Figure], key: str) -> None:
-    """Two beside each other where there is room."""
+    """Two beside each other."""
     for i in range(0, len(figures), 2):
         columns = [st] if len(figures) == 1 else st.columns(2)
         for j, figure in enumerate(figures[i : i + 2]):
@@ -153,7 +148,7 @@ def draw_figures(figures: Sequence[Figure], key: str) -> None:
 
 
 def downloads(name: str, table: Callable[[], pd.DataFrame], figures: Sequence[Figure] = ()) -> None:
-    """One menu with the page's numbers as CSV and its figures as SVG and PNG, made when asked for."""
+    """A menu with CSV, SVG and PNG, made when asked for."""
     offers: list[tuple[str, str, str, Callable[[], bytes]]] = [
         ("Table (CSV)", "csv", "text/csv", lambda: csv_text(table()))
     ]
@@ -167,7 +162,7 @@ def downloads(name: str, table: Callable[[], pd.DataFrame], figures: Sequence[Fi
 
 
 def csv_text(table: pd.DataFrame) -> bytes:
-    """CSV in UTF-8. A text that a spreadsheet would take for a formula is quoted."""
+    """What a spreadsheet would take for a formula is quoted."""
 
     def harmless(value: object) -> object:
         return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value

@@ -1,4 +1,4 @@
-"""`harness export`: one HTML file with the ranking, to send or to archive. No server, no script, nothing loaded."""
+"""`harness export`: one HTML file, without server and script."""
 
 from __future__ import annotations
 
@@ -45,10 +45,8 @@ FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done'
 
 
 def export_report(results: Path, target: Path, only: str | None = None) -> int:
-    """Write the report of all suites (or of one) to `target`; returns how many suites it holds.
-
-    Raises StoreError (no results, unknown suite), PluginError (the `leaderboard` extra is missing), DiskFullError.
-    """
+    """Write all suites (or one) to `target`; returns how many. Raises StoreError (no results, unknown suite), PluginError (no
+    `leaderboard` extra), DiskFullError."""
     store = open_store(results)
     names = suites(store.snapshot)
     if only is not None:
@@ -134,7 +132,6 @@ def _numbers(rows: pd.DataFrame, name: str) -> str:
 
 
 def _cell(column: Statistic | None, value: Any) -> str:
-    """A value of `readable`, which is in its unit already."""
     if column is not None and column.numeric:
         return replace(column.unit, factor=1.0).text(value, mark=False)
     return value if isinstance(value, str) else "–"
@@ -149,8 +146,7 @@ def _grid(
     best: Sequence[bool] = (),
     ready: Collection[str] = (),
 ) -> str:
-    """A table that scrolls by itself; that of `answers` folds its words. numeric: columns to the right. helps: by column. best:
-    rows whose first cell is bold. ready: columns that are HTML already."""
+    """numeric: columns to the right. helps: by column. best: rows whose first cell is bold. ready: columns that are HTML."""
     if rows.empty:
         return ""
     left = {c: "" if c in numeric else " class=t" for c in rows}

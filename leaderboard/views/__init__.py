@@ -1,4 +1,4 @@
-"""The pages: every module of this folder that declares a `PAGE`, in the order of the navigation."""
+"""Every module of this folder that declares a `PAGE`, in the navigation's order."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -1,4 +1,4 @@
-"""What each number means, how a regime is added, how results are submitted."""
+"""What the numbers mean, how to add a regime and submit results."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ _QUESTION = (
 
 
 def draw(store: Store | None, suite: str) -> None:
-    """Plain text, with the commands to copy."""
     for head, text, commands in (
         ("What the numbers mean", _NUMBERS, ""),
         ("Add a regime", _REGIME, "harness new-regime my-regime\npip install -e my-regime\nharness regimes"),

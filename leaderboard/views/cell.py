@@ -1,4 +1,4 @@
-"""Everything of one cell: where it came from, what it did, what it cost, and what was said."""
+"""Everything of one cell."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ _MARKS = {"right": ("right", "green", ":material/check:"), "wrong": ("wrong", "r
 
 
 def draw(store: Store, suite: str) -> None:
-    """Selectors by group, regime and seed, then the cell."""
     cells = store.frame("SELECT * FROM current_cells WHERE suite = ? AND kind = 'cell' ORDER BY seed", suite)
     with st.container(horizontal=True, gap="small"):
         group = choose("Group", store.groups(suite), "group", width=220)
@@ -152,10 +151,7 @@ def _traces(store: Store, about: pd.Series[Any]) -> None:
 
 
 def token_view(trace: Mapping[str, Any]) -> str:
-    """HTML of both segmentations of `peer_text`. Every value is escaped.
-
-    `source_pieces` and `receiver_pieces` are byte lengths; the chunk edges are the offsets that end a token in both.
-    """
+    """HTML of both segmentations of `peer_text`, escaped. `*_pieces` are byte lengths; edges end a token in both."""
     cuts = [list(accumulate(map(int, trace[f"{side}_pieces"]))) for side in ("source", "receiver")]
     values = [[trace["source_logprobs"]], [trace["aligned"], trace["receiver_logprobs"]]]
     content, edges = str(trace["peer_text"]).encode(), set(cuts[0]) & set(cuts[1])
@@ -212,7 +208,7 @@ def _draw_answer(row: dict[str, Any]) -> None:
 
 
 def _draw_text(caption: str, row: Mapping[str, Any], *columns: str) -> None:
-    """Texts as text: no Markdown, no HTML, no control characters; `<column>_size` has the characters before one was cut."""
+    """Texts as text; `<column>_size`: characters before one was cut."""
     st.caption(caption)
     for column in columns:
         text, size = row[column], row[f"{column}_size"]

@@ -1,4 +1,4 @@
-"""How fast: accuracy over training, against steps, rollouts, tokens or seconds."""
+"""Accuracy over training, against steps, rollouts, tokens or seconds."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ GROUP BY c.group_name, c.regime, c.seed, c.state, s.policy, (s.step - 1) // last
 
 
 def draw(store: Store, suite: str) -> None:
-    """One panel per group, lines per regime, bands over seeds."""
     metrics = list(
         store.frame("SELECT DISTINCT metric FROM curves WHERE suite = ? ORDER BY metric DESC", suite)["metric"]
     )

@@ -39,7 +39,6 @@ _RESIDUALS = {
 
 
 def draw(store: Store, suite: str) -> None:
-    """Flows, refusals, residuals, rescues."""
     flows, rescues = store.frame(_FLOWS, suite), store.frame(_RESCUES, suite)
     if flows.empty and not rescues["received"].sum():
         empty("Nothing was exchanged in this suite: none of its finished regimes shares anything.")

@@ -1,4 +1,4 @@
-"""Two regimes on the same cells: by group and seed, and question by question."""
+"""Two regimes on the same cells, by group, seed and question."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ _WORDS = {
 
 
 def draw(store: Store, suite: str) -> None:
-    """Selectors, differences per group, per seed, per question."""
     seeds = pd.DataFrame([msgspec.structs.asdict(r) for r in store.seeds(suite)])
     regimes = list(dict.fromkeys(seeds["regime"])) if len(seeds) else []
     if len(regimes) < 2:
@@ -104,15 +103,15 @@ def _label(pair: Pairing) -> str:
     return f"{POINTS.text(pair.difference)} {POINTS.interval(pair.interval)}".strip()
 
 
-def _mark(pair: Pairing, margin: float) -> charts.Mark:
+def _mark(pair: Pairing, margin: float) -> charts.Figure:
     low, high = pair.interval or (pair.difference, pair.difference)
-    values = (100 * pair.difference, 100 * low, 100 * high)
+    values = {"value": 100 * pair.difference, "low": 100 * low, "high": 100 * high, "verdict": pair.verdict}
     words = _WORDS[pair.verdict].format(points(margin))
-    return charts.Mark(_name(pair), *values, pair.verdict, words, _label(pair), f"{pair.seeds} seeds")
+    return {"name": _name(pair), **values, "words": words, "label": _label(pair), "detail": f"{pair.seeds} seeds"}
 
 
 def _by_question(store: Store, suite: str, variants: dict[str, str], metric: str, task: str) -> pd.DataFrame | None:
-    """variants: of the two regimes, those of the suite whose cells they are."""
+    """variants: whose cells the two regimes are."""
     kind = "sampled" if metric.startswith("avg@") else metric
     frame = store.frame(_QUESTIONS, suite, *variants.values(), kind, task)
     keys = ["group", "policy", "doc_id"]

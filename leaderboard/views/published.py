@@ -1,4 +1,4 @@
-"""The papers' numbers as gains, each method over the independent training of its paper that had as many rollouts, beside ours."""
+"""The papers' gains over independent training with as many rollouts, beside ours."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ _GAIN = "gain, points"
 
 
 def draw(store: Store | None, suite: str) -> None:
-    """Gains by regime, a figure per paper; the chosen suite's own in one of theirs, where it trains models of such a kind."""
     rows = published()
     marks = pd.DataFrame(
         {"row": rows["regime"], "value": rows["gain"], "label": rows["model"] + ", over " + rows["against"]}
@@ -52,8 +51,7 @@ def draw(store: Store | None, suite: str) -> None:
 
 
 def published() -> pd.DataFrame:
-    """Every row with a baseline in the same table, publication by publication: accuracies in percent, the gain in points, the
-    regime by our name."""
+    """Every row with a baseline in its table: percent, points, our name of the regime."""
     return pd.DataFrame([row for name in names() for row in _gains(load(name))], columns=list(_COLUMNS))
 
 

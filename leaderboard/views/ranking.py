@@ -38,7 +38,6 @@ _SHOWN = 7
 
 
 def draw(store: Store, suite: str) -> None:
-    """All suites, then this one: its answer, overall ranking, one panel per group and benchmark, table."""
     _draw_suites(store)
     st.header(escaped(suite), anchor="suite")
     table = store.show(suite)
@@ -83,7 +82,7 @@ def draw(store: Store, suite: str) -> None:
 
 
 def _draw_suites(store: Store) -> None:
-    """The answer of every suite, each a link to it; of a single one nothing that does not follow below."""
+    """Nothing for a single one: all of it follows below."""
     names = list(store.suites()["name"])
     if len(names) > 1:
         st.header("All suites", anchor="all-suites")
@@ -93,7 +92,6 @@ def _draw_suites(store: Store) -> None:
 
 
 def _draw_answer(said: Outcome) -> None:
-    """The sentence, a line per regime, and how many seeds would settle what is open."""
     st.info(escaped(sentence(said.found), 2000), icon=":material/gavel:")
     lines = said.lines()
     if not lines.empty:
@@ -103,12 +101,11 @@ def _draw_answer(said: Outcome) -> None:
 
 
 def _plain(rows: pd.DataFrame, but: str = "") -> pd.DataFrame:
-    """For `st.table`, which takes texts for Markdown; those of the column `but` are."""
+    """For `st.table`, which takes texts for Markdown; those of `but` are."""
     return rows.assign(**{c: [escaped(v) for v in rows[c]] for c in rows if c != but})
 
 
 def _draw_across(found: Sequence[Aggregate]) -> None:
-    """IQM and probability of improvement, where there is more than one panel."""
     if not found:
         return
     st.header("Across all panels")
@@ -140,7 +137,6 @@ def _draw_across(found: Sequence[Aggregate]) -> None:
 
 
 def _draw_starts(found: Sequence[Stage]) -> None:
-    """What a supervised start and RL after it have changed; nothing where no policy had one."""
     if found:
         st.header("Before the supervised start, after it, and after RL")
         frame = pd.DataFrame([msgspec.structs.asdict(m) for m in found]).drop(columns="metric")
@@ -150,7 +146,6 @@ def _draw_starts(found: Sequence[Stage]) -> None:
 
 
 def _sorted(sort: str, said: Outcome, rows: pd.DataFrame) -> list[str]:
-    """Regimes in the chosen order."""
     means = rows.groupby("regime", sort=False)[["accuracy", "cpu_seconds", "gpu_seconds"]].mean()
     ranked = [r.regime for r in said.found.ranks]
     others = means["accuracy"].sort_values(ascending=False, kind="stable").index

@@ -1,4 +1,4 @@
-"""How much of a regime's gain is its settings: the trials of a tuned suite, option by option."""
+"""How much of a gain is its settings: the trials, option by option."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ _TITLES = {
 
 
 def draw(store: Store, suite: str) -> None:
-    """The table of the suite, then a panel per option of one regime: gain against the option's value, a point per trial."""
     tuning = store.tuning(suite)
     if tuning is None:
         empty(
@@ -87,7 +86,6 @@ def draw(store: Store, suite: str) -> None:
 
 
 def _draw_tuned(store: Store, tuning: Tuning) -> None:
-    """As published and tuned, gains with their intervals; and settings of one tuning group on the same group as another's."""
     rows = [msgspec.structs.asdict(r) for r in tuning_rows(store.snapshot, tuning)]
     if not rows:
         st.caption("The table's own cells are not finished yet.")

@@ -1,4 +1,4 @@
-"""What sharing pays in noise for what it gains in support, measured on our cells."""
+"""What sharing pays in noise for what it gains in support."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leaderboard.page import Page, choose, choose_some, downloads, draw_figure, 
 
 
 class Measure(NamedTuple):
-    """A column of `steps` (SQL), what it means, and its value where nothing was received from peers."""
+    """A column of `steps` (SQL), its meaning, its value where peers sent nothing."""
 
     sql: str
     meaning: str
@@ -22,7 +22,6 @@ class Measure(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """For an axis."""
         units = (u for u in ("share", "nats per token") if self.meaning.startswith(u))
         return next(units, "value")
 
@@ -98,7 +97,6 @@ FROM current_cells c JOIN steps t USING (suite, cell) WHERE c.suite = ? AND c.ki
 
 
 def draw(store: Store, suite: str) -> None:
-    """The plane, then its components over steps."""
     with st.container(horizontal=True, gap="small"):
         across = choose("Support (across)", [NOISE, *MEASURES], "x", "peer-only support", width=260)
         up = choose("Stability (up)", [NOISE, *MEASURES], "y", "second moment of the weights", width=260)
