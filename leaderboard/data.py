@@ -26,7 +26,7 @@ from leaderboard.frames import Choice, Outcome, answer, opening, show_frame
 Stamp = tuple[int, int, int]
 P = ParamSpec("P")
 T = TypeVar("T")
-_MOST = 1000
+_MOST = 256
 """Answers that are kept of one state of the store."""
 
 
@@ -35,12 +35,11 @@ def _once(ask: Callable[Concatenate[Store, P], T]) -> Callable[Concatenate[Store
 
     @wraps(ask)
     def asked(self: Store, *given: P.args, **named: P.kwargs) -> T:
-        key = ask.__name__, given, *named.items()
-        if key not in self.kept:
-            if len(self.kept) >= _MOST:
-                self.kept.clear()
-            self.kept[key] = ask(self, *given, **named)
-        return self.kept[key]  # type: ignore[no-any-return]
+        key, kept = (ask.__name__, given, *named.items()), self.kept
+        if key not in kept:
+            newest = dict(list(kept.items())[-_MOST:])
+            self.kept = kept = {**newest, key: ask(self, *given, **named)}
+        return kept[key]  # type: ignore[no-any-return]
 
     return asked
 
