@@ -35,11 +35,12 @@ def _once(ask: Callable[Concatenate[Store, P], T]) -> Callable[Concatenate[Store
 
     @wraps(ask)
     def asked(self: Store, *given: P.args, **named: P.kwargs) -> T:
-        key, kept = (ask.__name__, given, *named.items()), self.kept
-        if key not in kept:
-            newest = dict(list(kept.items())[-_MOST:])
-            self.kept = kept = {**newest, key: ask(self, *given, **named)}
-        return kept[key]  # type: ignore[no-any-return]
+        key = ask.__name__, given, *named.items()
+        if key in (kept := self.kept):
+            return kept[key]  # type: ignore[no-any-return]
+        found = ask(self, *given, **named)
+        self.kept = {**dict(list(self.kept.items())[-_MOST:]), key: found}
+        return found
 
     return asked
 
