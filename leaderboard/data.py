@@ -34,7 +34,7 @@ def _once(ask: Callable[Concatenate[Store, P], T]) -> Callable[Concatenate[Store
     """Answers are kept as long as the store; nobody may change them."""
 
     @wraps(ask)
-    def asked(self: Store, *given: P.args, **named: P.kwargs) -> T:
+    def asked(self: Store, /, *given: P.args, **named: P.kwargs) -> T:
         key = ask.__name__, given, *named.items()
         if key in (kept := self.kept):
             return kept[key]  # type: ignore[no-any-return]
