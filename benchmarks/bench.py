@@ -2,7 +2,7 @@
 
     make bench                                            everything, with the rivals; about half an hour of two idle cores
     make bench-smoke                                      tiny sizes and one round: do the benchmarks work?
-    python benchmarks/bench.py --only sampling exchange   some of them
+    python benchmarks/bench.py --only sampling steps      some of them
 
 Both sides of a comparison take turns within a round, in CPU-seconds of one thread unless a row says otherwise; the first round is
 for caches, and for comparing what the two sides give. A row is the median of the rounds' ratios, its spread their quartiles. Each
@@ -36,11 +36,10 @@ sys.path.insert(0, str(HERE.parent))
 
 from harness.threads import LARGE_BLOCKS  # noqa: E402  # of this tree, whatever is installed
 
-ENTRIES = {"starts": "starts", "alignment": "alignment", "exchange": "exchange", "bootstrap": "rliable_oracle",
-           "sampling": "generation", "steps": "grpo_step", "smollm": "pretrained", "sharing": "sharing", "peers": "peer_steps",
-           "many": "many_cells", "ingest": "ingest", "workers": "workers", "quickstart": "quickstart",
+ENTRIES = {"starts": "starts", "alignment": "alignment", "bootstrap": "rliable_oracle", "sampling": "generation",
+           "steps": "grpo_step", "sharing": "sharing", "peers": "sharing.peers", "many": "many_cells", "quickstart": "quickstart",
            "board": "leaderboard_speed"}  # fmt: skip
-"""Modules beside this one, each with `bench(size)`."""
+"""Functions of modules beside this one, which take a `Size` and return rows; `bench` where none is named."""
 OWN_PYTHON = {"bootstrap": HERE.parent / ".venv-rliable" / "bin" / "python"}
 """Of a rival whose pins contradict ours."""
 WORSE = 0.2
@@ -203,8 +202,10 @@ def main() -> int:
     size = Size(1 if asked.smoke else asked.rounds, asked.smoke)
     if asked.entry:
         missing = importlib.import_module("bench").NotHere  # here this module is __main__
+        module, _, function = ENTRIES[asked.entry].partition(".")
         try:
-            print(json.dumps([asdict(row) for row in importlib.import_module(ENTRIES[asked.entry]).bench(size)]))
+            made = getattr(importlib.import_module(module), function or "bench")(size)
+            print(json.dumps([asdict(row) for row in made]))
         except missing as why:
             print(json.dumps(str(why)))
         return 0

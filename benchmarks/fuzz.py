@@ -4,17 +4,15 @@
     python benchmarks/fuzz.py --inputs 100000 --seed 1 [--parser NAME ...]
 
 Each parser runs in a process of its own whose memory the operating system bounds. It passes if nothing but its own typed errors
-came out, no input took more than two seconds of computing and the bound was never met. What fails is written to tests/fuzz/<parser>/ and is
-tried first from then on. Exit code 1 if any parser failed.
+came out, no input took more than two seconds of computing and the process neither hung nor died. What fails is written to
+tests/fuzz/<parser>/ and is tried first from then on. Exit code 1 if any parser failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import mmap
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -23,9 +21,10 @@ import traceback
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from harness import limits
 from harness.errors import HarnessError
@@ -33,64 +32,23 @@ from harness.errors import HarnessError
 SEEDS = Path(__file__).parents[1] / "tests" / "fuzz"
 MEMORY = 512 << 20
 """What a parser may take beyond what it starts with."""
-SECONDS = 2.0
-HANGING = 60.0
-LONGEST = 4096
-
-Parse = Callable[[bytes], object]
+SECONDS, HANGING = 2.0, 60.0
+LONGEST = 16_384
 
 
-@dataclass(frozen=True)
-class Parser:
+class Parser(NamedTuple):
     """parse: raises a HarnessError or returns. seeds: valid inputs. words: what mutations insert."""
 
-    parse: Parse
+    parse: Callable[[bytes], object]
     seeds: list[bytes]
     words: list[bytes]
 
 
-JSON_WORDS = [
-    b"null",
-    b"NaN",
-    b"Infinity",
-    b"-1",
-    b"1e999",
-    b"9" * 400,
-    b'"\\ud800"',
-    b'"\\u0000"',
-    b"[" * 50,
-    b"{}",
-    b"[]",
-    b"true",
-    b"\xff",
-]
-YAML_WORDS = [
-    b".nan",
-    b".inf",
-    b"&a ",
-    b"*a",
-    b"!!python/name:os.system ",
-    b"? ",
-    b"- ",
-    b": ",
-    b"<<: ",
-    b"\t",
-    b"\x00",
-    b"|\n",
-    b"2001-01-01",
-    b"0x" + b"f" * 80,
-    b"1:30:00",
-    b"[",
-    b"{",
-    b'"\\x1b"',
-    b"'",
-    b"9" * 400,
-    b"\xef\xbb\xbf",
-    b"=",
-    b"~",
-    b"null",
-    b"---\n",
-]
+JSON_WORDS = [b"null", b"NaN", b"Infinity", b"-1", b"1e999", b"9" * 400, b'"\\ud800"', b'"\\u0000"', b"[" * 50, b"{}", b"[]",
+              b"true", b"\xff"]  # fmt: skip
+YAML_WORDS = [b".nan", b".inf", b"&a ", b"*a", b"!!python/name:os.system ", b"? ", b"- ", b": ", b"<<: ", b"\t", b"\x00", b"|\n",
+              b"2001-01-01", b"0x" + b"f" * 80, b"1:30:00", b"[", b"{", b'"\\x1b"', b"'", b"9" * 400, b"\xef\xbb\xbf", b"=", b"~",
+              b"null", b"---\n"]  # fmt: skip
 BINARY_WORDS = [b"\x00", b"\xff", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\x7f\xff\xff\xff", b"\xcb\x7f\xf8" + bytes(6),
                 b"\xcf" + b"\xff" * 8, b"\xd3\x80" + bytes(7), b"\x91" * 60, b"\xc1", b"\xa2\xff\xfe", b"\x7f\xff\xff\xff", b"\xff" * 8]  # fmt: skip
 
@@ -147,54 +105,51 @@ def record(place: Path) -> Parser:
 
 WORDS = {"verdict": "right", "own_verdict": "right", "peer_verdict": "right", "metric": "greedy", "source": "own", "policy": "a",
          "author": "a", "receiver": "a"}  # fmt: skip
+DEFAULTS: dict[Any, Any] = {
+    str: "a",
+    int: 1,
+    float: 0.5,
+    bool: True,
+    list[int]: [1, 2],
+    list[float]: [-0.5],
+    dict[str, str]: {"k": "v"},
+}
 
 
 def _rows() -> dict[str, list[Any]]:
     """Two rows of each table, of plausible values."""
-    import msgspec
-
     from harness.store.rows import TABLES
 
-    defaults: dict[str, Any] = {
-        "str": "a",
-        "int": 1,
-        "float": 0.5,
-        "bool": True,
-        "list[int]": [1, 2],
-        "list[float]": [-0.5],
-        "dict[str, str]": {"k": "v"},
-    }
     made = {}
     for name, row in TABLES.items():
-        values = {}
-        for field in msgspec.structs.fields(row):
-            kind = str(getattr(field.type, "__name__", field.type)) if "[" not in str(field.type) else str(field.type)
-            values[field.name] = WORDS.get(field.name, defaults[kind])
-        second = {**values, "step": 2, "doc_id": "b"}
-        made[name] = [row(**values), row(**{k: second[k] for k in values})]
+        first = row(**{f.name: WORDS.get(f.name, DEFAULTS[f.type]) for f in msgspec.structs.fields(row)})
+        second = {k: v for k, v in {"step": 2, "doc_id": "b"}.items() if k in row.__struct_fields__}
+        made[name] = [first, msgspec.structs.replace(first, **second)]
     return made
 
 
-def _part() -> bytes:
-    import msgspec
-
-    payload = msgspec.msgpack.encode(_rows())
+def _summed(payload: bytes) -> bytes:
+    """A journal part, with its checksum."""
     return b"XSJ1" + zlib.crc32(payload).to_bytes(4, "little") + payload
 
 
-def _tables() -> list[bytes]:
+def _table(name: str) -> bytes:
     import pyarrow as pa
 
     from harness.store.columns import to_arrow
 
-    contents = []
-    for name in ("samples", "steps"):
-        sink = pa.BufferOutputStream()
-        data = to_arrow(name, _rows()[name])
-        with pa.ipc.new_file(sink, data.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-            writer.write_table(data)
-        contents.append(sink.getvalue().to_pybytes())
-    return contents
+    sink, data = pa.BufferOutputStream(), to_arrow(name, _rows()[name])
+    with pa.ipc.new_file(sink, data.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(data)
+    return bytes(sink.getvalue())
+
+
+def _tried(file: Path, content: bytes, parse: Callable[[], object]) -> None:
+    file.write_bytes(content)
+    try:
+        parse()
+    finally:
+        file.unlink()
 
 
 def journal(place: Path) -> Parser:
@@ -204,24 +159,17 @@ def journal(place: Path) -> Parser:
     folder = place / "cell" / "journal"
     compact = folder / "compact-000001"
     compact.mkdir(parents=True)
-    names = ["samples", "steps"]
 
     def parse(data: bytes) -> None:
         kind, content = (data[0] if data else 0) % 8, data[1:]
+        file = compact / f"{('samples', 'steps')[kind % 2]}-{zlib.crc32(content):08x}.arrow"
         if kind < 4:
-            if kind < 3 and len(content) > 8:
-                content = b"XSJ1" + zlib.crc32(content[8:]).to_bytes(4, "little") + content[8:]
+            content = _summed(content[8:]) if kind < 3 and len(content) > 8 else content
             file = folder / "part-000002-000001.rows"
-        else:
-            file = compact / f"{names[kind % 2]}-{zlib.crc32(content):08x}.arrow"
-        file.write_bytes(content)
-        try:
-            read_journal(folder.parent)
-        finally:
-            file.unlink()
+        _tried(file, content, lambda: read_journal(folder.parent))
 
-    tables = _tables()
-    return Parser(parse, [b"\x00" + _part(), b"\x04" + tables[0], b"\x05" + tables[1]], BINARY_WORDS)
+    part = _summed(msgspec.msgpack.encode(_rows()))
+    return Parser(parse, [b"\x00" + part, b"\x04" + _table("samples"), b"\x05" + _table("steps")], BINARY_WORDS)
 
 
 def manifest(place: Path) -> Parser:
@@ -253,25 +201,18 @@ def importing(place: Path) -> Parser:
     good = json.dumps({
         "suite": "s", "key": "k", "group": "g", "regime": "r", "seed": 1, "state": "done", "policies": [{"name": "a", "model": "m"}],
     }).encode()  # fmt: skip
-    samples, _ = _tables()
-    target = folder / "manifest.json"
+    samples, part = _table("samples"), _summed(msgspec.msgpack.encode(_rows()))
 
     def parse(data: bytes) -> None:
         kind, content = (data[0] if data else 0) % 4, data[1:]
-        target.write_bytes(content if kind == 0 else good)
+        (folder / "manifest.json").write_bytes(content if kind == 0 else good)
         table = samples if kind == 0 else content
+        file = compact / f"samples-{zlib.crc32(table):08x}.arrow"
         if kind == 3:
-            file = folder / "journal" / "part-000002-000001.rows"
-            table = b"XSJ1" + zlib.crc32(content[8:]).to_bytes(4, "little") + content[8:]
-        else:
-            file = compact / f"samples-{zlib.crc32(table):08x}.arrow"
-        file.write_bytes(table)
-        try:
-            _checked_tables(_checked_manifest("s", folder), folder, ImportReport())
-        finally:
-            file.unlink()
+            file, table = folder / "journal" / "part-000002-000001.rows", _summed(content[8:])
+        _tried(file, table, lambda: _checked_tables(_checked_manifest("s", folder), folder, ImportReport()))
 
-    return Parser(parse, [b"\x00" + good, b"\x01" + samples, b"\x03" + _part()], BINARY_WORDS + JSON_WORDS)
+    return Parser(parse, [b"\x00" + good, b"\x01" + samples, b"\x03" + part], BINARY_WORDS + JSON_WORDS)
 
 
 def config(place: Path) -> Parser:
@@ -284,15 +225,15 @@ def config(place: Path) -> Parser:
 
     def parse(data: bytes) -> None:
         kind, content = (data[0] if data else 0) % 4, data[1:]
-        file = place / ("config.json", SEAL, "session.json", INDEX)[kind]
-        file.write_bytes(content)
-        try:
-            (lambda: read_config(file), lambda: check(place, "a"), lambda: read(place), lambda: check_weights(place))[
-                kind
-            ]()
-        finally:
-            file.unlink()
+        name, read_it = kinds[kind]
+        _tried(place / name, content, read_it)
 
+    kinds = [
+        ("config.json", lambda: read_config(place / "config.json")),
+        (SEAL, lambda: check(place, "a")),
+        ("session.json", lambda: read(place)),
+        (INDEX, lambda: check_weights(place)),
+    ]
     seeds = [
         b'\x00{"model_type":"llama","hidden_size":64,"num_hidden_layers":[2,2],"rope_scaling":{"factor":8.0},"vocab_size":1000}',
         b'\x01{"format":1,"policy":"a","version":3,"files":{"config.json":"aa"}}',
@@ -342,44 +283,33 @@ def mutated(parser: Parser, rng: random.Random) -> bytes:
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(data) + 1)
         end = min(len(data), at + rng.randint(1, 16))
-        match rng.randrange(6):
-            case 0:
-                data[at:end] = rng.randbytes(end - at)
-            case 1:
-                del data[at:end]
-            case 2:
-                data[at:at] = rng.choice(parser.words)
-            case 3:
-                data[at:end] = rng.choice(parser.words)
-            case 4:
-                other = rng.choice(parser.seeds)
-                begin = rng.randrange(len(other))
-                data[at:end] = other[begin : begin + rng.randint(1, 64)]
-            case _ if at < len(data):
-                data[at] ^= 1 << rng.randrange(8)
-    return bytes(data[: LONGEST * 4])
+        other = rng.choice(parser.seeds)
+        begin = rng.randrange(len(other))
+        flipped = bytes(b ^ 1 << rng.randrange(8) for b in data[at : at + 1])
+        word = rng.choice(parser.words)
+        piece = other[begin : begin + rng.randint(1, 64)]
+        cut, new = rng.choice(
+            [(end, rng.randbytes(end - at)), (end, b""), (at, word), (end, word), (end, piece), (at + 1, flipped)]
+        )
+        data[at:cut] = new
+    return bytes(data[:LONGEST])
 
 
-def fuzz(name: str, inputs: int, seed: int, last: mmap.mmap) -> dict[str, Any]:
-    """Run one parser here. `last` is told each input before it is tried, so that a crash is not lost."""
+def fuzz(name: str, inputs: int, seed: int, last: Path) -> dict[str, Any]:
+    """Run one parser here. Each input is written to `last` before it is tried, so that a crash is not lost."""
     failures: dict[str, bytes] = {}
     refused, slowest = 0, 0.0
-    # the file system of the machine's memory where there is one: files are written for each input
-    shared = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as place:
+    with tempfile.TemporaryDirectory(dir=last.parent) as place:
         parser = PARSERS[name](Path(place))
         for valid in parser.seeds:
             with suppress(HarnessError):
                 parser.parse(valid)  # imports, caches
         rng = random.Random(f"{name} {seed}")
-        kept = sorted(f for f in (SEEDS / name).glob("*") if f.is_file())
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        started, computed = time.monotonic(), time.process_time()
+        kept = [f.read_bytes() for f in sorted((SEEDS / name).glob("*"))]
         with limits.memory(MEMORY):
             for i in range(len(kept) + inputs):
-                data = kept[i].read_bytes() if i < len(kept) else mutated(parser, rng)
-                last[:4] = len(data).to_bytes(4, "little")
-                last[4 : 4 + len(data)] = data
+                data = kept[i] if i < len(kept) else mutated(parser, rng)
+                last.write_bytes(data)
                 began = time.process_time()
                 try:
                     parser.parse(data)
@@ -387,28 +317,39 @@ def fuzz(name: str, inputs: int, seed: int, last: mmap.mmap) -> dict[str, Any]:
                     refused += 1
                 except BaseException as error:  # a panic of a Rust library is no Exception
                     frame = traceback.extract_tb(error.__traceback__)[-1]
-                    failures.setdefault(
-                        f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}: {str(error)[:80]}", data
-                    )
-                took = time.process_time() - began
-                slowest = max(slowest, took)
+                    where = f"{Path(frame.filename).name}:{frame.lineno}"
+                    failures.setdefault(f"{type(error).__name__} at {where}: {str(error)[:80]}", data)
+                slowest = max(slowest, took := time.process_time() - began)
                 if took > SECONDS:
                     failures.setdefault(f"slow: {took:.1f} s", data)
-        seconds, computed = time.monotonic() - started, time.process_time() - computed
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for failure, data in failures.items():
-        keep(name, data)
-        print(f"{name}: {failure}: {data[:120]!r}", file=sys.stderr)
-    return {
-        "parser": name, "inputs": inputs, "kept": len(kept), "refused": refused, "failures": len(failures), "seconds": round(seconds, 1), "cpu_seconds": round(computed, 1),
-        "slowest_ms": round(1000 * slowest, 1), "peak_mib": peak >> 10, "grown_mib": (peak - before) >> 10,
-    }  # fmt: skip
+        keep(name, data, failure)
+    return {"parser": name, "inputs": inputs, "kept": len(kept), "refused": refused, "failures": len(failures),
+            "slowest_ms": round(1000 * slowest, 1)}  # fmt: skip
 
 
-def keep(name: str, data: bytes) -> None:
-    folder = SEEDS / name
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{zlib.crc32(data):08x}").write_bytes(data)
+def keep(name: str, data: bytes, failure: str) -> None:
+    (SEEDS / name).mkdir(parents=True, exist_ok=True)
+    (SEEDS / name / f"{zlib.crc32(data):08x}").write_bytes(data)
+    print(f"{name}: {failure}: {data[:120]!r}", file=sys.stderr)
+
+
+def apart(name: str, inputs: int, seed: int) -> bool:
+    """Run one parser in a process of its own and print its line; whether it passed."""
+    shared = Path("/dev/shm")  # the machine's memory where there is one: files are written for each input
+    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as place:
+        last = Path(place) / "last"
+        words = ["--inputs", str(inputs), "--seed", str(seed), "--parser", name, "--here", str(last)]
+        try:
+            done = subprocess.run(
+                [sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True, timeout=HANGING + inputs / 100
+            )
+            found = json.loads(done.stdout)
+        except (subprocess.TimeoutExpired, ValueError) as error:
+            keep(name, last.read_bytes() if last.exists() else b"", f"hung or crashed ({type(error).__name__})")
+            return False
+    print(" ".join(f"{key}={value}" for key, value in found.items()), flush=True)
+    return not found["failures"]
 
 
 def main() -> None:
@@ -416,48 +357,14 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=100_000, help="per parser")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--parser", nargs="*", choices=PARSERS, default=list(PARSERS))
-    parser.add_argument("--here", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.here:
-        with open(arguments.here, "r+b") as file, mmap.mmap(file.fileno(), 0) as last:
-            print(json.dumps(fuzz(arguments.parser[0], arguments.inputs, arguments.seed, last)))
+    parser.add_argument("--here", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.here:
+        print(json.dumps(fuzz(asked.parser[0], asked.inputs, asked.seed, asked.here)))
         return
-    print(
-        f"seed {arguments.seed}, {arguments.inputs:,} inputs for each parser, {MEMORY >> 20} MiB and {SECONDS:.0f} s at most"
-    )
-    failed = False
-    for name in arguments.parser:
-        failed |= not _apart(name, arguments.inputs, arguments.seed)
-    sys.exit(failed)
-
-
-def _apart(name: str, inputs: int, seed: int) -> bool:
-    """Run one parser in a process of its own and print its line; whether it passed."""
-    with tempfile.NamedTemporaryFile() as told:
-        told.truncate(1 << 20)
-        command = [
-            sys.executable,
-            __file__,
-            "--inputs",
-            str(inputs),
-            "--seed",
-            str(seed),
-            "--parser",
-            name,
-            "--here",
-            told.name,
-        ]
-        try:
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=HANGING + inputs / 100)
-            found = json.loads(done.stdout)
-        except (subprocess.TimeoutExpired, ValueError) as error:
-            data = Path(told.name).read_bytes()
-            data = data[4 : 4 + int.from_bytes(data[:4], "little")]
-            keep(name, data)
-            print(f"{name}: hung or crashed ({type(error).__name__}) on {data[:120]!r}", file=sys.stderr)
-            return False
-    print(" ".join(f"{key}={value}" for key, value in found.items()), flush=True)
-    return not found["failures"]
+    print(f"seed {asked.seed}, {asked.inputs:,} inputs for each parser, {MEMORY >> 20} MiB and {SECONDS:.0f} s at most")
+    failed = sum(not apart(name, asked.inputs, asked.seed) for name in asked.parser)
+    sys.exit(bool(failed))
 
 
 if __name__ == "__main__":

@@ -11,14 +11,18 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import numpy as np
 import torch
 from bench import NotHere, Row, Size, faster, seconds
 from generation import MAX_NEW_TOKENS, PAIR, random_policy
+from transformers import TrainerCallback
 
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.stage0 import base_checkpoint
@@ -46,12 +50,12 @@ class Side:
         self._engine, self._every_row = EmbeddedEngine("own", folder, device="cpu"), every_row
         self.spent, self.tokens, self.rewards = list[float](), list[int](), list[float]()
 
-    def step(self, prompts: list[Prompt], number: int) -> None:
+    def step(self, prompts: Sequence[Prompt], number: int) -> None:
         """Prepared here, timed where the other side is: from sampling to the update's end."""
         seeds = np.random.default_rng(number).integers(0, 2**64, (len(prompts), GROUP), dtype=np.uint64)
         self.spent.append(seconds(lambda: self._step(prompts, seeds)))
 
-    def _step(self, prompts: list[Prompt], seeds: np.ndarray) -> None:
+    def _step(self, prompts: Sequence[Prompt], seeds: np.ndarray) -> None:
         groups = self._engine.sample(prompts, seeds, Sampling(1.0, MAX_NEW_TOKENS))
         answers, every = list[TermAnswer](), list[float]()
         for prompt, group in zip(prompts, groups, strict=True):
@@ -65,47 +69,74 @@ class Side:
         self.tokens.append(sum(len(answer.tokens) for answer in answers))
         self.rewards.append(mean(every))
 
+    def per_token(self) -> list[float]:
+        """CPU-seconds of each step but the first."""
+        return [cpu / count for cpu, count in zip(self.spent[1:], self.tokens[1:], strict=True)]
+
+
+class Rival(TrainerCallback):  # type: ignore[misc]
+    """TRL's trainer: what its steps took, sampled and were rewarded. The others have their turn after each step."""
+
+    def __init__(self, others: Callable[[int], None]) -> None:
+        self.spent, self.tokens, self.rewards = list[float](), list[int](), list[float]()
+        self._others, self._start = others, 0.0
+
+    per_token = Side.per_token
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._start = time.process_time()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.spent.append(time.process_time() - self._start)
+        self._others(len(self.spent) - 1)
+
+    def train(self, folder: Path, asked: Sequence[Sequence[Prompt]]) -> None:
+        """asked: each step's prompts."""
+        from datasets import Dataset
+        from trl import GRPOConfig, GRPOTrainer
+
+        def reward(completions: list[str], completion_ids: list[list[int]], gold: list[str], **_: Any) -> list[float]:
+            self.tokens.append(sum(map(len, completion_ids)))
+            found = judge(completions, gold)
+            self.rewards.append(mean(found))
+            return found
+
+        with tempfile.TemporaryDirectory() as temporary:
+            settings = GRPOConfig(
+                output_dir=temporary, use_cpu=True, per_device_train_batch_size=len(asked[0]) * GROUP, num_generations=GROUP,
+                max_completion_length=MAX_NEW_TOKENS, max_steps=len(asked), beta=0.0, temperature=1.0, top_k=0,
+                gradient_checkpointing=False, report_to="none", save_strategy="no", logging_steps=1000, disable_tqdm=True,
+                shuffle_dataset=False, bf16=False, model_init_kwargs={"dtype": "float32"}, learning_rate=RATE,
+                lr_scheduler_type="constant", adam_beta2=0.99, epsilon_high=0.28,
+            )  # fmt: skip
+            data = Dataset.from_list([{"prompt": p.text, "gold": p.gold} for step in asked for p in step])
+            GRPOTrainer(str(folder), reward_funcs=reward, args=settings, train_dataset=data, callbacks=[self]).train()
+
 
 def bench(size: Size) -> list[Row]:
     if find_spec("trl") is None:
         raise NotHere("TRL: make bench installs it")
-    import pretrained
-
     torch.set_num_threads(1)
-    steps, pretrained.PROMPTS = (2, 2) if size.smoke else (STEPS, PROMPTS)
-    asked = [training_prompts(step, pretrained.PROMPTS) for step in range(steps)]
+    steps, prompts = (2, 2) if size.smoke else (STEPS, PROMPTS)
+    asked = [training_prompts(step, prompts) for step in range(steps)]
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) / "policy"
-        if size.smoke:
-            folder = random_policy(Path(temporary), "llama")
-        else:
-            shutil.copytree(base_checkpoint(PAIR[0]), folder)
-        sides = {"equal rows": Side(folder, True), "as run": Side(folder, False)}
-        theirs = list[float]()
-
-        def rewarded(texts: list[str], golds: list[str]) -> list[float]:
-            rewards = judge(texts, golds)
-            theirs.append(mean(rewards))
-            return rewards
+        folder = random_policy(Path(temporary), "llama")
+        if not size.smoke:
+            shutil.copytree(base_checkpoint(PAIR[0]), folder, dirs_exist_ok=True)
+        sides = {name: Side(folder, name == "equal rows") for name in ("equal rows", "as run")}
 
         def others(number: int) -> None:
             for side in list(sides.values())[:: 1 - 2 * (number % 2)]:
                 side.step(asked[number], number)
 
-        turns = pretrained.run_trl(
-            "trl fp32", folder, MAX_NEW_TOKENS, steps, others, [prompt for step in asked for prompt in step], rewarded,
-            learning_rate=RATE, lr_scheduler_type="constant", adam_beta2=0.99, epsilon_high=0.28, shuffle_dataset=False,
-        )  # fmt: skip
-    spent = sum(count for _, _, count in turns.spent)
-    curves = {"TRL": theirs} | {name: side.rewards for name, side in sides.items()}
-    last = {name: mean(curve[-(steps // 4 or 1) :]) for name, curve in curves.items()}
+        rival = Rival(others)
+        rival.train(folder, asked)
+    last = {name: mean(side.rewards[-(steps // 4 or 1) :]) for name, side in {"TRL": rival, **sides}.items()}
     print("mean reward of the last quarter:", {name: round(value, 3) for name, value in last.items()}, file=sys.stderr)
     for name, side in sides.items():
-        assert 0.8 < sum(side.tokens) / spent < 1.25, f"{name}: the answers are not as long as TRL's"
-        assert size.smoke or abs(last[name] - last["TRL"]) < APART, f"{name}: another reward curve than TRL's: {curves}"
-    rival = [cpu / count for cpu, _, count in turns.spent[1:]]
+        assert 0.8 < sum(side.tokens) / sum(rival.tokens) < 1.25, f"{name}: the answers are not as long as TRL's"
+        assert size.smoke or abs(last[name] - last["TRL"]) < APART, f"{name}: another reward curve than TRL's"
     return [
-        faster(f"GRPO step, {name}, per token", "TRL GRPOTrainer",
-               [cpu / count for cpu, count in zip(side.spent[1:], side.tokens[1:], strict=True)], rival, bar)
+        faster(f"GRPO step, {name}, per token", "TRL GRPOTrainer", side.per_token(), rival.per_token(), bar)
         for (name, side), bar in zip(sides.items(), (3.0, 4.0), strict=True)
-    ]  # fmt: skip
+    ]

@@ -1,15 +1,11 @@
-"""One suite of many finished cells: what the commands cost that only look.
+"""One suite of many finished cells: what the commands cost that only look. Run by `bench.py`.
 
-    python benchmarks/many_cells.py FOLDER [--cells 10000]
-
-The first time the folder is filled (minutes): the keys and manifests are those of a real suite of ten groups and eight regimes, the
-rest are seeds; what the journals say is synthetic. Then `run`, which finds nothing to do, `status` and `show`, without and with
-what an earlier one has kept (`harness.store.kept`), take turns, each in a process of its own. Run by `bench.py`.
+Keys and manifests are those of a real suite of ten groups and eight regimes, the rest are seeds; what the journals say is
+synthetic. `run`, which finds nothing to do, `status` and `show` take turns, each in a process of its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -22,17 +18,13 @@ from synthetic_results import Regime, write_base, write_cell
 
 from harness.session.cell.manifests import base_manifest, cell_manifest, mark
 from harness.session.suite.prepare import prepare
-from harness.store.kept import KEPT
-from harness.store.place import store_path
 
 GROUPS = 10
 REGIMES = ("independent", "naive", "sgt", "hacpo", "prp", "xgrpo", "graft", "sapo")
 POLICIES = ("a", "b")
-FIRST = "show, the first after new results"
 COMMANDS = {
     "run, nothing to do": (["run", "{suite}"], 2.0),
     "status": (["status", "many"], 1.0),
-    FIRST: (["show", "many"], 1.0),
     "show": (["show", "many"], 1.0),
 }
 
@@ -66,46 +58,15 @@ def write(folder: Path, cells: int) -> None:
         mark(prepared.folder / base.key, base_manifest(base), "done", attempts=1)
 
 
-def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
-    """CPU-seconds of each command in each round after the first, which builds the store."""
-    results = folder / "results"
-    place = store_path(results).parent
-
-    def once(name: str) -> float:
-        words = [word.format(suite=folder / "many.yaml") for word in COMMANDS[name][0]]
-        kept = {file: file.read_bytes() for file in place.glob(KEPT)} if name == FIRST else {}
-        for file in kept:
-            file.unlink()
-        used = spent([*words, "--results", str(results)], "many")
-        for file, content in kept.items():  # what other commands keep, and this one did not make anew
-            if not file.exists():
-                file.write_bytes(content)
-        return used
-
-    found = [{name: once(name) for name in COMMANDS} for _ in range(rounds + 1)]
-    return {name: [each[name] for each in found[1:]] for name in COMMANDS}
-
-
 def bench(size: Size) -> list[Row]:
     cells = 160 if size.smoke else 10_000
-    with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder), cells)
-        found = measure(Path(folder), size.rounds)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder, cells)
+        words = {name: [w.format(suite=folder / "many.yaml") for w in asked] for name, (asked, _) in COMMANDS.items()}
+        once = ["--results", str(folder / "results")]
+        rounds = [
+            {name: spent([*asked, *once], "many") for name, asked in words.items()} for _ in range(size.rounds + 1)
+        ]
+    found = {name: [each[name] for each in rounds[1:]] for name in COMMANDS}  # the first builds the store
     return [takes(f"{name}, {cells:,} cells", found[name], bar) for name, (_, bar) in COMMANDS.items()]
-
-
-def main() -> None:
-    """Print the medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--cells", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
-    if not (asked.folder / "many.yaml").exists():
-        write(asked.folder, asked.cells)
-    for name, values in measure(asked.folder, asked.rounds).items():
-        print(f"{name:<36} {sorted(values)[len(values) // 2]:.2f} CPU-s  ({', '.join(f'{v:.2f}' for v in values)})")
-
-
-if __name__ == "__main__":
-    main()

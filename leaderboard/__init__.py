@@ -1,7 +1,4 @@
-"""The leaderboard: a Streamlit app over a snapshot of the store. Imports neither torch nor engines.
-
-`harness leaderboard` starts it through `command`.
-"""
+"""The leaderboard: a Streamlit app over a snapshot of the store, without torch and engines."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _OPTIONS = {
 
 
 def command(results: Path, port: int = 8501, address: str = "localhost") -> list[str]:
-    """The command line that serves `results`; run it with subprocess."""
+    """The command line that serves `results`."""
     options = {**_OPTIONS, "server.port": str(port), "server.address": address}
     flags = [f"--{name}={value}" for name, value in options.items()]
     app = Path(__file__).parent / "app.py"

@@ -1,23 +1,26 @@
-"""Entry point of the Streamlit app: results folder, suite, navigation."""
+"""Entry point of the Streamlit app: results folder, suite, navigation, a store that is up to date."""
 
 from __future__ import annotations
 
 import argparse
+import atexit
+import contextlib
 import os
+import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
-from harness.errors import StoreError
+from harness.errors import HarnessError, StoreError
+from harness.store.ingest import ingest
 from harness.store.reference_results import suite_folder
 from harness.store.submission import read_submission
 from leaderboard import RESULTS_VARIABLE
 from leaderboard.data import Store, open_store
-from leaderboard.live import live_status, refresher
-from leaderboard.parts import draw_page, escaped, ink
-from leaderboard.view import Page, View
+from leaderboard.page import INK, Page, draw_page, escaped, theme
 from leaderboard.views import PAGES
 
 # Streamlit's captions and what is chosen of a control are too faint for the contrast that the accessibility guidelines ask for, and
@@ -27,42 +30,85 @@ _STYLE = """<style>[data-testid=stCaptionContainer], [data-testid=stCaptionConta
 [data-testid=stHeading] h2 {font-size: 1.6rem}
 [data-testid=stButtonGroup] button[aria-checked=true] p, [data-testid=stTab] p {color: INK !important}</style>"""
 
-HOME = "home"
 # Keys of the session: the suite chosen, and one that the address asked for in vain. (A bare string would stand on every page.)
 SUITE, UNKNOWN = "suite", "unknown suite"
+_LOOK_EVERY = 5.0  # seconds between two looks of an open page
+_SHARE = 0.05  # of the time at most is spent on bringing the store up to date
+_LEAVE_SECONDS = 5.0  # DuckDB does not take it well to be cut off in its work: so long an ending process waits for it
 
 
-def results_folder() -> Path:
-    """From `--results`, else the environment, else `results`."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--results", type=Path, default=Path(os.environ.get(RESULTS_VARIABLE, "results")))
-    return Path(parser.parse_known_args()[0].results)
+class Refresher:
+    """Brings the store of one folder up to date, never twice at a time."""
+
+    def __init__(self, results: Path) -> None:
+        self.results, self.lock, self.rest_until = results, threading.Lock(), 0.0
+        atexit.register(self.leave)
+
+    def leave(self) -> None:
+        self.rest_until = float("inf")
+        self.lock.acquire(timeout=_LEAVE_SECONDS)
+
+    def poke(self) -> None:
+        if time.monotonic() >= self.rest_until and not self.lock.locked():
+            threading.Thread(target=self.work, daemon=True).start()
+
+    def work(self) -> None:
+        with self.lock:
+            started = time.monotonic()
+            # another writer at work, or a results folder that cannot be written: readers keep what they have
+            with contextlib.suppress(HarnessError):
+                ingest(self.results, deadline=0.0)
+            rest = max(_LOOK_EVERY, (time.monotonic() - started) / _SHARE)
+            self.rest_until = max(self.rest_until, time.monotonic() + rest)
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def refresher(results: Path) -> Refresher:
+    return Refresher(results)
+
+
+@st.fragment(run_every=_LOOK_EVERY)
+def live_status(store: Store, suite: str | None) -> None:
+    """Cells done and running; draws the page anew when the store has changed."""
+    refresher(store.results).poke()
+    if open_store(store.results).stamp != store.stamp:
+        st.rerun()
+    if suite is not None:
+        st.caption(f"Cells: {store.states(suite)}")
+
+
+def newest(results: Path) -> Store | None:
+    """Built first where only journals are there."""
+    with contextlib.suppress(StoreError):
+        return open_store(results)
+    with st.spinner("Reading the results for the first time ..."):
+        refresher(results).work()
+    with contextlib.suppress(StoreError):
+        return open_store(results)
+    return None
 
 
 def choose_suite(store: Store) -> str | None:
-    """The sidebar's engine and suite selectors. The address always names the suite, so that a link to a page stays that page when
-    a newer suite has become the first."""
+    """The address always names the suite, so that a link stays where it leads when a newer suite is the first."""
     everything = store.suites()
-    engines = sorted({s.engine for s in everything if s.engine})
+    engines = sorted(set(everything["engine"]) - {""})
     asked, state = st.query_params.get("suite"), st.session_state
     if SUITE not in state and asked:
-        state[SUITE if asked in {s.name for s in everything} else UNKNOWN] = asked
+        state[SUITE if asked in set(everything["name"]) else UNKNOWN] = asked
     with st.sidebar:
-        suites = everything
+        engine = "all"
         if len(engines) > 1:
             engine = st.selectbox("Engine", ["all", *engines], key="engine", bind="query-params")
-            suites = [s for s in suites if engine in ("all", s.engine)]
-        names = [s.name for s in suites]
-        if not names:
+        titles = {s.name: s.title for s in everything.itertuples() if engine in ("all", s.engine)}
+        if not titles:
             return None
-        if state.get(SUITE) not in names:
-            state[SUITE] = names[0]
-        chosen = st.selectbox("Suite", names, key=SUITE, on_change=lambda: state.pop(UNKNOWN, None))
+        if state.get(SUITE) not in titles:
+            state[SUITE] = next(iter(titles))
+        chosen = str(st.selectbox("Suite", list(titles), key=SUITE, on_change=lambda: state.pop(UNKNOWN, None)))
         st.query_params["suite"] = chosen
-        title = next((s.title for s in suites if s.name == chosen), "")
-        if title:
-            st.caption(escaped(title))
-        if (taken := read_submission(suite_folder(results_folder(), chosen))) is not None:
+        if titles[chosen]:
+            st.caption(escaped(titles[chosen]))
+        if (taken := read_submission(suite_folder(store.results, chosen))) is not None:
             st.caption(escaped(taken.describe()))
     if state.get(UNKNOWN):
         st.warning(f"There is no suite “{escaped(state[UNKNOWN], 200)}” here. Shown is {escaped(chosen)}.")
@@ -70,45 +116,28 @@ def choose_suite(store: Store) -> str | None:
 
 
 def main() -> None:
-    """Draw the page that the address names."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--results", type=Path, default=Path(os.environ.get(RESULTS_VARIABLE, "results")))
     st.set_page_config(page_title="Experience-sharing leaderboard", page_icon=":material/leaderboard:", layout="wide")
-    st.html(_STYLE.replace("INK", ink()))
-    results = results_folder()
-    store = newest(results)
-    links: dict[str, Any] = {}
+    st.html(_STYLE.replace("INK", INK[theme()]))
+    store = newest(parser.parse_known_args()[0].results)
+    suite: str | None = None
 
     def body(page: Page) -> None:
-        draw_page(page, View(store, suite, links))
+        draw_page(page, store, suite)
 
-    for page in PAGES:
-        links[page.slug] = st.Page(
-            partial(body, page),
-            title=page.title,
-            icon=page.icon,
-            url_path=page.slug if links else HOME,
-            default=not links,
-        )
+    def entry(page: Page, path: str, **more: Any) -> Any:
+        return st.Page(partial(body, page), title=page.title, icon=page.icon, url_path=path, **more)
+
+    first = PAGES[0]
+    entries = [entry(first, "home", default=True), *(entry(page, page.slug) for page in PAGES[1:])]
     # Streamlit knows its default page by no address but the root; a link to the page's own leads there too.
-    own = st.Page(partial(body, PAGES[0]), title=PAGES[0].title, url_path=PAGES[0].slug, visibility="hidden")
-    chosen = st.navigation([*links.values(), own])
-    suite = choose_suite(store) if store else None
+    chosen = st.navigation([*entries, entry(first, first.slug, visibility="hidden")])
     if store:
+        suite = choose_suite(store)
         with st.sidebar:
-            live_status(results, store, suite)
+            live_status(store, suite)
     chosen.run()
-
-
-def newest(results: Path) -> Store | None:
-    """The newest store; built first where only journals are there."""
-    try:
-        return open_store(results)
-    except StoreError:
-        with st.spinner("Reading the results for the first time ..."):
-            refresher(str(results)).work()
-    try:
-        return open_store(results)
-    except StoreError:
-        return None
 
 
 main()

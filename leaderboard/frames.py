@@ -1,32 +1,47 @@
-"""Rows of the store as data frames, and the pure steps from them to figures: shared by the pages and the static report."""
+"""From rows of the store to the answers, tables and panels of pages and report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import pandas as pd
 
 from harness.statistics import mean_interval
-from harness.statistics.judgement import BASELINE
-from harness.store.ranking import Rank, Ranking
-from harness.store.sentences import verdict_words
-from harness.store.statistic import STATISTICS, Statistic, shown
-from harness.store.table import SeedRow, ShowRow
+from harness.statistics.judgement import BASELINE, DIFFERS, GAINS, LOSES, UNTOLD, WITHHELD, WITHIN
+from harness.store.ranking import Rank, Ranking, Share, rank, whom
+from harness.store.sentences import verdict_mark, verdict_words
+from harness.store.statistic import POINTS, STATISTICS, Pair, Statistic, shown
+from harness.store.table import MEAN, SeedRow, ShowRow
+from harness.store.tuning import without_trials
 from leaderboard import charts
-from leaderboard.charts import Figure
+from leaderboard.charts import SIGNS, Figure
+
+KEY = (
+    "Gain: over the baseline at the same rollout budget. Whom: each policy by itself. Cost: seconds of CPU (of GPU, where the "
+    "baseline used one) over the baseline's."
+)
+BEST = (
+    "Of each suite the regime with the largest gain, of those that gain where one does. The best of several is likely to have been "
+    "lucky too: its interval is corrected for all that its suite compares, and not corrected for the choice among suites."
+)
+INTERVALS = (
+    "A gain's interval is the one that its verdict is made from: corrected for all that is compared, and by itself (95 %) where "
+    "the verdict is “no effect” or is withheld. An accuracy has its 95 % interval over seeds."
+)
+SPREAD = "95 % intervals over seeds (Student t)"
+_NAMED = 4
+"""Policies that are told one by one; of more, how many, and the ends."""
 
 
-def show_frame(rows: Sequence[ShowRow]) -> pd.DataFrame:
-    """The columns of ShowRow, intervals split into `low`, `high`, `gain_low`, `gain_high`; None is NaN."""
-    return _frame(rows, ShowRow)
-
-
-def _frame(rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct]) -> pd.DataFrame:
+def show_frame(rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct] = ShowRow) -> pd.DataFrame:
+    """The fields of `kind`; `gain_interval` is split into `gain_low` and `gain_high`, None is NaN."""
     frame = pd.DataFrame.from_records([msgspec.structs.astuple(r) for r in rows], columns=list(kind.__struct_fields__))
     for s in (STATISTICS[name] for name in kind.__struct_fields__ if name in STATISTICS):
         if s.interval_of:
-            for i, end in enumerate(ends(s)):
+            for i, end in enumerate(_ends(s)):
                 frame[end] = [pair[i] if pair else float("nan") for pair in frame[s.name]]
             frame = frame.drop(columns=s.name)
         elif s.kind in (float | None, int | None):
@@ -34,27 +49,170 @@ def _frame(rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct]) -> pd.Dat
     return frame
 
 
-def ends(interval: Statistic) -> tuple[str, str]:
-    """The columns of an interval's two ends."""
+def _ends(interval: Statistic) -> tuple[str, str]:
     prefix = interval.name.removesuffix("interval")
     return f"{prefix}low", f"{prefix}high"
 
 
-def seeds_frame(rows: Sequence[SeedRow]) -> pd.DataFrame:
-    """The columns of SeedRow."""
-    frame = pd.DataFrame.from_records(
-        [msgspec.structs.astuple(r) for r in rows], columns=list(SeedRow.__struct_fields__)
-    )
-    frame[["base", "gain"]] = frame[["base", "gain"]].astype(float)
-    return frame
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One policy (`*`: their mean) and metric on some groups and benchmarks."""
+
+    metric: str
+    policy: str
+    groups: tuple[str, ...]
+    tasks: tuple[str, ...]
+
+    def seeds(self, every: Sequence[SeedRow]) -> list[SeedRow]:
+        """Of all policies."""
+        return [r for r in every if r.metric == self.metric and r.group in self.groups and r.task in self.tasks]
+
+    def table(self, every: pd.DataFrame) -> pd.DataFrame:
+        """Lines of `show_frame`."""
+        here = every["group"].isin(self.groups) & every["task"].isin(self.tasks)
+        return every[here & (every["metric"] == self.metric) & (every["policy"] == self.policy)]
 
 
-SPREAD = "95 % intervals over seeds (Student t)"
+def opening(table: pd.DataFrame, metric: str = "") -> Choice:
+    """What a suite opens with, of its first metric or that one. table: with a row at least."""
+    policy = MEAN if (table["policy"] == MEAN).any() else table["policy"].iloc[0]
+    groups, tasks = (tuple(dict.fromkeys(table[column])) for column in ("group", "task"))
+    return Choice(metric or table["metric"].iloc[0], policy, groups, tasks)
+
+
+# What it says ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one metric says. costs: by regime, over the baseline's."""
+
+    metric: str
+    found: Ranking
+    costs: Mapping[str, float]
+    shares: Sequence[Share]
+
+    def lines(self) -> pd.DataFrame:
+        """A row per regime with a baseline, best gain first."""
+        return pd.DataFrame([{"Regime": r.regime, "Gain, points": _gain(r), **self._of(r)} for r in self._compared()])
+
+    def line(self) -> dict[str, str]:
+        """Of the regime with the largest gain, of those that gain where one does."""
+        compared = self._compared()
+        if not compared:
+            return {"Most gain, points": "nothing to compare yet"}
+        first = next((r for r in compared if r.verdict == GAINS), compared[0])
+        every = {"All regimes": _counted(r.verdict for r in compared), "Metric": self.metric}
+        head = {"Most gain, points": f"{first.regime} {_gain(first)}", **self._of(first)}
+        return {**head, "Its seeds": str(first.seeds), **every}
+
+    def _compared(self) -> list[Rank]:
+        return sorted((r for r in self.found.ranks if r.gain is not None), key=lambda r: -(r.gain or 0.0))
+
+    def _of(self, r: Rank) -> dict[str, str]:
+        cost = self.costs.get(r.regime, float("nan"))
+        return {
+            "Is it real?": f"{SIGNS[r.verdict]} {verdict_mark(r.verdict, self.found.margin)}",
+            "Whom": self._whom(r.regime),
+            "Cost": "–" if cost != cost else f"{cost:.1f}×",
+        }
+
+    def _whom(self, regime: str) -> str:
+        shares = [s for s in self.shares if s.regime == regime and s.gain is not None]
+        shares.sort(key=lambda s: -(s.gain or 0.0))
+        groups = len({s.group for s in shares}) > 1
+        if len(shares) <= _NAMED:
+            return ", ".join(_share(s, groups) for s in shares)
+        ends = f"from {_share(shares[-1], groups)} to {_share(shares[0], groups)}"
+        return f"{len(shares)} policies: {_counted(s.verdict for s in shares)}; {ends}"
+
+
+def answer(choice: Choice, table: pd.DataFrame, every: Sequence[SeedRow], pairs: bool, margin: float) -> Outcome:
+    """Of panels, one of which has finished. table, every: lines and seeds of the whole suite; pairs: all its groups are pairs."""
+    costs = choice.table(table).groupby("regime")["cost"].mean().to_dict()
+    among, seeds = [r for r in every if r.metric == choice.metric], choice.seeds(every)
+    ours, theirs = ([r for r in rows if r.policy == choice.policy] for rows in (seeds, among))
+    return Outcome(choice.metric, rank(ours, pairs, margin, theirs), costs, whom(seeds, margin, among))
+
+
+def overview(
+    suites: Sequence[str],
+    find: Callable[[str], Outcome | None],
+    name: Callable[[str], str],
+    state: Callable[[str], str],
+) -> pd.DataFrame:
+    """A row per suite, those of trials left out. name: how it is shown; state: of its cells."""
+    found = {suite: find(suite) for suite in without_trials(suites)}
+    told = {s: {"Most gain, points": "no cell has finished"} if one is None else one.line() for s, one in found.items()}
+    return pd.DataFrame([{"Suite": name(s), **line, "Cells": state(s)} for s, line in told.items()]).fillna("")
+
+
+def judged_by(verdict: str, alone: Pair | None, corrected: Pair | None) -> Pair | None:
+    """The interval that the verdict on a gain is made from (INTERVALS)."""
+    return alone if verdict == WITHIN or corrected is None else corrected
+
+
+def _gain(r: Rank) -> str:
+    interval = judged_by(r.verdict, r.gain_interval, r.gain_corrected_interval)
+    return f"{POINTS.text(r.gain)} {POINTS.interval(interval)}".rstrip()
+
+
+def _counted(verdicts: Iterable[str]) -> str:
+    counts = Counter(verdicts)
+    order = (GAINS, LOSES, DIFFERS, WITHIN, UNTOLD, *WITHHELD)
+    return ", ".join(f"{counts[v]}\u00a0{SIGNS[v]}" for v in order if counts[v])
+
+
+def _share(s: Share, group: bool) -> str:
+    where = f" in {s.group}" if group else ""
+    return f"{s.policy}{where} {POINTS.text(s.gain)}\u00a0{SIGNS[s.verdict]}"
+
+
+# Figures and tables ---------------------------------------------------------------------------------------------------
+
+
+def panels(
+    choice: Choice, table: pd.DataFrame, said: Outcome, measure: str, order: Sequence[str], mean: str
+) -> list[Figure]:
+    """A forest plot of each group and benchmark, before them one of their mean, whose title is `mean`. measure: `gain` (points) or
+    `accuracy` (percent)."""
+    rows, margin = choice.table(table), said.found.margin
+    figures = [
+        _panel(part, f"{group}: {task}, {choice.metric}", measure, order, margin)
+        for (group, task), part in rows.groupby(["group", "task"], sort=False)
+    ]
+    if len(figures) > 1 and said.found.ranks:
+        spent = rows.groupby("regime")[["rollouts", "cpu_seconds"]].mean()
+        ranks = show_frame(said.found.ranks, Rank).join(spent, on="regime")
+        title = f"{mean.format(len(figures))}, {choice.metric}"
+        figures.insert(0, _panel(ranks, title, measure, order, margin))
+    return figures
+
+
+def _panel(rows: pd.DataFrame, title: str, measure: str, order: Sequence[str], margin: float) -> Figure:
+    gains = measure == "gain"
+    marks = []
+    for row in rows.to_dict("records"):
+        ends = {p: (row[f"{p}low"], row[f"{p}high"]) for p in ("", "gain_", "gain_corrected_")}
+        corrected = ends["gain_corrected_"]
+        judged = judged_by(row["verdict"], ends["gain_"], None if pd.isna(corrected[0]) else corrected)
+        middle, (low, high) = (row["gain"], judged or ends["gain_"]) if gains else (row["accuracy"], ends[""])
+        if pd.isna(middle):
+            if row["verdict"] != BASELINE:
+                continue
+            middle = 0.0  # the baseline's own gain
+        value, low, high = (100 * (middle if pd.isna(x) else x) for x in (middle, low, high))
+        label = f"{value:{'+' if gains else ''}.1f}" + (f" [{low:.1f}, {high:.1f}]" if high > low else "")
+        words = verdict_words(row["verdict"], margin)
+        detail = f"{row['rollouts']:,.0f} rollouts, {row['cpu_seconds']:,.0f} CPU-s"
+        mark = {"name": row["regime"], "value": value, "low": low, "high": high, "verdict": row["verdict"]}
+        marks.append({**mark, "words": words, "label": label, "detail": detail})
+    return charts.forest(marks, title, "gain, points" if gains else "accuracy, %", order, zero=gains)
 
 
 def over_seeds(rows: pd.DataFrame, by: Sequence[str], x: str, most: float | None = None) -> pd.DataFrame:
-    """Means of `y` over seeds, each seed's own over its rows, with 95 % intervals (of no width for one seed): columns `by`, regime,
-    x, y, low, high. Points are those of equal `steps`; x: the column whose mean is across; most: of what is never below 0."""
+    """Means of `y` over seeds with 95 % intervals: columns `by`, regime, x, y, low, high. x: the column across, of points of equal
+    `steps`; most: of what is never below 0."""
     place = [*by, "regime", "steps"]
     each = rows.groupby([*place, "seed"], as_index=False, sort=False)[sorted({"y", x} - {"steps"})].mean()
     wide = each.pivot_table(index=place, columns="seed", values="y", sort=False)
@@ -66,63 +224,28 @@ def over_seeds(rows: pd.DataFrame, by: Sequence[str], x: str, most: float | None
     return points.assign(**ends).drop(columns="steps").sort_values([*by, "regime", "x"])
 
 
-def baseline_of(rows: pd.DataFrame, otherwise: str) -> str:
-    """The baseline that most of the rows are compared with."""
-    named = rows["baseline"].dropna()
-    return str(named.mode().iloc[0]) if len(named) else otherwise
-
-
-def ranking_frame(found: Ranking, table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a ranking with the columns that a panel needs."""
-    rows = _frame(found.ranks, Rank)
-    return rows.join(table.groupby("regime")[["rollouts", "cpu_seconds"]].mean(), on="regime")
-
-
-def panel(rows: pd.DataFrame, title: str, measure: str, order: Sequence[str], margin: float) -> Figure:
-    """A forest plot of one group and benchmark. `measure` is `gain` (points) or `accuracy` (percent).
-
-    A page holds many, so it goes through plain values: pandas takes ten times as long for a dozen rows.
-    """
-    gains = measure == "gain"
-    value, prefix, sign = ("gain", "gain_", "+") if gains else ("accuracy", "", "")
-    columns = (value, f"{prefix}low", f"{prefix}high", "rollouts", "cpu_seconds")
-    numbers = zip(*(rows[c].tolist() for c in columns), strict=True)
-    marks = []
-    for regime, says, (middle, low, high, rollouts, cpu) in zip(
-        rows["regime"].tolist(), rows["verdict"].tolist(), numbers, strict=True
-    ):
-        if middle != middle:
-            if says != BASELINE:
-                continue
-            middle = 0.0  # the baseline's own gain
-        middle, low, high = (100 * (x if x == x else middle) for x in (middle, low, high))
-        label = f"{middle:{sign}.1f} [{low:.1f}, {high:.1f}]" if high > low else f"{middle:{sign}.1f}"
-        detail = f"{rollouts:,.0f} rollouts, {cpu:,.0f} CPU-s"
-        marks.append(charts.Mark(regime, middle, low, high, says, verdict_words(says, margin), label, detail))
-    return charts.forest(marks, title, "gain, points" if gains else "accuracy, %", order, zero=gains)
-
-
 def readable(table: pd.DataFrame, order: Sequence[str], margin: float) -> pd.DataFrame:
-    """The ranking as people read it, a column per statistic of the page by its head: percent and points, intervals as text."""
-    rank = {regime: i for i, regime in enumerate(order)}
-    rows = table.assign(place=table["regime"].map(rank)).sort_values(["group", "task", "place"], kind="stable")
-    columns = {"regime": rows["regime"], "group": rows["group"], "task": rows["task"], "best": rows["best"]}
-    return pd.DataFrame({**columns, **{s.head: _readable(s, rows, margin) for s in shown("page")}})
+    """A column per statistic of the page, by its head: percent and points, intervals as text."""
+    place = {regime: i for i, regime in enumerate(order)}
+    rows = table.assign(place=table["regime"].map(place)).sort_values(["group", "task", "place"], kind="stable")
+    names = {name: rows[name] for name in ("regime", "group", "task", "best")}
+    return pd.DataFrame({**names, **{s.head: _readable(s, rows, margin) for s in shown("page")}})
 
 
 def telling(table: pd.DataFrame) -> list[str]:
-    """The columns of `readable` without the only group, the only benchmark, and what is empty or 0 everywhere."""
+    """Columns without the only group or benchmark, what is empty, and costs (less is better) of 0 everywhere; any other 0 says
+    something."""
+    spent = {s.head for s in shown("page") if s.better == "lower"}
     same = {c for c in ("group", "task") if table[c].nunique() < 2}
-    same |= {c for c in table if not (table[c].notna() & ~table[c].isin(("", 0))).any()}
+    same |= {c for c in table if not (table[c].notna() & ~table[c].isin(("", 0) if c in spent else ("",))).any()}
     return [c for c in table if c not in same | {"best"}]
 
 
 def _readable(column: Statistic, rows: pd.DataFrame, margin: float) -> Sequence[object] | pd.Series[float]:
     if column.interval_of:
-        pairs = zip(*(rows[end] for end in ends(column)), strict=True)
+        pairs = zip(*(rows[end] for end in _ends(column)), strict=True)
         unit = STATISTICS[column.interval_of].unit
         return ["" if pd.isna(low) else unit.interval((low, high), "{} to {}") for low, high in pairs]
     if column.numeric:
-        factor = column.unit.factor
-        return rows[column.name] if factor == 1 else factor * rows[column.name]
+        return rows[column.name] * (column.unit.factor if column.unit.factor != 1 else 1)
     return [None if pd.isna(value) else column.text(value, margin) for value in rows[column.name]]

@@ -1,9 +1,9 @@
-"""`harness export`: one HTML file with the ranking, to send or to archive. No server, no script, nothing loaded."""
+"""`harness export`: one HTML file, without server and script."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,14 @@ import pandas as pd
 from harness.errors import PluginError, StoreError
 from harness.files import write_atomic
 from harness.statistics import MARGIN
-from harness.store.missing import Missing, counted, noted
-from harness.store.ranking import Ranking, in_pairs
-from harness.store.read import Snapshot
+from harness.store.missing import noted
 from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import Statistic, shown
-from harness.store.table import MEAN, seed_rows, show_rows, suites
+from harness.store.table import suites
 from harness.store.text import visible
-from leaderboard.charts import LEGEND, Figure
-from leaderboard.frames import panel, ranking_frame, readable, show_frame, telling
-from leaderboard.overview import BEST, KEY, Outcome, answer, first_metric, overview
+from leaderboard.charts import LEGEND, Figure, to_page_svg
+from leaderboard.data import Store, open_store
+from leaderboard.frames import BEST, INTERVALS, KEY, opening, overview, panels, readable, telling
 
 _STYLE = """
 :root {color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --page: #ffffff; --line: #d1d9e0; --note: #eef6ff}
@@ -38,33 +36,38 @@ th, td {padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: 
 .answers td, .answers th {white-space: normal; padding: .3rem .4rem; vertical-align: top}
 th {color: var(--soft); font-weight: 600} td.t, th.t {text-align: left} .best {font-weight: 700} footer, .soft {color: var(--soft)}
 """
+_PROVENANCE = """
+SELECT count(*) AS cells, min(started) AS first, max(finished) AS last, list(DISTINCT code_version) AS code,
+    list(DISTINCT commit_hash) AS commits, bool_or(dirty) AS dirty,
+    list(DISTINCT engine) AS engines, list(DISTINCT origin) AS origins
+FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done'
+"""
 
 
 def export_report(results: Path, target: Path, only: str | None = None) -> int:
-    """Write the report of all suites (or of one) to `target`; returns how many suites it holds.
-
-    Raises StoreError (no results, unknown suite), PluginError (the `leaderboard` extra is missing), DiskFullError.
-    """
-    from harness.session.suite.lacking import lacking  # takes long to import
-
-    with Snapshot(results) as snapshot:
-        names = suites(snapshot)
-        if only is not None:
-            if only not in names:
-                raise StoreError(f"{results}: no results of a suite {only!r}")
-            names = [only]
-        lacks = {name: lacking(snapshot, results, name)[0] for name in names}
-        sections = [_suite(snapshot, name, lacks[name]) for name in names]
-        found = {name: _answer(snapshot, name) for name in names}
-        states = {name: counted(snapshot, name, lacks[name]) for name in names}
-        all_suites = _grid(overview(names, found.get, _link, states.__getitem__), "All suites", "Suite")
-    body = "\n".join([f"{all_suites}<p>{BEST}</p>"] * (len(names) > 1) + sections)
+    """Write all suites (or one) to `target`; returns how many. Raises StoreError (no results, unknown suite), PluginError (no
+    `leaderboard` extra), DiskFullError."""
+    store = open_store(results)
+    names = suites(store.snapshot)
+    if only is not None:
+        if only not in names:
+            raise StoreError(f"{results}: no results of a suite {only!r}")
+        names = [only]
+    try:
+        sections = [_suite(store, name) for name in names]
+    except ImportError as error:
+        needs = "harness export needs the leaderboard extra (pip install 'experience-sharing-harness[leaderboard]')"
+        raise PluginError(f"{needs}: {error}") from error
+    if len(names) > 1:
+        every = overview(names, store.headline, _link, store.states)
+        sections.insert(0, f"{_grid(every, 'All suites', ready={'Suite'})}<p>{BEST}</p>")
+    body = "\n".join(sections)
     page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n'
         f"<title>Experience-sharing results</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
         "<h1>Does sharing experience help?</h1>\n"
         f"{body}\n</main>\n<footer><p>Gains are paired by seed with the baseline at the same rollout budget; "
-        f"intervals are Student t over seeds. {KEY} Marks: {LEGEND} {explained(MARGIN)} "
+        f"intervals are Student t over seeds. {INTERVALS} {KEY} Marks: {LEGEND} {explained(MARGIN)} "
         "Bold: cannot be told from the best.</p></footer>\n"
         "</body>\n</html>\n"
     )
@@ -72,43 +75,30 @@ def export_report(results: Path, target: Path, only: str | None = None) -> int:
     return len(names)
 
 
-def _suite(snapshot: Snapshot, suite: str, lacks: Sequence[Missing]) -> str:
-    table, seeds = show_frame(show_rows(snapshot, suite)), seed_rows(snapshot, suite)
-    about = snapshot.query("SELECT title FROM suites WHERE suite = ?", [suite]).to_pylist()
-    title = _text(about[0]["title"]) if about and about[0]["title"] else ""
-    head = f"<section>\n<h2 id={_anchor(suite)}>{_text(suite)}</h2>\n" + (
-        f'<p class="soft">{title}</p>\n' if title else ""
-    )
-    for what, lines in noted(lacks).items():
-        head += f"<p>{_text(what)}</p>\n<ul>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</ul>\n"
+def _suite(store: Store, suite: str) -> str:
+    table = store.show(suite)
+    titles = store.suites().set_index("name")["title"]
+    parts = [f"<section>\n<h2 id={_anchor(suite)}>{_text(suite)}</h2>\n", _paragraph(titles.get(suite, ""), "soft")]
+    for what, lines in noted(store.missing(suite)).items():
+        parts.append(f"{_paragraph(what)}<ul>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</ul>\n")
+    parts.append(_paragraph(store.processors(suite)))
     if table.empty:
-        return head + f"<p>No cell has finished. Its cells: {counted(snapshot, suite, lacks)}.</p>\n</section>"
-    parts = [head]
-    policy = MEAN if (table["policy"] == MEAN).any() else table["policy"].iloc[0]
-    pairs = in_pairs(snapshot, suite)
+        return "".join([*parts, _paragraph(f"No cell has finished. Its cells: {store.states(suite)}."), "</section>"])
     for metric in dict.fromkeys(table["metric"]):
-        rows = table[(table["metric"] == metric) & (table["policy"] == policy)]
-        said = answer(rows, [r for r in seeds if r.metric == metric], policy, pairs, MARGIN)
-        found = said.found
-        order = list(dict.fromkeys([*(r.regime for r in found.ranks), *rows["regime"]]))
-        figures = [
-            panel(part, f"{group}: {task}", "gain", order, MARGIN)
-            for (group, task), part in rows.groupby(["group", "task"], sort=False)
-        ]
-        if len(figures) > 1 and found.ranks:
-            figures.insert(0, panel(ranking_frame(found, rows), "mean of all panels", "gain", order, MARGIN))
+        choice = opening(table, metric)
+        said = store.answer(suite, choice)
+        rows = choice.table(table)
+        order = list(dict.fromkeys([*(r.regime for r in said.found.ranks), *rows["regime"]]))
+        figures = panels(choice, table, said, "gain", order, "mean of all panels")
+        unsettled = doubt(said.found)
+        change = f"<p><b>What would change my mind:</b> {_text(unsettled)}</p>\n" if unsettled else ""
         parts.append(
-            f'<h3>{_text(metric)}</h3>\n<p class="note">{_text(sentence(found))}</p>\n'
-            f"{_grid(said.lines(), f'{suite}, {metric}: answers')}{_doubt(found)}"
+            f"<h3>{_text(metric)}</h3>\n{_paragraph(sentence(said.found), 'note')}"
+            f"{_grid(said.lines(), f'{suite}, {metric}: answers')}{change}"
             f'<div class="panels">\n{_figures(figures)}</div>\n'
+            f"{_numbers(readable(rows, order, MARGIN), f'{suite}, {metric}: numbers')}"
         )
-        parts.append(_table(readable(rows, order, MARGIN), f"{suite}, {metric}: numbers"))
-    return "".join(parts) + _provenance(snapshot, suite) + "</section>"
-
-
-def _answer(snapshot: Snapshot, suite: str) -> Outcome | None:
-    table, seeds = show_frame(show_rows(snapshot, suite)), seed_rows(snapshot, suite)
-    return first_metric(table, seeds, in_pairs(snapshot, suite), MARGIN)
+    return "".join([*parts, _paragraph(_provenance(store, suite), "soft"), "</section>"])
 
 
 def _link(suite: str) -> str:
@@ -119,83 +109,67 @@ def _anchor(suite: str) -> str:
     return "suite-" + suite.encode().hex()
 
 
-def _doubt(found: Ranking) -> str:
-    unsettled = doubt(found)
-    return f"<p><b>What would change my mind:</b> {_text(unsettled)}</p>\n" if unsettled else ""
-
-
-def _grid(rows: pd.DataFrame, name: str, ready: str = "") -> str:
-    """A table of words that fold. ready: the column that is HTML already."""
-    if rows.empty:
-        return ""
-    heads = "".join(f'<th class=t scope="col">{_text(column)}</th>' for column in rows)
-    lines = [
-        "".join(f"<td class=t>{value if column == ready else _text(value)}</td>" for column, value in row.items())
-        for row in rows.to_dict("records")
-    ]
-    return _scrolled("answers", heads, [f"<tr>{line}</tr>" for line in lines], name)
-
-
-def _scrolled(kind: str, heads: str, lines: Sequence[str], name: str) -> str:
-    body = "\n".join(lines)
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(name)}"><table class="{kind}">\n'
-        f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>\n"
-    )
+def _paragraph(words: str, style: str = "") -> str:
+    return f"<p{f' class={style}' if style else ''}>{_text(words)}</p>\n" if words else ""
 
 
 def _figures(figures: Sequence[Figure]) -> str:
-    try:
-        from leaderboard.figures import to_page_svg
-    except ImportError as error:
-        raise PluginError(
-            f"harness export needs the leaderboard extra (pip install 'experience-sharing-harness[leaderboard]'): {error}"
-        ) from error
     return "".join(f"<figure>{to_page_svg(figure, width=400)}</figure>\n" for figure in figures)
 
 
-def _table(rows: pd.DataFrame, name: str) -> str:
-    names = telling(rows)
-    places = {k: v for k, v in {"regime": "Regime", "group": "Group", "task": "Benchmark"}.items() if k in names}
-    columns = [s for s in shown("page") if s.head in names]
-    heads = [f'<th class=t scope="col">{title}</th>' for title in places.values()]
-    heads += [
-        f'<th{"" if s.numeric else " class=t"} scope="col" title="{_text(s.help)}">{_text(s.full_title)}</th>'
-        for s in columns
-    ]
-    lines = []
-    for row in rows.to_dict("records"):
-        best = ' class="t best"' if row["best"] else ' class="t"'
-        cells = [f"<td{best if key == 'regime' else ' class=t'}>{_text(row[key])}</td>" for key in places]
-        cells += [f"<td{'' if s.numeric else ' class=t'}>{_cell(s, row[s.head])}</td>" for s in columns]
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    return _scrolled("numbers", "".join(heads), lines, name)
+def _numbers(rows: pd.DataFrame, name: str) -> str:
+    columns = {s.head: s for s in shown("page")}
+    titles = {
+        "regime": "Regime",
+        "group": "Group",
+        "task": "Benchmark",
+        **{h: s.full_title for h, s in columns.items()},
+    }
+    texts = pd.DataFrame({c: [_cell(columns.get(c), v) for v in rows[c]] for c in telling(rows)})
+    helps = {titles[head]: s.help for head, s in columns.items()}
+    numeric = {titles[head] for head, s in columns.items() if s.numeric}
+    return _grid(texts.rename(columns=titles), name, "numbers", numeric, helps, list(rows["best"]))
 
 
-def _cell(column: Statistic, value: Any) -> str:
-    """A value of `readable`, which is in its unit already."""
-    if column.numeric:
+def _cell(column: Statistic | None, value: Any) -> str:
+    if column is not None and column.numeric:
         return replace(column.unit, factor=1.0).text(value, mark=False)
-    return _text(value) if isinstance(value, str) else "–"
+    return value if isinstance(value, str) else "–"
 
 
-def _provenance(snapshot: Snapshot, suite: str) -> str:
-    rows = snapshot.query(
-        "SELECT count(*) AS cells, min(started) AS first, max(finished) AS last, list(DISTINCT code_version) AS code, "
-        "list(DISTINCT commit_hash) AS commits, bool_or(dirty) AS dirty, "
-        "list(DISTINCT engine) AS engines, list(DISTINCT origin) AS origins "
-        "FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done'",
-        [suite],
-    ).to_pylist()[0]
-    notes = [c[:12] for c in rows["commits"] or [] if c] + (["with local changes"] if rows["dirty"] else [])
-    code = ", ".join(c for c in rows["code"] or [] if c) + (f" ({', '.join(notes)})" if notes else "")
-    parts = [
-        f"{rows['cells']} finished cells, {rows['first']} to {rows['last']}",
-        f"engine {', '.join(e for e in rows['engines'] or [] if e)}",
-        f"code {code}",
-        *(f"origin {o}" for o in rows["origins"] or [] if o),
-    ]
-    return f'<p class="soft">{_text("; ".join(parts))}</p>\n'
+def _grid(
+    rows: pd.DataFrame,
+    name: str,
+    kind: str = "answers",
+    numeric: Collection[str] = (),
+    helps: dict[str, str] | None = None,
+    best: Sequence[bool] = (),
+    ready: Collection[str] = (),
+) -> str:
+    """numeric: columns to the right. helps: by column. best: rows whose first cell is bold. ready: columns that are HTML."""
+    if rows.empty:
+        return ""
+    left = {c: "" if c in numeric else " class=t" for c in rows}
+    titles = {c: f' title="{_text(helps[c])}"' if helps and c in helps else "" for c in rows}
+    heads = "".join(f'<th{left[c]} scope="col"{titles[c]}>{_text(c)}</th>' for c in rows)
+    lines = []
+    for i, row in enumerate(rows.to_dict("records")):
+        style = {**left, rows.columns[0]: ' class="t best"'} if best and best[i] else left
+        cells = (f"<td{style[c]}>{value if c in ready else _text(value)}</td>" for c, value in row.items())
+        lines.append(f"<tr>{''.join(cells)}</tr>\n")
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(name)}"><table class="{kind}">\n'
+        f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{''.join(lines)}</tbody></table></div>\n"
+    )
+
+
+def _provenance(store: Store, suite: str) -> str:
+    rows = store.snapshot.query(_PROVENANCE, [suite]).to_pylist()[0]
+    known = {name: [value for value in rows[name] or [] if value] for name in ("code", "commits", "engines", "origins")}
+    notes = [c[:12] for c in known["commits"]] + (["with local changes"] if rows["dirty"] else [])
+    code = ", ".join(known["code"]) + (f" ({', '.join(notes)})" if notes else "")
+    made = f"{rows['cells']} finished cells, {rows['first']} to {rows['last']}; engine {', '.join(known['engines'])}; code {code}"
+    return "; ".join([made, *(f"origin {o}" for o in known["origins"])])
 
 
 def _text(value: str) -> str:

@@ -138,9 +138,9 @@ def test_every_statistic_says_what_it_is() -> None:
 
 PAGE = """
 import streamlit as st
-from leaderboard.view import Page
+from leaderboard.page import Page
 
-def draw(store, suite, view):
+def draw(store, suite):
     st.write(f"{len(store.show(suite))} lines of {suite}")
 
 PAGE = Page("lines", "How many lines", ":material/tag:", "Counted.", draw, order=15, figures=False)
@@ -148,10 +148,9 @@ PAGE = Page("lines", "How many lines", ":material/tag:", "Counted.", draw, order
 DRAW = """
 from pathlib import Path
 from leaderboard.data import open_store
-from leaderboard.parts import draw_page
-from leaderboard.view import View
+from leaderboard.page import draw_page
 from leaderboard.views import PAGES
-draw_page(next(p for p in PAGES if p.slug == "lines"), View(open_store(Path({results!r})), "synthetic-small"))
+draw_page(next(p for p in PAGES if p.slug == "lines"), open_store(Path({results!r})), "synthetic-small")
 """
 
 

@@ -33,86 +33,46 @@ def package(root: Path = ROOT) -> griffe.Module:
     return found
 
 
-def described(found: griffe.Object, kind: griffe.DocstringSectionKind) -> list[str] | None:
-    """Names that a section of the docstring lists; None without such a section."""
-    sections = [s for s in (found.docstring.parsed if found.docstring else []) if s.kind is kind]
-    return (
-        [name.lstrip("*") for s in sections for item in s.value for name in item.name.split(", ")] if sections else None
-    )
-
-
-def overridden(found: griffe.Object) -> list[griffe.Object]:
-    """What bases say of the same name, where they say something."""
-    bases = found.parent.mro() if isinstance(found.parent, griffe.Class) else []
-    same = [base.members[found.name] for base in bases if found.name in base.members]
-    return [m for m in same if isinstance(m, griffe.Object) and m.docstring]
-
-
-def invented(found: griffe.Function | griffe.Class) -> Iterator[str]:
-    listed = described(found, griffe.DocstringSectionKind.parameters) or []
-    taken = {p.name for p in found.parameters}
-    yield from (
-        f"{found.path}: `Parameters` has {name}, it takes no such thing" for name in listed if name not in taken
-    )
-
-
-def class_faults(kind: griffe.Class) -> Iterator[str]:
-    if not described(kind, griffe.DocstringSectionKind.parameters) or "dataclass" not in kind.labels:
-        yield from invented(kind)
-    known = {n for base in (kind, *kind.mro()) for n in (*base.members, *_set_on_self(base))}
-    named = described(kind, griffe.DocstringSectionKind.attributes) or []
-    yield from (f"{kind.path}: `Attributes` has {name}, the class has not" for name in named if name not in known)
-    for name, member in kind.members.items():
-        if not member.is_alias and (not name.startswith("_") or (name == "__init__" and member.docstring)):
-            yield from faults(member)
-
-
-def _set_on_self(kind: griffe.Class) -> set[str]:
-    return set(re.findall(r"self\.(\w+)\b[^=\n]*=[^=]", kind.source))
-
-
-def faults(found: griffe.Object | griffe.Alias) -> Iterator[str]:
-    """What the docstring of a public name lacks or invents."""
+def public(found: griffe.Object | griffe.Alias) -> Iterator[griffe.Object]:
+    """The object, and of a class what is public in it."""
     target = found.final_target if isinstance(found, griffe.Alias) else found
-    if not target.docstring and not overridden(target):
-        inside = isinstance(target.parent, griffe.Class) and target.is_attribute and "property" not in target.labels
-        if not inside:  # fields stand in their class's `Attributes`
+    assert isinstance(target, griffe.Object)
+    yield target
+    for name, member in target.members.items() if isinstance(target, griffe.Class) else ():
+        if not member.is_alias and (name[0] != "_" or (name == "__init__" and member.docstring)):
+            yield from public(member)
+
+
+def faults(target: griffe.Object) -> Iterator[str]:
+    """That it has no docstring, nor do bases say anything of the name, or lists a name that does not exist."""
+    bases = target.parent.mro() if isinstance(target.parent, griffe.Class) else []
+    field = isinstance(target.parent, griffe.Class) and target.is_attribute and "property" not in target.labels
+    if not target.docstring:
+        if not field and not any(base.members[target.name].docstring for base in bases if target.name in base.members):
             yield f"{target.path}: no docstring"
-    if isinstance(target, griffe.Function):
-        yield from invented(target)
-    elif isinstance(target, griffe.Class):
-        yield from class_faults(target)
-
-
-def parsing_faults(found: griffe.Object | griffe.Alias) -> None:
-    """Parse each docstring below, for griffe's warnings."""
-    target = found.final_target if isinstance(found, griffe.Alias) else found
-    if target.docstring:
-        _ = target.docstring.parsed
-    for member in target.members.values() if isinstance(target, griffe.Class) else ():
-        if not member.is_alias:
-            parsing_faults(member)
+        return
+    known = {p.name for p in target.parameters} if isinstance(target, griffe.Function | griffe.Class) else set()
+    for base in (target, *target.mro()) if isinstance(target, griffe.Class) else ():
+        known |= {*base.members, *re.findall(r"self\.(\w+)\b[^=\n]*=[^=]", base.source)}
+    for section in target.docstring.parsed:
+        if section.kind in (griffe.DocstringSectionKind.parameters, griffe.DocstringSectionKind.attributes):
+            names = {name.lstrip("*") for item in section.value for name in item.name.split(", ")}
+            yield from (f"{target.path}: the docstring lists {name}, which does not exist" for name in names - known)
 
 
 def module_faults(module: griffe.Module) -> list[str]:
-    if module.exports is None:
-        return [f"{module.path}: no `__all__`"]
-    names = [str(name) for name in module.exports]
-    found = [f"{module.path}: `__all__` names {n}, which does not exist" for n in names if n not in module.members]
-    if not module.docstring:
-        found.append(f"{module.path}: no docstring")
-    return found + [fault for name in names if name in module.members for fault in faults(module.members[name])]
+    names = [str(name) for name in module.exports or ()]
+    found = [] if names and module.docstring else [f"{module.path}: no `__all__`, or no docstring"]
+    found += [f"{module.path}: `__all__` names {n}, which does not exist" for n in names if n not in module.members]
+    there = (target for name in names if name in module.members for target in public(module.members[name]))
+    return found + [fault for target in there for fault in faults(target)]
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_public_names_have_docstrings_that_invent_nothing(module: str, caplog: pytest.LogCaptureFixture) -> None:
-    loaded = package()[module.removeprefix("harness.")]
     with caplog.at_level(logging.WARNING, "griffe"):
-        for name in loaded.exports or ():
-            if str(name) in loaded.members:
-                parsing_faults(loaded.members[str(name)])
-    found = [*module_faults(loaded), *(record.getMessage() for record in caplog.records)]
-    assert not found, "\n".join(found)
+        found = module_faults(package()[module.removeprefix("harness.")])
+    assert not [*found, *(record.getMessage() for record in caplog.records)]
 
 
 def _imported(source: str) -> list[tuple[str, str]]:
@@ -191,7 +151,7 @@ def test_faults_are_found(tmp_path: Path) -> None:
     for fault in (
         "`__all__` names Missing, which does not exist",
         "bare: no docstring",
-        "half: `Parameters` has z, it takes no such thing",
-        "`Attributes` has middle, the class has not",
+        "half: the docstring lists z, which does not exist",
+        "Two: the docstring lists middle, which does not exist",
     ):
         assert fault in found

@@ -32,21 +32,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("made")
     suite = load("reference")
     effects = {"sgt": 0.12, "sgt-2x": 0.12, "sapo": -0.15, "naive": 0.1}
+    streams = [{"stream": v.sampling_stream} if v.sampling_stream else {} for v in suite.regimes]
     regimes = [
-        Regime(
-            v.name,
-            v.regime,
-            effects.get(v.name, 0.0),
-            v.budget,
-            options={"stream": v.sampling_stream} if v.sampling_stream else {},
-        )
-        for v in suite.regimes
+        Regime(v.name, v.regime, effects.get(v.name, 0.0), v.budget, options=options)
+        for v, options in zip(suite.regimes, streams, strict=True)
     ]
     groups = {g.name: tuple(p.name for p in g.policies) for g in suite.groups}
     write_results(root, "reference", groups, regimes, suite.seeds, steps=4, questions=60, repeats=4)
-    write_results(
-        root, "elicit", {"llama-qwen": ("llama", "qwen")}, regimes[:1], (1, 2, 3), steps=4, questions=40, repeats=4
-    )
+    pair = {"llama-qwen": ("llama", "qwen")}
+    write_results(root, "elicit", pair, regimes[:1], (1, 2, 3), steps=4, questions=40, repeats=4)
     for name in ("reference", "elicit"):
         cells = sorted(f.parent for f in (root / name).glob("*/manifest.json"))
         manifests = {c.name: read_manifest(c) for c in cells}
@@ -81,9 +75,9 @@ def test_without_results_nothing_is_claimed(tmp_path: Path) -> None:
     assert [line for line in text.splitlines() if line.startswith("## ")] == ["## What tiny models can and cannot say"]
 
 
-def test_sections_are_those_of_the_suites_that_are_there(text: str) -> None:
-    heads = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
-    assert heads == [
+def test_findings_stand_where_they_belong_each_with_its_interval(text: str) -> None:
+    sections = dict(part.split("\n", 1) for part in text.split("\n## ")[1:])
+    assert list(sections) == [
         "Where sharing helps",
         "Where it does nothing",
         "Where it harms",
@@ -94,32 +88,31 @@ def test_sections_are_those_of_the_suites_that_are_there(text: str) -> None:
         "Where these come from",
     ]
     assert not re.search(r"[{}]|<!--|nan|None\b(?!\.)", text)
-
-
-def test_findings_stand_where_they_belong_each_with_its_interval(text: str) -> None:
-    def section(name: str) -> str:
-        return text.split(f"## {name}\n")[1].split("\n## ")[0]
-
     helps, harms = (
-        re.findall(r"(?m)^\| reference \| (\S+) \| (\S+) \| (\S+ \[.*?\]) \|", section(n))
-        for n in ("Where sharing helps", "Where it harms")
+        dict(re.findall(r"(?m)^\| reference \| \S+ \| (\S+) \| (\S+ \[.*?\]) \|", sections[f"Where {what}"]))
+        for what in ("sharing helps", "it harms")
     )
-    assert {regime for _, regime, _ in helps} >= {"sgt", "naive"}
-    assert {regime for _, regime, _ in harms} == {"sapo"}
-    assert all(value.startswith("+") for *_, value in helps)
-    assert all(value.startswith("−") for *_, value in harms)
-    for line in section("Five seeds, each with base checkpoints of its own").splitlines():
-        if line.startswith("| ") and "---" not in line and not line.startswith(("| regime |", "| group |")):
-            assert "[" in line, line
-    for line in section("Stability against support").splitlines() + section("Cost").splitlines():
-        if line.startswith("| ") and "regime" not in line and "---" not in line:
-            assert line.count("[") + line.count("–") >= 4, line
+    assert helps.keys() >= {"sgt", "naive"}
+    assert harms.keys() == {"sapo"}
+    assert {value[0] for value in helps.values()} == {"+"}
+    assert {value[0] for value in harms.values()} == {"−"}
+    for name, least in (
+        ("Five seeds, each with base checkpoints of its own", 1),
+        ("Stability against support", 4),
+        ("Cost", 4),
+    ):
+        rows = [r for r in sections[name].splitlines() if re.match(r"\| (?!---|regime|group)", r)]
+        assert rows
+        assert all(row.count("[") + row.count("–") >= least for row in rows), name
+
+
+def cells(table: str) -> dict[str, list[str]]:
+    """Of a table: its lines by their first cell."""
+    return {first: rest for first, *rest in (line.strip("| ").split(" | ") for line in table.strip().splitlines())}
 
 
 def test_figures_are_those_of_harness_show(store: page.Store) -> None:
-    row = next(
-        r for r in store.rows("reference") if (r.group, r.regime, r.metric, r.policy) == ("trap", "sgt", "avg@4", "*")
-    )
+    row = store.row("reference", "sgt", "avg@4", "trap")
     low, high = row.gain_interval
     expected = f"{100 * row.gain:+.1f} [{100 * low:.1f}, {100 * high:.1f}]".replace("-", "−")
     assert page.gain(store, "reference", "sgt", "avg@4", "trap") == expected
@@ -130,29 +123,19 @@ def test_figures_are_those_of_harness_show(store: page.Store) -> None:
         "WHERE suite = ? AND regime = 'sgt'",
         "reference",
     )[0]["mean"]
-    line = next(line for line in page.cost(store, "reference").splitlines() if line.startswith("| sgt |"))
-    assert line.split(" | ")[1].startswith(f"{cpu:,.1f} [")
+    assert cells(page.cost(store, "reference"))["sgt"][0].startswith(f"{cpu:,.1f} [")
+    shares = cells(page.shares(store, "reference", "avg@4"))
+    assert shares["sgt"] == [page.used(store, "reference", "sgt", "avg@4", group) for group in shares["used"]]
 
 
 def test_a_variant_may_be_compared_with_another_than_the_baseline(store: page.Store) -> None:
     """Over the suite's own baseline it is the gain of `harness show`; over itself's rival the signs turn."""
-    table = page.over(store, "reference", "independent", "avg@4")
-    heads, _, *lines = [line.strip("| ").split(" | ") for line in table.strip().splitlines()]
-    (sgt,) = (line for line in lines if line[0] == "sgt")
-    assert sgt[1 + heads[1:].index("trap")] == page.gain(store, "reference", "sgt", "avg@4", "trap")
-    back = page.over(store, "reference", "sgt", "avg@4")
-    (own,) = (line.strip("| ").split(" | ") for line in back.splitlines() if line.startswith("| independent |"))
-    assert own[1].startswith("−")
-    assert "| sgt |" not in back
-
-
-def test_shares_stand_group_by_group(store: page.Store) -> None:
-    heads, _, *lines = [
-        line.strip("| ").split(" | ") for line in page.shares(store, "reference", "avg@4").strip().splitlines()
-    ]
-    (sgt,) = (line for line in lines if line[0] == "sgt")
-    assert sgt[1:] == [page.used(store, "reference", "sgt", "avg@4", group) for group in heads[1:]]
-    assert all(value.endswith("%") for value in sgt[1:])
+    table = cells(page.over(store, "reference", "independent", "avg@4"))
+    groups = table["over independent"]
+    assert table["sgt"][groups.index("trap")] == page.gain(store, "reference", "sgt", "avg@4", "trap")
+    back = cells(page.over(store, "reference", "sgt", "avg@4"))
+    assert back["independent"][0].startswith("−")
+    assert "sgt" not in back
 
 
 def test_a_digit_that_is_another_is_found_and_mended(store: page.Store) -> None:

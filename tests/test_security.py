@@ -46,7 +46,6 @@ CALLS = {
 
 
 REASONED = {
-    "benchmarks/exchange.py": ["pickle"],  # of what was pickled there, for the time it takes
     "harness/scoring/sandbox.py": [
         "exec",
         "compile",

@@ -8,79 +8,72 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, Any
 
 from leaderboard import command
 
 MOST = 200_000
 """Bytes of a picture."""
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-READY = """document.querySelector('h1')
-    && document.querySelector('[data-testid=stApp]').getAttribute('data-test-script-state') === 'notRunning'
-    && [...document.querySelectorAll('[data-testid=stVegaLiteChart]')].every(figure => figure.querySelector('canvas, svg'))"""
+DRAWN = "[data-testid=stVegaLiteChart] svg, [data-testid=stVegaLiteChart] canvas"
+IDLE = "document.querySelector('[data-testid=stApp]').getAttribute('data-test-script-state') === 'notRunning'"
+FIGURES = "[...document.querySelectorAll('[data-testid=stVegaLiteChart]')].every(figure => figure.querySelector('canvas, svg'))"
 
 
 @contextmanager
-def served(results: Path, deadline: float = 90.0) -> Iterator[str]:
+def served(results: Path, log: IO[str] | int = subprocess.DEVNULL, deadline: float = 90.0) -> Iterator[str]:
     """The address of a leaderboard on `results`, which ends with the block. Raises TimeoutError after `deadline` seconds."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
-    server = subprocess.Popen(command(results, port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    server = subprocess.Popen(command(results, port), env=environment, stdout=log, stderr=subprocess.STDOUT)
     try:
         until = time.monotonic() + deadline
-        while not _healthy(port):
+        while True:
+            with suppress(OSError):
+                urllib.request.urlopen(f"http://localhost:{port}/_stcore/health", timeout=2).close()
+                break
             if time.monotonic() > until or server.poll() is not None:
                 raise TimeoutError(f"{results}: the leaderboard did not start; `harness leaderboard` says why")
-            time.sleep(0.2)
+            time.sleep(0.1)
         yield f"http://localhost:{port}"
     finally:
         server.terminate()
         server.wait(20)
 
 
-def _healthy(port: int) -> bool:
-    try:
-        urllib.request.urlopen(f"http://localhost:{port}/_stcore/health", timeout=2).close()
-    except (urllib.error.URLError, OSError):
-        return False
-    return True
+def settle(page: Any) -> None:
+    """Wait until the page is drawn: until the figures are there, what stands below them moves."""
+    page.wait_for_selector("h1", timeout=60_000)
+    for drawn in (IDLE, FIGURES):
+        page.wait_for_function(drawn, timeout=60_000)
+    page.wait_for_timeout(400)
 
 
-def picture(address: str, width: int, height: int, scheme: str) -> bytes:
-    """The page as a PNG of width x height pixels. scheme: `light` or `dark`."""
+def picture(address: str, width: int, height: int, scheme: str) -> Any:
+    """The page, width x height pixels. scheme: `light` or `dark`."""
+    from PIL import Image
     from playwright.sync_api import sync_playwright
 
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
         page.goto(address)
-        page.wait_for_function(READY, timeout=60_000)
-        page.wait_for_timeout(1000)  # until the figures have come to rest
-        return bytes(page.screenshot())
-
-
-def compressed(png: bytes, most: int = MOST) -> bytes:
-    """The same with as many colours as fit into `most` bytes. Raises ValueError where 16 are too many."""
-    from PIL import Image
-
-    image = Image.open(io.BytesIO(png)).convert("RGB")
-    for colours in (None, 256, 128, 64, 32, 16):
-        out = io.BytesIO()
-        drawn = image if colours is None else image.quantize(colours, Image.Quantize.MAXCOVERAGE)
-        drawn.save(out, "PNG", optimize=True)
-        if len(out.getvalue()) <= most:
-            return out.getvalue()
-    raise ValueError(f"{len(out.getvalue()):,} bytes with 16 colours; ask for a smaller --width or --height")
+        settle(page)
+        page.wait_for_timeout(600)  # until the figures have come to rest
+        return Image.open(io.BytesIO(page.screenshot())).convert("RGB")
 
 
 def main() -> None:
@@ -96,9 +89,11 @@ def main() -> None:
     asked = parser.parse_args()
     with served(asked.results) as url:
         address = f"{url}/{asked.page}?suite={asked.suite}"
-        png = compressed(picture(address, asked.width, asked.height, "dark" if asked.dark else "light"))
-    asked.out.write_bytes(png)
-    print(f"{asked.out}: {len(png):,} bytes")
+        drawn = picture(address, asked.width, asked.height, "dark" if asked.dark else "light")
+    drawn.quantize(128).save(asked.out, "PNG", optimize=True)
+    if (size := asked.out.stat().st_size) > MOST:
+        sys.exit(f"{asked.out}: {size:,} bytes; ask for a smaller --width or --height")
+    print(f"{asked.out}: {size:,} bytes")
 
 
 if __name__ == "__main__":

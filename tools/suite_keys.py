@@ -1,12 +1,8 @@
-"""docs/keys.md from the schema: every key of a suite with its type, its default and a sentence.
-
-python tools/suite_keys.py            write it
-python tools/suite_keys.py --check    exit code 1 where it is not what the schema says
-"""
+"""Write docs/keys.md from the schema: every key of a suite with its type, its default and a sentence. A test says when it is not
+current: `python tools/suite_keys.py`."""
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import sys
@@ -60,10 +56,11 @@ def page() -> str:
     parts = [HEAD]
     for model, prefix in sections().items():
         rows = [
-            (prefix + name, _type(_annotation(field)), _default(field), sentences[model.__name__, name])
+            (prefix + name, _annotated(field), _default(field), sentences[model.__name__, name])
             for name, field in model.model_fields.items()
         ]
-        parts.append(f"\n## {_title(prefix)}\n\n{_table(rows)}")
+        title = f"`{prefix.rstrip('.')}`" if prefix else "The file"
+        parts.append(f"\n## {title}\n\n{_table(rows)}")
     for engine, options in ENGINES.items():
         told = _told(options)
         rows = [
@@ -72,10 +69,6 @@ def page() -> str:
         ]
         parts.append(f"\n## Options of the {engine} engine\n\n{_table(rows)}")
     return "".join(parts)
-
-
-def _title(prefix: str) -> str:
-    return f"`{prefix.rstrip('.')}`" if prefix else "The file"
 
 
 def _models(kind: Any) -> Iterator[type[BaseModel]]:
@@ -124,8 +117,8 @@ def _sentence(text: str) -> str:
     return text if text.startswith("vLLM") else text[:1].upper() + text[1:]
 
 
-def _annotation(field: FieldInfo) -> Any:
-    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+def _annotated(field: FieldInfo) -> str:
+    return _type(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)
 
 
 def _type(kind: Any) -> str:
@@ -154,25 +147,12 @@ def _limits(kind: Any, metadata: tuple[Any, ...]) -> str:
     for one in metadata:
         for inner in getattr(one, "metadata", [one]):
             bounds |= {n: v for n in ("ge", "gt", "le", "lt") if (v := getattr(inner, n, None)) is not None}
-    low = (
-        f" from {_number(bounds['ge'])}"
-        if "ge" in bounds
-        else f" above {_number(bounds['gt'])}"
-        if "gt" in bounds
-        else ""
+    words = {"ge": " from ", "gt": " above ", "le": " to ", "lt": " below "}
+    return "".join(
+        f"{word}{bounds[end]:,{'' if isinstance(bounds[end], int) else '.12g'}}"
+        for end, word in words.items()
+        if end in bounds
     )
-    high = (
-        f" to {_number(bounds['le'])}"
-        if "le" in bounds
-        else f" below {_number(bounds['lt'])}"
-        if "lt" in bounds
-        else ""
-    )
-    return low + high
-
-
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.12g}"
 
 
 def _default(field: FieldInfo) -> str:
@@ -209,18 +189,12 @@ def missing() -> Iterator[str]:
         yield from (f"{options.__name__}.{f.name}" for f in msgspec.structs.fields(options) if f.name not in told)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
+def main() -> None:
     if bare := list(missing()):
-        print(f"say in a docstring what these are (harness/suite/schema.py: below the key): {', '.join(bare)}")
-        return 1
-    if parser.parse_args().check:
-        return int(not PAGE.exists() or PAGE.read_text("utf-8") != page())
+        sys.exit(f"say in a docstring what these are (harness/suite/schema.py: below the key): {', '.join(bare)}")
     PAGE.write_text(page(), "utf-8")
     print(f"{PAGE.name}: written")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

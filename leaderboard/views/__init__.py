@@ -1,9 +1,9 @@
-"""The pages: every module of this folder that declares a `PAGE`, in the order of the navigation."""
+"""Every module of this folder that declares a `PAGE`, in the navigation's order."""
 
 from importlib import import_module
 from pkgutil import iter_modules
 
-from leaderboard.view import Page
+from leaderboard.page import Page
 
 
 def _pages() -> tuple[Page, ...]:

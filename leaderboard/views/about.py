@@ -1,11 +1,11 @@
-"""What each number means, how a regime is added, how results are submitted."""
+"""What the numbers mean, how to add a regime and submit results."""
 
 from __future__ import annotations
 
 import streamlit as st
 
 from leaderboard.data import Store
-from leaderboard.view import Page, View
+from leaderboard.page import Page
 
 _NUMBERS = """
 - **Accuracy**: share of right answers on held-out questions. *greedy* takes one answer at temperature 0; *avg@k* is
@@ -18,9 +18,13 @@ _NUMBERS = """
   and base checkpoints.
 - **Paired**: a seed fixes prompts and sampling noise for every regime, so differences are taken seed by seed.
 - **Gains, loses**: the paired t test against the baseline is significant at 5 % after Holm's correction over all that
-  one panel compares. **No effect larger than the margin**: the 95 % interval of the gain lies within the margin on
-  either side of 0 (2 points unless you choose another). **Cannot tell**: neither. The sentence on top says how large a
-  gain these seeds would have shown (80 % power, after the same correction).
+  is compared of one policy (or of the mean of policies) and one metric: every regime on every group and benchmark, on their
+  mean, and whether groups differ. The corrected interval, which figures draw, leaves out 0 exactly then. **No effect larger
+  than the margin**: the 95 % interval of the gain, which is not corrected, lies within the margin on either side of 0
+  (2 points unless you choose another), and groups are not seen to differ. **Differs between groups**: one mean would hide
+  that groups gain and lose unlike each other. **Cannot tell**: none of these. **Withheld**: the baseline learnt nothing, so
+  nothing can be said. The sentence on top says how large a gain these seeds would have shown (80 % power, after the same
+  correction). Not corrected: the choice among policies and metrics, and the best of several suites.
 - **Tie group**: letters; regimes that share one cannot be told apart, those that share none can. These are the same
   tests: a regime gains or loses exactly where it shares no letter with its baseline.
 - **A few seeds may agree by chance.** Where they agree more closely than the luck of the answers alone would let them in
@@ -44,29 +48,23 @@ For the shared table a finished suite becomes one file that everybody can check,
 (`results/<suite>/`; checkpoints are not needed): every record is validated, and what is refused is listed with the reason.
 Imported suites carry their origin in their name.
 """
+_QUESTION = (
+    'harness sql "SELECT regime, avg(peer_used / nullif(peer_received, 0)) FROM steps JOIN cells '
+    'USING (suite, cell) GROUP BY ALL"'
+)
 
 
-def draw(store: Store | None, suite: str, view: View) -> None:
-    """Plain text, with the commands to copy."""
-    st.header("What the numbers mean")
-    st.markdown(_NUMBERS)
-    st.header("Add a regime")
-    st.markdown(_REGIME)
-    st.code("harness new-regime my-regime\npip install -e my-regime\nharness regimes", language=None, wrap_lines=True)
-    st.header("Submit or merge results")
-    st.markdown(_SUBMIT)
-    st.code(
-        "harness import their_results/\nharness export --out report.html",
-        language=None,
-        wrap_lines=True,
-    )
-    st.header("Ask the store yourself")
-    st.code(
-        'harness sql "SELECT regime, avg(peer_used / nullif(peer_received, 0)) FROM steps JOIN cells '
-        'USING (suite, cell) GROUP BY ALL"',
-        language=None,
-        wrap_lines=True,
-    )
+def draw(store: Store | None, suite: str) -> None:
+    for head, text, commands in (
+        ("What the numbers mean", _NUMBERS, ""),
+        ("Add a regime", _REGIME, "harness new-regime my-regime\npip install -e my-regime\nharness regimes"),
+        ("Submit or merge results", _SUBMIT, "harness import their_results/\nharness export --out report.html"),
+        ("Ask the store yourself", "", _QUESTION),
+    ):
+        st.header(head)
+        st.markdown(text)
+        if commands:
+            st.code(commands, language=None, wrap_lines=True)
 
 
 PAGE = Page("about", "About", ":material/info:", "", draw, order=90, needs_results=False, figures=False)

@@ -1,4 +1,4 @@
-"""How fast: accuracy over training, against steps, rollouts, tokens or seconds."""
+"""Accuracy over training, against steps, rollouts, tokens or seconds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pandas as pd
 import streamlit as st
 
 from harness.statistics import area_under_curve, mean_interval
+from harness.store.statistic import PERCENT
 from leaderboard import charts
 from leaderboard.data import Store
 from leaderboard.frames import SPREAD, over_seeds
-from leaderboard.parts import choose, choose_some, downloads, draw_figures, empty
-from leaderboard.view import Page, View
+from leaderboard.page import Page, choose, choose_some, downloads, draw_figures, draw_table, empty, number
 
 AXES = {
     "steps": "step",
@@ -47,8 +47,7 @@ GROUP BY c.group_name, c.regime, c.seed, c.state, s.policy, (s.step - 1) // last
 """
 
 
-def draw(store: Store, suite: str, view: View) -> None:
-    """One panel per group, lines per regime, bands over seeds."""
+def draw(store: Store, suite: str) -> None:
     metrics = list(
         store.frame("SELECT DISTINCT metric FROM curves WHERE suite = ? ORDER BY metric DESC", suite)["metric"]
     )
@@ -83,35 +82,22 @@ def draw(store: Store, suite: str, view: View) -> None:
         f"Lines: mean over seeds (and over the chosen policies). Bars at the right: {SPREAD} at the end; choose "
         "one or two regimes to see them all the way. None with a single seed."
     )
-    areas = _areas(rows)
     st.header("Area under the curve")
-    st.dataframe(
-        areas,
-        hide_index=True,
-        key="areas",
-        alt="Area under the learning curve by regime",
-        placeholder="–",
-        column_config={
-            "area": st.column_config.NumberColumn("Mean accuracy over training, %", format="%.1f"),
-            "interval": "95 % interval",
-        },
-    )
-    downloads(f"curves-{suite}-{axis}", points, figures)
+    titles = {"area": number("Mean accuracy over training, %", "%.1f"), "interval": "95 % interval"}
+    draw_table(_areas(rows), "areas", "Area under the learning curve by regime", titles)
+    downloads(f"curves-{suite}-{axis}", lambda: points, figures)
 
 
 def _areas(rows: pd.DataFrame) -> pd.DataFrame:
-    by_seed = rows.groupby(["group", "regime", "seed", "steps"], sort=False)["y"].mean().reset_index()
+    curves = rows.groupby(["group", "regime", "seed", "steps"], as_index=False, sort=False)["y"].mean()
     found = []
-    for (group, regime), part in by_seed.groupby(["group", "regime"], sort=False):
-        areas = [
-            float(area_under_curve(s["steps"].to_numpy(), 100 * s["y"].to_numpy())) for _, s in part.groupby("seed")
-        ]
-        estimate = mean_interval(areas)
-        interval = f"{float(estimate.low):.1f} to {float(estimate.high):.1f}" if len(areas) > 1 else ""
-        found.append(
-            {"group": group, "regime": regime, "area": float(estimate.mean), "interval": interval, "seeds": len(areas)}
-        )
-    return pd.DataFrame(found).sort_values(["group", "area"], ascending=[True, False])
+    for (group, regime), part in curves.groupby(["group", "regime"], sort=False):
+        areas = [float(area_under_curve(s["steps"].to_numpy(), s["y"].to_numpy())) for _, s in part.groupby("seed")]
+        mean = mean_interval(areas)
+        interval = PERCENT.interval((float(mean.low), float(mean.high)), "{} to {}") if len(areas) > 1 else ""
+        found.append((group, regime, 100 * float(mean.mean), interval, len(areas)))
+    frame = pd.DataFrame(found, columns=["group", "regime", "area", "interval", "seeds"])
+    return frame.sort_values(["group", "area"], ascending=[True, False])
 
 
 PAGE = Page(

@@ -1,60 +1,93 @@
-"""The papers' numbers beside ours."""
+"""The papers' gains over independent training with as many rollouts, beside ours."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pandas as pd
 import streamlit as st
 
+from harness.published import Publication, PublishedRow, load, names
 from harness.store.table import MEAN
 from leaderboard import charts
 from leaderboard.data import Store
-from leaderboard.papers import published
-from leaderboard.parts import downloads, draw_figure, escaped
-from leaderboard.view import Page, View
+from leaderboard.page import Page, downloads, draw_figure, draw_table, escaped, number
+
+_BASELINES = ("gspo", "grpo")
+"""Independent training at the regimes' rollouts: the one with the regime's own objective before the other."""
+_MORE_ROLLOUTS = {"gspo2": "independent-2x", "grpo16": "independent-2x", "grpo32": "independent-4x"}
+_COLUMNS = {
+    "regime": "Regime",
+    "gain": number("Gain, points", "%+.1f"),
+    "accuracy": number("Accuracy, %", "%.1f"),
+    "against": "Compared with",
+    "baseline": number("its accuracy, %", "%.1f"),
+    "model": "Model",
+    "setting": "Setting",
+    "paper": "Paper",
+}
+_GAIN = "gain, points"
 
 
-def draw(store: Store | None, suite: str, view: View) -> None:
-    """Gains by regime, a figure per paper; the chosen suite's own in one of theirs, where it trains models of such a kind."""
+def draw(store: Store | None, suite: str) -> None:
     rows = published()
-    figures = [
-        charts.dots(
-            pd.DataFrame(
-                [(p.regime, p.gain, f"{p.model}, over {p.against}") for p in part], columns=["row", "value", "label"]
-            ).sort_values("row", kind="stable"),
-            f"{paper}: {'; '.join(dict.fromkeys(p.setting for p in part))}",
-            "gain, points",
-        )
-        for paper, part in (
-            (name, [p for p in rows if p.paper == name]) for name in dict.fromkeys(p.paper for p in rows)
-        )
-    ]
-    for i, figure in enumerate(figures):
-        draw_figure(figure, f"published-{i}")
+    marks = pd.DataFrame(
+        {"row": rows["regime"], "value": rows["gain"], "label": rows["model"] + ", over " + rows["against"]}
+    )
+    figures = []
+    for paper, part in rows.groupby("paper", sort=False):
+        title = f"{paper}: {'; '.join(dict.fromkeys(part['setting']))}"
+        figures.append(charts.dots(marks.loc[part.index].sort_values("row", kind="stable"), title, _GAIN))
+        draw_figure(figures[-1], f"published-{len(figures)}")
     st.caption(
         "A mark: one model of a paper over independent training with the same rollouts. Each paper has its own models, data, "
         "metrics and baselines, and prints no intervals; so compare signs and order, not heights."
     )
-    papers = pd.DataFrame(
-        [(p.regime, p.gain, p.value, p.against, p.baseline, p.model, p.setting, p.paper) for p in rows],
-        columns=list(COLUMNS),
-    )
-    st.dataframe(papers, hide_index=True, key="papers", alt="Published accuracies and gains", column_config=COLUMNS)
+    draw_table(rows, "papers", "Published accuracies and gains", _COLUMNS)
     if store is not None:
         st.header("Measured here")
         _draw_ours(store, suite)
-    downloads("published", papers, figures)
+    downloads("published", lambda: rows, figures)
 
 
-COLUMNS = {
-    "regime": st.column_config.TextColumn("Regime"),
-    "gain": st.column_config.NumberColumn("Gain, points", format="%+.1f"),
-    "accuracy": st.column_config.NumberColumn("Accuracy, %", format="%.1f"),
-    "against": st.column_config.TextColumn("Compared with"),
-    "baseline": st.column_config.NumberColumn("its accuracy, %", format="%.1f"),
-    "model": st.column_config.TextColumn("Model"),
-    "setting": st.column_config.TextColumn("Setting"),
-    "paper": st.column_config.TextColumn("Paper"),
-}
+def published() -> pd.DataFrame:
+    """Every row with a baseline in its table: percent, points, our name of the regime."""
+    return pd.DataFrame([row for name in names() for row in _gains(load(name))], columns=list(_COLUMNS))
+
+
+def _gains(paper: Publication) -> Iterator[tuple[object, ...]]:
+    for row in paper.rows:
+        same = [
+            r for r in paper.rows if (r.source, r.policy) == (row.source, row.policy) and r.group in (row.group, "")
+        ]
+        baseline = next((r for method in _BASELINES for r in same if r.method == method), None)
+        if baseline is None or row.method in ("base", *_BASELINES):
+            continue
+        value, reference = _percent(paper, row), _percent(paper, baseline)
+        tasks = {task for other in paper.rows if other.source == row.source for task in other.values}
+        yield (
+            _MORE_ROLLOUTS.get(row.method, row.method),
+            value - reference,
+            value,
+            baseline.method.upper(),
+            reference,
+            f"{row.policy} with {row.peer}" if row.peer else row.policy,
+            f"{row.source}, {_setting(paper, sorted(tasks))}",
+            f"{paper.short} (arXiv {paper.arxiv})",
+        )
+
+
+def _setting(paper: Publication, tasks: list[str]) -> str:
+    if len(tasks) == 1:
+        return f"{tasks[0]} ({paper.metric(tasks[0])})"
+    usual = paper.metrics["default"]
+    other = [f"{task} as {paper.metric(task)}" for task in tasks if paper.metric(task) != usual]
+    return f"mean of {len(tasks)} benchmarks, {usual}" + (f" ({', '.join(other)})" if other else "")
+
+
+def _percent(paper: Publication, row: PublishedRow) -> float:
+    value = row.average if row.average is not None else sum(row.values.values()) / len(row.values)
+    return 100 * paper.share(value)
 
 
 def _draw_ours(store: Store, suite: str) -> None:
@@ -71,11 +104,8 @@ def _draw_ours(store: Store, suite: str) -> None:
         st.caption(f"No regime of the suite {escaped(suite)} has finished beside its baseline.")
         return
     rows = table[table["metric"] == table["metric"].iloc[0]]
-    points = [(r.regime, 100 * r.gain, f"{r.group}, {r.task}") for r in rows.itertuples()]
-    figure = charts.dots(
-        pd.DataFrame(points, columns=["row", "value", "label"]), f"{suite}, {rows['metric'].iloc[0]}", "gain, points"
-    )
-    draw_figure(figure, "ours")
+    marks = {"row": rows["regime"], "value": 100 * rows["gain"], "label": rows["group"] + ", " + rows["task"]}
+    draw_figure(charts.dots(pd.DataFrame(marks), f"{suite}, {rows['metric'].iloc[0]}", _GAIN), "ours")
     st.caption(
         "A mark: the mean of one group on one benchmark. `harness show --against PAPER` sets the same models side by side, by "
         "the paper's own metrics."

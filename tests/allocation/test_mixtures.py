@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from harness.allocation.gangs import Bundle
-from harness.allocation.inventory import parse
-from harness.allocation.scheduler import Action, Request, Scheduler
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from mixtures import (
     Attempt,
     Job,
@@ -25,6 +17,10 @@ from mixtures import (
     run,
     work_bound,
 )
+
+from harness.allocation.gangs import Bundle
+from harness.allocation.inventory import parse
+from harness.allocation.scheduler import Action, Request, Scheduler
 
 COUNT = 100
 

@@ -355,12 +355,11 @@ def test_every_page_of_the_leaderboard_opens_on_them(clone: Path, monkeypatch: p
         from pathlib import Path
 
         from leaderboard.data import open_store
-        from leaderboard.parts import draw_page
-        from leaderboard.view import View
+        from leaderboard.page import draw_page
         from leaderboard.views import PAGES
 
         page = next(p for p in PAGES if p.slug == slug)
-        draw_page(page, View(open_store(Path(results)), "labs@reference", {}))
+        draw_page(page, open_store(Path(results)), "labs@reference")
 
     monkeypatch.setenv("HARNESS_RESULTS", str(clone))
     app = AppTest.from_file(str(Path(str(leaderboard.__file__)).parent / "app.py"), default_timeout=60).run()

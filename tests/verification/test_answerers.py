@@ -1,12 +1,11 @@
-"""A perfect and a wrong answerer on the benchmark sets (every fifth problem of MATH): benchmarks/answerers.py in full."""
+"""A perfect and a wrong answerer on the benchmark sets (every fifth problem of MATH)."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
-from types import ModuleType
 
+import answerers
 import pytest
 
 from harness.tasks.data import load
@@ -17,19 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("HARNESS_DATA") or ROOT.parent / "shared" / "data")
 
 
-@pytest.fixture(scope="module")
-def answerers() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("answerers", ROOT / "benchmarks" / "answerers.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.skipif(not (FOLDER / "math500.jsonl").is_file(), reason="no benchmark folder (HARNESS_DATA)")
 @pytest.mark.parametrize("name", EVALUATION_SETS)
-def test_perfect_and_wrong_answerers(name: str, answerers: ModuleType, verifier: Verifier) -> None:
+def test_perfect_and_wrong_answerers(name: str, verifier: Verifier) -> None:
     rows = load(name, FOLDER)[:: 5 if name == "math" else 1]
     result = answerers.measure(name, rows, verifier)
     least = 0.98 if name in ("minerva", "olympiad") else 0.99

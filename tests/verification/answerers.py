@@ -1,19 +1,9 @@
-"""What perfect and wrong answerers score on every set, by surface form, with each falling row.
-
-    python benchmarks/answerers.py [--data-dir FOLDER] [--set NAME ...] [--show]
-
-The last line of the output is one JSON object.
-"""
+"""What perfect and wrong answerers score on a set, by surface form, with each falling row."""
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
-from pathlib import Path
 
-from harness.tasks.data import load
-from harness.tasks.registry import EVALUATION_SETS
 from harness.tasks.sets import Problem
 from harness.verification.verifier import Verifier
 
@@ -34,19 +24,6 @@ def own_solution(row: Problem) -> str | None:
     if row.id.startswith("gsm8k"):
         return f"{row.solution}\n#### {row.answer}"
     return row.solution if "boxed" in row.solution else None
-
-
-def wrong_gold(rows: list[Problem], place: int, verifier: Verifier) -> str:
-    """Another problem's gold that differs as a string and as a value."""
-    gold = rows[place].answer
-    for step in range(1, len(rows)):
-        other = rows[(place + 7 * step) % len(rows)].answer
-        if (
-            other != gold
-            and verifier.verify([(gold, f"\\boxed{{{other}}}"), (other, f"\\boxed{{{gold}}}")])[1].value != "right"
-        ):
-            return other
-    raise ValueError("all golds are equal")
 
 
 def measure(name: str, rows: list[Problem], verifier: Verifier) -> dict[str, object]:
@@ -81,26 +58,3 @@ def measure(name: str, rows: list[Problem], verifier: Verifier) -> dict[str, obj
     ]
     result["falling"] = falling
     return result
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--set", action="append", choices=EVALUATION_SETS)
-    parser.add_argument("--show", action="store_true", help="list every falling row")
-    arguments = parser.parse_args()
-    results = []
-    with Verifier() as verifier:
-        for name in arguments.set or EVALUATION_SETS:
-            result = measure(name, load(name, arguments.data_dir), verifier)
-            falling, accepted = result.pop("falling"), result.pop("wrong but accepted")
-            print(result, flush=True)
-            if arguments.show:
-                for row in [*falling, *accepted]:  # type: ignore[misc]
-                    print("   ", row)
-            results.append({**result, "falling": falling, "wrong but accepted": accepted})
-    print(json.dumps(results))
-
-
-if __name__ == "__main__":
-    main()

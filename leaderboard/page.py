@@ -1,0 +1,171 @@
+"""A page's declaration, and what pages share: address, text, tables, figures, downloads."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import pandas as pd
+import streamlit as st
+
+from harness.statistics import MARGIN
+from harness.store.missing import noted
+from harness.store.text import visible
+from leaderboard.charts import Figure, inked, printable, to_png, to_svg
+from leaderboard.data import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Declared as `PAGE` in a module of `leaderboard.views`, which is all there is to it. slug: its address. needs_results: without
+    any, `draw` is not called. figures: it has one for every suite with results."""
+
+    slug: str
+    title: str
+    icon: str
+    lead: str
+    draw: Callable[[Store, str], None]
+    order: int
+    needs_results: bool = True
+    figures: bool = True
+
+
+def draw_page(page: Page, store: Store | None, suite: str | None) -> None:
+    """Title, lead and body; without results what to run."""
+    st.title(page.title)
+    if page.lead:
+        st.markdown(page.lead)
+    if store is not None and suite is not None:
+        if page.needs_results or page.figures:
+            _remark(store, suite)
+        page.draw(store, suite)
+    elif page.needs_results:
+        empty("There are no results yet. This trains, evaluates and stores a first suite:", "harness run quickstart")
+    else:
+        page.draw(None, "")  # type: ignore[arg-type]
+
+
+def _remark(store: Store, suite: str) -> None:
+    """Cells that are missing or of other settings, pairs on unlike processors."""
+    remarks = [f"{head}: {'; '.join(lines)}" for head, lines in noted(store.missing(suite)).items()]
+    for remark in filter(None, [*remarks, store.processors(suite)]):
+        st.warning(escaped(remark, 4000), icon=":material/error:")
+
+
+def empty(message: str, command: str = "") -> None:
+    """Why there is nothing to see, and what to run."""
+    st.info(message, icon=":material/info:")
+    if command:
+        st.code(command, language=None, wrap_lines=True)
+
+
+def unfinished(store: Store, suite: str, message: str) -> None:
+    told = store.states(suite)
+    empty(f"{message} Its cells: {told}." if told else message, f"harness status {shlex.quote(suite)}")
+
+
+# The address ----------------------------------------------------------------------------------------------------------
+
+
+def link(suite: str) -> str:
+    """In Markdown, to the suite on this page."""
+    return f"[{escaped(suite)}](?suite={quote(suite)}#suite)"
+
+
+def choose(label: str, options: Sequence[str], key: str, default: str | None = None, **more: object) -> str:
+    """Kept in the address as `key`."""
+    index = options.index(default) if default in options else 0
+    return str(st.selectbox(label, options, index=index, key=key, bind="query-params", **more))  # type: ignore[call-overload]
+
+
+def choose_some(label: str, options: Sequence[str], key: str) -> list[str]:
+    """Kept in the address; none chosen means all."""
+    if len(options) < 2:
+        return list(options)
+    chosen = st.multiselect(label, options, key=key, bind="query-params", placeholder="all")
+    return [option for option in options if option in chosen] or list(options)
+
+
+def choose_margin() -> float:
+    """A share; in the address in points."""
+    points = st.number_input(
+        "Margin, points",
+        0.0,
+        100.0,
+        100 * MARGIN,
+        0.5,
+        "%g",
+        key="margin",
+        bind="query-params",
+        width=125,
+        help="“No effect” is said only where the whole interval lies within this many points on either side of 0.",
+    )
+    return float(points) / 100
+
+
+# Text, tables, figures ------------------------------------------------------------------------------------------------
+
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~$:&-])")
+
+
+def escaped(text: str, limit: int = 500) -> str:
+    """Text of others inside Markdown: shown as it is, never obeyed."""
+    return _MARKDOWN.sub(r"\\\1", visible(text, limit).replace("\n", " "))
+
+
+def draw_table(rows: pd.DataFrame, key: str, alt: str, columns: Mapping[str, Any] | None = None, **more: Any) -> None:
+    """columns: titles or configurations."""
+    st.dataframe(rows, hide_index=True, key=key, alt=alt, placeholder="–", column_config=dict(columns or {}), **more)
+
+
+def number(title: str | None, form: str, help: str | None = None) -> Any:
+    """A column of numbers."""
+    return st.column_config.NumberColumn(title, format=form, help=help)
+
+
+INK, GRID = {"light": "#31333f", "dark": "#d5d7dc"}, {"light": "#dfe1e6", "dark": "#3a3d45"}
+
+
+def theme() -> str:
+    return st.context.theme.type or "light"
+
+
+def draw_figure(figure: Figure, key: str, place: Any = st) -> None:
+    """In the page's theme."""
+    place.vega_lite_chart(spec=inked(figure, INK[theme()], GRID[theme()]), key=key)
+
+
+def draw_figures(figures: Sequence[Figure], key: str) -> None:
+    """Two beside each other."""
+    for i in range(0, len(figures), 2):
+        columns = [st] if len(figures) == 1 else st.columns(2)
+        for j, figure in enumerate(figures[i : i + 2]):
+            draw_figure(figure, f"{key}-{i + j}", columns[j])
+
+
+def downloads(name: str, table: Callable[[], pd.DataFrame], figures: Sequence[Figure] = ()) -> None:
+    """A menu with CSV, SVG and PNG, made when asked for."""
+    offers: list[tuple[str, str, str, Callable[[], bytes]]] = [
+        ("Table (CSV)", "csv", "text/csv", lambda: csv_text(table()))
+    ]
+    if figures:
+        offers.append(("Figure (SVG)", "svg", "image/svg+xml", lambda: to_svg(printable(figures)).encode()))
+        offers.append(("Figure (PNG)", "png", "image/png", lambda: to_png(printable(figures))))
+    with st.popover("Download", icon=":material/download:"):
+        for label, ending, mime, make in offers:
+            file, key = f"{name}.{ending}", f"download-{name}.{ending}"
+            st.download_button(label, make, file, mime, key=key, on_click="ignore", width="stretch")
+
+
+def csv_text(table: pd.DataFrame) -> bytes:
+    """What a spreadsheet would take for a formula is quoted."""
+
+    def harmless(value: object) -> object:
+        return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value
+
+    texts = table.select_dtypes(include=["object", "str"]).columns
+    return str(table.assign(**{c: table[c].map(harmless) for c in texts}).to_csv(index=False)).encode()
