@@ -25,7 +25,7 @@ import numpy as np  # noqa: E402  # after the threads are set
 from harness.engines.embedded.engine import EmbeddedEngine  # noqa: E402  # after the threads are set
 from harness.engines.protocol import PolicyEngine, Sample, Sampling  # noqa: E402  # after the threads are set
 from harness.experience.answers import Prompt  # noqa: E402  # after the threads are set
-from harness.session.policy.model_folders import base_folder  # noqa: E402  # after the threads are set
+from harness.session.policy.models import base_folder  # noqa: E402  # after the threads are set
 from harness.suite.load import load  # noqa: E402  # after the threads are set
 from harness.suite.schema import Policy  # noqa: E402  # after the threads are set
 from harness.tasks.micro import training_prompts  # noqa: E402  # after the threads are set

@@ -48,28 +48,9 @@ BESIDE = (
     "harness/engines/openrlhf/keeper.py",
     *(f"harness/scoring/{name}.py" for name in ("catalogue", "conformance")),
     *(f"harness/tasks/{name}.py" for name in ("conformance", "listing")),
-    *(f"harness/session/cell/{name}.py" for name in ("log", "manifests", "provenance")),
-    *(f"harness/session/policy/{name}.py" for name in ("roots", "weights")),
-    *(
-        f"harness/session/driver/{name}.py"
-        for name in ("__init__", "jobs", "matrix", "worker_messages", "process", "progress", "worker")
-    ),
-    *(f"harness/session/single/{name}.py" for name in ("__init__", "calibrate", "rescoring", "standalone")),
-    *(
-        f"harness/session/suite/{name}.py"
-        for name in (
-            "__init__",
-            "demands",
-            "draft",
-            "identity",
-            "lock",
-            "planning",
-            "preflight",
-            "prepare",
-            "room",
-            "rules",
-        )
-    ),
+    *(f"harness/session/cell/{name}.py" for name in ("log", "manifests")),
+    "harness/session/policy/roots.py",
+    *(f"harness/session/{room}" for room in ("driver", "single", "suite")),
 )
 """What plans, watches, lists or checks: no number of a cell is made here."""
 
@@ -117,25 +98,22 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 def files_of(package: str) -> list[Path]:
     """The package's Python files."""
-    return sorted(file for place in PACKAGES[package] for file in _python(ROOT / place) if owner(file) == package)
+    places = [ROOT / place for place in PACKAGES[package]]
+    files = (file for place in places for file in ([place] if place.is_file() else place.rglob("*.py")))
+    return sorted(file for file in files if owner(file) == package)
 
 
 def owner(file: Path) -> str | None:
     """The package that a file belongs to; None where no number of a cell depends on it."""
     path = file.relative_to(ROOT).as_posix()
-    if path in BESIDE:
+    if any(_within(path, place) for place in BESIDE):
         return None
-    places = [
-        (place, name)
-        for name, own in PACKAGES.items()
-        for place in own
-        if path == place or path.startswith(place + "/")
-    ]
+    places = [(place, name) for name, own in PACKAGES.items() for place in own if _within(path, place)]
     return max(places, key=lambda found: len(found[0]))[1] if places else None
 
 
-def _python(place: Path) -> list[Path]:
-    return [place] if place.is_file() else list(place.rglob("*.py"))
+def _within(path: str, place: str) -> bool:
+    return path == place or path.startswith(place + "/")
 
 
 def syntax_of(package: str) -> str:

@@ -211,7 +211,7 @@ def _frame(results: str, stamp: Stamp, sql: str, parameters: tuple[Any, ...]) ->
 
 @st.cache_resource(max_entries=256, show_spinner=False)
 def _missing(results: str, stamp: Stamp, suite: str) -> list[Missing]:
-    from harness.session.suite.lacking import lacking  # takes long to import
+    from harness.session.suite.prepare import lacking  # takes long to import
 
     return lacking(_snapshot(results, stamp), Path(results), suite)[0]
 

@@ -45,7 +45,7 @@ def export_report(results: Path, target: Path, only: str | None = None) -> int:
 
     Raises StoreError (no results, unknown suite), PluginError (the `leaderboard` extra is missing), DiskFullError.
     """
-    from harness.session.suite.lacking import lacking  # takes long to import
+    from harness.session.suite.prepare import lacking  # takes long to import
 
     with Snapshot(results) as snapshot:
         names = suites(snapshot)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from harness.session.cell.loop import Interrupted
+from harness.phases import Interrupted
 from harness.session.cell.manifests import state_of
 from harness.store.ingest import ingest
 from harness.store.read import Snapshot

@@ -12,10 +12,10 @@ import pytest
 
 from harness.errors import Fault
 from harness.session.driver import matrix
+from harness.session.driver.jobs import Finished, Job
 from harness.session.driver.matrix import _Driver
 from harness.session.driver.process import WorkerProcess
 from harness.session.driver.progress import Reporter
-from harness.session.driver.worker_messages import Finished, Job
 from harness.session.suite.planning import plan_for
 from harness.session.suite.prepare import Prepared, prepare
 from harness.store.manifest import read_manifest
@@ -33,7 +33,7 @@ class Hand:
     gpu: str = ""
     begun: bool = False
     phase: str = ""
-    verdict: str = ""
+    kill_reason: str = ""
     heard: float = field(default_factory=time.monotonic)
     process: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(kill=lambda: None))
 
@@ -42,7 +42,7 @@ class Hand:
         fate = next(self.fates[job.id])
         self.driver.inbox.put((self, None if fate is None else Finished(job.id, fate, "no room", Fault.MEMORY)))  # type: ignore[arg-type]
 
-    def last_words(self) -> str:
+    def exit_reason(self) -> str:
         return DEAD
 
     def dismiss(self) -> None: ...
@@ -108,5 +108,5 @@ def test_a_process_that_does_not_come_up_says_why(
     worker = WorkerProcess(driver.inbox, {}, 60.0)
     worker.take(job)
     assert driver.inbox.get(timeout=60.0) == (worker, None)
-    assert worker.last_words() == "the worker process was ended with code 1 (ImportError: a library is broken)"
+    assert worker.exit_reason() == "the worker process was ended with code 1 (ImportError: a library is broken)"
     worker.close(time.monotonic())

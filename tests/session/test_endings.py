@@ -12,7 +12,7 @@ from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.protocol import Sample
 from harness.experience.answers import Answer, Group
 from harness.learning.advantages import own_answers
-from harness.session.cell.endings import cut_at, ended, stops
+from harness.session.cell.questions import stop_strings, truncate_at_stop, truncated_answers
 from harness.session.suite.prepare import prepare
 from harness.tokenization.codec import TokenCodec
 from harness.verification.verdict import Verdict
@@ -43,7 +43,7 @@ def sample(engine, text, finished=False):
 def test_the_next_example_ends_an_answer(engine, finished):
     codec, (prompt,) = TokenCodec(engine.tokenizer, engine.stop), tiny_prompts(1)
     plain, long = sample(engine, "1+2=3", True), sample(engine, "1+2=3\n\nQ: 4+5\nA: 9", finished)
-    ((kept, was), (cut, closed)) = ended(codec, engine, [prompt], [[plain, long]], STRINGS)[0]
+    ((kept, was), (cut, closed)) = truncated_answers(codec, engine, [prompt], [[plain, long]], STRINGS)[0]
     assert (kept, was, closed) == (plain, False, True)
     assert (cut.finished, cut.text, cut.tokens.tolist()) == (True, plain.text, plain.tokens.tolist())
     content = cut.tokens.size - 1
@@ -53,10 +53,10 @@ def test_the_next_example_ends_an_answer(engine, finished):
 
 def test_a_token_over_the_boundary_stays_and_nothing_at_all_is_an_eos(engine):
     codec = TokenCodec(engine.tokenizer, engine.stop)
-    inside, _ = cut_at(codec, sample(engine, "12 = 3"), ("2",))
+    inside, _ = truncate_at_stop(codec, sample(engine, "12 = 3"), ("2",))
     assert inside.text in ("1", "12")
     assert inside.tokens[-1] == engine.stop[0]
-    empty, closed = cut_at(codec, sample(engine, "1+2"), (sample(engine, "1+2").text,))
+    empty, closed = truncate_at_stop(codec, sample(engine, "1+2"), (sample(engine, "1+2").text,))
     assert (empty.text, empty.tokens.tolist(), closed) == ("", [engine.stop[0]], True)
 
 
@@ -78,6 +78,6 @@ def test_who_is_ended_so(tmp_path: Path) -> None:
         cell = prepare(str(tmp_path / f"{name}.yaml"), tmp_path / "r").cells[0]
         keys.append(cell.key)
         few, raw = cell.group.policies
-        assert stops(cell, few) == (STRINGS if name == "other" else ())
-        assert stops(cell, raw) == ()
+        assert stop_strings(cell, few) == (STRINGS if name == "other" else ())
+        assert stop_strings(cell, raw) == ()
     assert keys[0] == keys[1] != keys[2]

@@ -7,8 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.session.driver.jobs import base_job, cell_job
-from harness.session.driver.worker_messages import encoder, to_worker
+from harness.session.driver.jobs import base_job, cell_job, encoder, to_worker
 from harness.session.suite.prepare import prepare
 from harness.suite.cells import cell_of
 from harness.suite.load import shipped

@@ -13,7 +13,7 @@ from harness import phases
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.protocol import Sampling
 from harness.session.cell.cell import run_cell
-from harness.session.cell.clock import Clock
+from harness.session.cell.learners import Clock
 from harness.session.driver.progress import Meter, Reporter, watched
 from harness.session.suite.prepare import prepare
 from harness.tasks.micro import evaluation_prompts

@@ -130,7 +130,7 @@ def test_best_of_a_damaged_manifest_is_not_evaluated_as_the_last(kept, folders, 
 
 
 def test_best_survives_being_cut_off(kept, folders, tmp_path):
-    from harness.session.cell.loop import Interrupted
+    from harness.phases import Interrupted
 
     from .conftest import SUITE
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from harness.session.cell.learners import verdicts
-from harness.session.cell.prompt_order import curve_verifier, pool_entry, trained_by, training_prompts
+from harness.session.cell.questions import pool_entry, scored_as, training_prompts
 from harness.session.suite.prepare import prepare
 from harness.verification.verifier import Verifier
 
@@ -25,10 +25,10 @@ def test_each_task_is_judged_by_its_own_scorer(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(SUITE)
     cell = prepare(str(tmp_path / "s.yaml"), tmp_path / "r").cells[0]
     with Verifier(workers=1) as verifier:
-        trained = trained_by(cell, verifier)
+        trained = scored_as(cell.training.task, verifier)
         asked = trained, ["1/2", "1/2", "1/2"], [r"\boxed{1/2}", r"\boxed{0.5}", r"\boxed{1/2}"], [True, True, False]
         assert [v.value for v in verdicts(*asked)] == ["right", "wrong", "wrong"]
-        assert curve_verifier(cell, trained).verify([("1/2", r"\boxed{0.5}")])[0].value == "right"
+        assert scored_as(cell.evaluation.tasks[0], trained).verify([("1/2", r"\boxed{0.5}")])[0].value == "right"
     prompts = training_prompts(cell, 1)
     assert {p.gold for p in prompts} <= {row["answer"] for row in rows}
     assert all(p.text.endswith(r"Put your final answer within \boxed{}.") for p in prompts)

@@ -10,7 +10,7 @@ from harness.engines.embedded.families import build_model, build_tokenizer
 from harness.errors import SuiteError
 from harness.experience.answers import Prompt
 from harness.session.cell.manifests import base_manifest
-from harness.session.policy.model_folders import micro_spec
+from harness.session.policy.models import micro_spec
 from harness.session.suite.prepare import prepare
 from harness.suite.schema import Sharing
 from harness.tasks.registry import get_task

@@ -16,12 +16,10 @@ from harness.evaluation.metrics import votes
 from harness.evaluation.run import evaluate, metric_names
 from harness.evaluation.samples import EvaluationSample
 from harness.phases import halt, phase
-from harness.session.cell.clock import Clock
-from harness.session.cell.learners import Learner
-from harness.session.cell.lengths import with_length
+from harness.session.cell.learners import Clock, Learner
 from harness.session.cell.manifests import Base, base_manifest, mark, with_commits
-from harness.session.policy.model_folders import base_folder, has_start, raw_folder, start_options
-from harness.store.fence import Fence
+from harness.session.cell.questions import with_length
+from harness.session.policy.models import base_folder, has_start, raw_folder, start_options
 from harness.store.journal import Journal
 from harness.store.rows import PUBLISHED, CostRow, SampleRow
 from harness.suite.cells import Cell
@@ -43,13 +41,12 @@ def evaluate_base(
     verifier: Verifier,
     progress: Callable[[float, float, str], None],
     layout: Mapping[str, Any] = MappingProxyType({}),
-    fence: Fence | None = None,
+    attempt: int = 1,
 ) -> float:
     """Make the base checkpoint if need be, and measure it as every trained one is measured; returns the CPU-seconds it took.
 
-    layout, fence: as in `run_cell`.
+    layout, attempt: as in `run_cell`.
     """
-    fence = fence or Fence(folder)
     clock = Clock()
     with clock.phase("stage0"), phase(f"base weights of {base.policy.name}", 1.0) as weights:
 
@@ -62,7 +59,7 @@ def evaluate_base(
         checkpoint = base_folder(base.policy, base.seed or 0, trained, start_options(base.suite.engine, options))
     options = with_length(base.suite.engine, options, base.policy, checkpoint, base.suite.evaluation)
     manifest = with_commits(base_manifest(base), {base.policy.name: checkpoint})
-    journal = Journal(folder, fence)
+    journal = Journal(folder)
     journal.rewind(-1)
     with open_engines(base.suite.engine, {base.policy.name: options}, 1.0) as engines:
         with phase(f"opening {base.policy.name}"):
@@ -75,10 +72,10 @@ def evaluate_base(
     if has_start(base.policy):
         rows = [*_before(base, options, clock, verifier), *rows]
     journal.append(rows)
-    journal.append(cost_rows(fence.owner.attempt, base.policy.name, clock, rows))
+    journal.append(cost_rows(attempt, base.policy.name, clock, rows))
     journal.commit(0)
     journal.compact()
-    mark(folder, manifest, "done", attempts=fence.owner.attempt, guard=fence)
+    mark(folder, manifest, "done", attempts=attempt)
     return clock.ever
 
 

@@ -1,23 +1,93 @@
-"""The learners of a cell: each policy with its engine, its regime's instance and its tokenizer's codec."""
+"""The learners of a cell: each policy with its engine, its regime's instance, its tokenizer's codec, and its clock."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.engines.protocol import PolicyEngine
+import numpy as np
+
+from harness import phases
+from harness.engines.protocol import PolicyEngine, Sampling
 from harness.experience.answers import Answer, Group, Prompt
 from harness.experience.records import Pieces
 from harness.learning.regime import Regime
-from harness.session.cell.clock import Clock
-from harness.session.cell.endings import ended, stops
+from harness.session.cell.questions import stop_strings, truncated_answers
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy
 from harness.suite.seeds import derive_many
 from harness.tokenization.codec import TokenCodec
+from harness.verification.pool import asked_seconds
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
+
+DOING = {
+    "generate": "sampling", "verify": "verifying", "exchange": "exchanging", "score": "scoring", "train": "learning",
+    "measure": "measuring", "curve": "sampling", "evaluate": "evaluating", "save": "saving",
+}  # fmt: skip
+"""What who watches reads."""
+_BESIDE = frozenset({"verify", "exchange"})
+"""Phases that do not touch the engine."""
+
+
+@dataclass(slots=True)
+class Spent:
+    """Seconds of one phase."""
+
+    cpu: float = 0.0
+    wall: float = 0.0
+    gpu: float = 0.0
+
+
+@dataclass(slots=True)
+class Clock:
+    """Adds up one policy's phases.
+
+    meter: CPU-seconds that its engine has used so far, wherever that runs; phases that do not touch the engine count this
+    thread's. To either comes what the verifier's processes used for this thread. gpus: that the engine holds; they count by wall
+    time while it works.
+    """
+
+    meter: Callable[[], float] = time.process_time
+    gpus: int = 0
+    policy: str = ""
+    step: dict[str, Spent] = field(default_factory=dict)
+    total: dict[str, Spent] = field(default_factory=dict)
+    ever: float = 0.0
+    """CPU-seconds of all phases so far."""
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        engine = name not in _BESIDE
+        own = self.meter if engine else time.thread_time
+        cpu, wall = own() + asked_seconds(), time.perf_counter()
+        try:
+            with phases.phase(f"{self.policy} {DOING.get(name, name)}".strip(), quiet=True):
+                yield
+        finally:
+            wall, cpu = time.perf_counter() - wall, own() + asked_seconds() - cpu
+            self.ever += cpu
+            for book in (self.step, self.total):
+                spent = book.setdefault(name, Spent())
+                spent.cpu += cpu
+                spent.wall += wall
+                spent.gpu += wall * self.gpus * engine
+
+    def cpu(self, name: str) -> float:
+        """CPU-seconds of a phase in this step; NaN where it did not occur."""
+        return self.step[name].cpu if name in self.step else float("nan")
+
+    def next_step(self) -> None:
+        self.step = {}
+
+    def take(self) -> dict[str, Spent]:
+        """Totals since the last `take`."""
+        total, self.total = self.total, {}
+        return total
+
 
 TRUNCATED = Verdict("wrong", "truncated")
 
@@ -71,36 +141,27 @@ def verdicts(verifier: Verifier, golds: Sequence[str], texts: Sequence[str], fin
 
 def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt], verifier: Verifier) -> list[Group]:
     """The learner's groups of this step, verified. Seeds derive from (seed, stream, group, policy, step, prompt, sample)."""
-    import numpy as np
-
-    from harness.engines.protocol import Sampling
-
-    stream = cell.variant.sampling_stream
-    seeds = np.stack([
-        derive_many(learner.rollouts, cell.seed, stream, cell.group.name, learner.name, step, p.id) for p in prompts
-    ])  # fmt: skip
-    sampling = Sampling(cell.training.temperature, cell.training.max_new_tokens)
+    own = cell.seed, cell.variant.sampling_stream, cell.group.name, learner.name, step
+    seeds = np.stack([derive_many(learner.rollouts, *own, p.id) for p in prompts])
     version = learner.engine.version
     with learner.clock.phase("generate"):
+        sampling = Sampling(cell.training.temperature, cell.training.max_new_tokens)
         sampled = learner.engine.sample(prompts, seeds, sampling)
-    closed: set[int] = set()
-    if strings := stops(cell, learner.policy):
+    answers = [[(sample, False) for sample in row] for row in sampled]
+    if strings := stop_strings(cell, learner.policy):
         with learner.clock.phase("score"):
-            answers = ended(learner.codec, learner.engine, prompts, sampled, strings)
-        sampled = [[sample for sample, _ in row] for row in answers]
-        closed = {id(sample) for row in answers for sample, was in row if was}
+            answers = truncated_answers(learner.codec, learner.engine, prompts, sampled, strings)
     with learner.clock.phase("verify"):
-        flat = [(prompt, s) for prompt, samples in zip(prompts, sampled, strict=True) for s in samples]
-        said = iter(
-            verdicts(verifier, [p.gold for p, _ in flat], [s.text for _, s in flat], [s.finished for _, s in flat])
-        )
+        golds = [prompt.gold for prompt, row in zip(prompts, answers, strict=True) for _ in row]
+        flat = [sample for row in answers for sample, _ in row]
+        said = iter(verdicts(verifier, golds, [s.text for s in flat], [s.finished for s in flat]))
     return [
         Group(
             prompt,
             learner.name,
             version,
             step,
-            tuple(Answer(s.tokens, s.logprobs, s.text, s.finished, next(said), id(s) in closed) for s in samples),
+            tuple(Answer(s.tokens, s.logprobs, s.text, s.finished, next(said), closed) for s, closed in row),
         )
-        for prompt, samples in zip(prompts, sampled, strict=True)
+        for prompt, row in zip(prompts, answers, strict=True)
     ]

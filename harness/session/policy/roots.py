@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harness.cache import cache_folder
 from harness.errors import SuiteError
-from harness.session.policy.weights import MAX_FILES, local_folder
+from harness.session.policy.models import MAX_FILES, local_folder
 from harness.suite.schema import Suite
 from harness.tasks.data import folder_in_use
 

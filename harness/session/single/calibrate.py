@@ -22,7 +22,7 @@ from harness.errors import CellError, DataError, EngineError, UsageError
 from harness.experience.answers import Prompt
 from harness.phases import phase
 from harness.session.cell.learners import verdicts
-from harness.session.policy.model_folders import base_folder
+from harness.session.policy.models import base_folder
 from harness.suite.schema import Policy
 from harness.suite.seeds import derive, derive_many
 from harness.tasks import ladder, micro

@@ -13,10 +13,10 @@ from harness.evaluation.backends import open_lm
 from harness.evaluation.run import evaluate, metric_names
 from harness.evaluation.samples import EvaluationSample, Metric
 from harness.phases import phase
-from harness.session.cell.clock import Clock
 from harness.session.cell.evaluate import cost_rows, journal_rows
+from harness.session.cell.learners import Clock
 from harness.session.cell.manifests import mark
-from harness.session.policy.weights import content_digest
+from harness.session.policy.models import content_digest
 from harness.store.ingest import ingest
 from harness.store.journal import Journal
 from harness.store.manifest import EVALUATIONS, Manifest, PolicyEntry

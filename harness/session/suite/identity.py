@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from harness.engines.catalogue import DOOR, engines_of
-from harness.errors import PluginError, SuiteError
 from harness.learning import registry
-from harness.session.policy.weights import COMMIT, identity_of, is_micro, local_folder, on_hub, unpinned
+from harness.session.policy.models import COMMIT, identity_of, is_micro, local_folder, on_hub, unpinned
 from harness.store.manifest import Manifest, readable
 from harness.suite.cells import Cell, Identity
 from harness.suite.schema import ModelGroup, Policy, Suite, Variant
@@ -25,25 +23,17 @@ _SHOWN = 4
 class Identities:
     """What each cell and base of a suite is. Each model folder is looked at once.
 
-    Raises SuiteError for an unknown task, DataError for a model folder that cannot be read.
+    Raises PluginError for a task that has no training pool, DataError for a model folder that cannot be read.
     """
 
-    def __init__(self, suite: Suite, source: str) -> None:
-        self._suite = suite
-        self._evaluation: dict[str, str] = {}
-        self._asked: dict[str, str] = {}
-        for i, name in enumerate(suite.evaluation.tasks):
-            with _at(source, f"evaluation.tasks[{i}]"):
-                self._evaluation[str(name)] = get_task(name).checksum or ""
-                self._asked |= results_versions(name)
-        with _at(source, "training.task"):
-            self._pool = pool_digest(suite.training.task)
-            self._trained = results_versions(suite.training.task)
+    def __init__(self, suite: Suite) -> None:
+        training, tasks = suite.training.task, suite.evaluation.tasks
+        self._evaluation = {str(name): get_task(name).checksum or "" for name in tasks}
+        self._asked = {package: version for name in tasks for package, version in results_versions(name).items()}
+        self._pool, self._trained = pool_digest(training), results_versions(training)
         models = {(p.model, p.revision): p for group in suite.groups for p in group.policies}
         self._models = {name: identity_of(policy) for name, policy in models.items()}
-        with _at(source, "engine"):
-            engine, version = DOOR.results_version(suite.engine)
-        self._engine = {engine: version}
+        self._engine = dict([DOOR.results_version(suite.engine)])
         half = "" if suite.engine_options.get("dtype") else engines_of(suite.engine).half_precision
         self._precision = {"dtype of half-precision models": half} if half else {}
 
@@ -68,15 +58,6 @@ class Identities:
             evaluation=self._evaluation,
             versions={**versions([*packages, *stage0]), **self._engine, **self._asked, **also},
         )
-
-
-@contextmanager
-def _at(source: str, place: str) -> Iterator[None]:
-    """An unknown name as the suite's fault, with its place."""
-    try:
-        yield
-    except PluginError as error:
-        raise SuiteError(source, place, str(error)) from None
 
 
 def notes(suite: Suite, stored: Iterable[Manifest]) -> list[str]:

@@ -7,17 +7,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from harness.engines import options
-from harness.engines.catalogue import MICRO_FAMILIES, engines_of
-from harness.engines.embedded.presets import PRESETS
-from harness.errors import DataError, PluginError, StoreError, SuiteError, UsageError
+from harness.errors import HarnessError, StoreError, SuiteError, UsageError
 from harness.session.cell.log import LOG
 from harness.session.cell.manifests import Base, state_of, suite_file
-from harness.session.policy.roots import check_file_root, check_roots
-from harness.session.policy.weights import pinned
+from harness.session.policy.models import pinned
+from harness.session.policy.roots import check_roots
 from harness.session.suite import rules
-from harness.session.suite.demands import asked
 from harness.session.suite.identity import Identities, forerunners, notes, why_anew
 from harness.session.suite.lock import holding
 from harness.store.manifest import Manifest, SuiteFile, read_suite, readable, suite_files, write_suite
@@ -25,11 +22,11 @@ from harness.store.processors import mixed
 from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell
 from harness.suite.load import find, load, resolve
-from harness.suite.schema import Evaluation, FileTask, Policy, Stage0, Suite
-from harness.tasks.jsonl import pinned as pinned_file
-from harness.tasks.registry import get_task, has_examples
+from harness.suite.schema import Suite
 
-MICRO = "micro/"
+if TYPE_CHECKING:
+    from harness.store.missing import Missing
+    from harness.store.read import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,13 +241,13 @@ def prepare_stored(name: str, results: Path, *, overrides: Sequence[str] = ()) -
     source = f"{results / name}"
     suite = resolve(found.config, overrides, source)
     written = rules.validate(resolve(found.config, (), source), source)
-    prepared = _prepare(suite, written, source, results, overrides, None, online=False)
+    prepared = _prepare(suite, written, source, results, overrides)
     return replace(prepared, altered=(*found.altered, *prepared.altered))
 
 
 def prepare_suite(suite: Suite, source: str, results: Path, altered: Sequence[str] = ()) -> Prepared:
     """A suite that was derived from the one in `source`. Raises as `prepare`."""
-    return _prepare(suite, None, source, results, altered, None, online=False)
+    return _prepare(suite, None, source, results, altered)
 
 
 def _prepare(
@@ -259,32 +256,17 @@ def _prepare(
     source: str,
     results: Path,
     overrides: Sequence[str],
-    only: str | None,
-    online: bool,
+    only: str | None = None,
+    online: bool = False,
 ) -> Prepared:
     suite = rules.validate(suite, source)
     altered = tuple(overrides) if overrides and suite != written else ()
-    try:
-        engine = engines_of(suite.engine)
-    except PluginError as error:
-        raise SuiteError(source, "engine", str(error)) from None
-    options.read(engine.Options, suite.engine_options, source)
-    for g, group in enumerate(suite.groups):
-        for p, policy in enumerate(group.policies):
-            if policy.model.startswith(MICRO):
-                _check_micro(policy, source, f"groups[{g}].policies[{p}]")
-    suite = pinned(_with_tasks(_with_files(suite, source, overrides), source), online)
-    identities = Identities(suite, source)
-    _check_styles(suite, source)
-    _check_length(suite, source)
-    if suite.evaluation.curve_every and get_task(suite.evaluation.tasks[0]).judge is not None:
-        problem = (
-            f"{suite.evaluation.tasks[0]} gives no learning curve: put another task first, or evaluation.curve_every: 0"
-        )
-        raise SuiteError(source, "evaluation.tasks[0]", problem)
+    suite = pinned(rules.resolved(suite, source, overrides), online)
+    with rules.at(source, "training.task"):
+        identities = Identities(suite)
     every = suite_cells.expand(suite, identities.of_cell)
-    found = suite_cells.select(every, only)
-    if not found:
+    chosen = suite_cells.select(every, only)
+    if not chosen:
         raise UsageError(f"--only {only}: matches none of the suite's cells (they are named group/regime/seed)")
     bases = [
         Base(suite, group, policy, seed, identities.of_base(policy))
@@ -292,104 +274,54 @@ def _prepare(
         for policy in group.policies
         for seed in (suite.seeds if policy.stage0 is not None and policy.stage0.per_seed else [None])
     ]
-    return Prepared(source, suite, results / suite.name, tuple(every), tuple(found), tuple(bases), altered)
+    return Prepared(source, suite, results / suite.name, tuple(every), tuple(chosen), tuple(bases), altered)
 
 
-def _with_files(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
-    """The suite with each task's file in its place, checked, and its SHA-256. Raises SuiteError."""
+def lacking(
+    snapshot: Snapshot, results: Path, suite: str, file: Path | None = None, prepared: Prepared | None = None
+) -> tuple[list[Missing], str]:
+    """The suite's cells that its table in `snapshot` lacks, or has from other settings or other code than now.
 
-    def pin(task: str | FileTask, at: str) -> str | FileTask:
-        if not isinstance(task, FileTask):
-            return task
-        check_file_root(task.file, Path(source), at, overrides)
-        try:
-            return pinned_file(task, Path(source).parent)
-        except PluginError as error:
-            raise SuiteError(source, f"{at}.scorer", str(error)) from None
-        except DataError as error:
-            raise SuiteError(source, f"{at}.file", str(error)) from None
-
-    def of(evaluation: Evaluation, at: str) -> Evaluation:
-        found = [pin(task, f"{at}.tasks[{i}]") for i, task in enumerate(evaluation.tasks)]
-        for i, name in enumerate(map(str, found)):
-            if name in map(str, found[:i]):
-                raise SuiteError(
-                    source, f"{at}.tasks[{i}]", f"the task {name!r} stands twice (a file may have a `name`)"
-                )
-        return evaluation.model_copy(update={"tasks": found})
-
-    if not any(isinstance(task, FileTask) for task in _tasks_of(suite)):
-        return suite
-    training = suite.training.model_copy(update={"task": pin(suite.training.task, "training.task")})
-    tune = suite.tune and suite.tune.model_copy(update={"evaluation": of(suite.tune.evaluation, "tune.evaluation")})
-    evaluation = of(suite.evaluation, "evaluation")
-    return suite.model_copy(update={"training": training, "evaluation": evaluation, "tune": tune})
-
-
-def _tasks_of(suite: Suite) -> list[str | FileTask]:
-    return [suite.training.task, *suite.evaluation.tasks, *(suite.tune.evaluation.tasks if suite.tune else ())]
-
-
-def _with_tasks(suite: Suite, source: str) -> Suite:
-    """The suite with what every supervised start is made of: the training task's examples where it does not say.
-
-    Raises SuiteError.
+    Now: as `prepared`, else as in `file`, else as its run was written, with today's code. Of results that are not our own, and
+    where the suite cannot be prepared, that is not asked: then by what is stored alone, and the second value says why.
     """
-    groups = []
-    for g, group in enumerate(suite.groups):
-        policies = []
-        for p, policy in enumerate(group.policies):
-            stage0 = policy.stage0
-            if stage0 is not None and not policy.model.startswith(MICRO):
-                stage0 = stage0.model_copy(update={"task": stage0.task or str(suite.training.task)})
-                _check_start(stage0, source, f"groups[{g}].policies[{p}].stage0")
-            policies.append(policy.model_copy(update={"stage0": stage0}))
-        groups.append(group.model_copy(update={"policies": policies}))
-    return suite.model_copy(update={"groups": groups})
+    from harness.store.missing import missing
+
+    stored = missing(snapshot, suite)
+    if prepared is None and "@" not in suite and (file is not None or suite_files(results / suite)):
+        try:
+            prepared = prepare_stored(suite, results) if file is None else prepare(str(file), results)
+        except HarnessError as error:
+            return stored, f"whether its cells are of today's settings and code cannot be told: {error}"
+    return (stored if prepared is None else _compared(snapshot, suite, stored, prepared)), ""
 
 
-def _check_start(stage0: Stage0, source: str, at: str) -> None:
-    if stage0.preset not in PRESETS:
-        raise SuiteError(source, f"{at}.preset", f"unknown preset {stage0.preset!r}; there are {', '.join(PRESETS)}")
-    task = stage0.task or ""
-    try:
-        get_task(task)
-    except PluginError as error:
-        raise SuiteError(source, f"{at}.task", str(error)) from None
-    if not has_examples(task):
-        problem = f"there are no examples of {task}; micro and the ladder's levels have some (e.g. ladder.add2+chain3)"
-        raise SuiteError(source, f"{at}.task", problem)
+def _compared(snapshot: Snapshot, suite: str, stored: list[Missing], prepared: Prepared) -> list[Missing]:
+    from harness.store.missing import STALE, Missing
 
-
-def _check_styles(suite: Suite, source: str) -> None:
-    """Every task can be asked in every policy's style."""
-    tasks = {f"evaluation.tasks[{i}]": name for i, name in enumerate(suite.evaluation.tasks)}
-    styles = {at: (name, get_task(name).styles) for at, name in {"training.task": suite.training.task, **tasks}.items()}
-    for g, group in enumerate(suite.groups):
-        for p, policy in enumerate(group.policies):
-            for at, (name, offered) in styles.items() if policy.style else ():
-                if policy.style not in offered:
-                    place = f"groups[{g}].policies[{p}].style"
-                    problem = f"{name} ({at}) cannot be asked {policy.style}; it offers {', '.join(offered)}"
-                    raise SuiteError(source, place, problem)
-
-
-def _check_length(suite: Suite, source: str) -> None:
-    """A stated length has room for the longest answer; whether for its question too is seen when that is measured."""
-    stated = suite.engine_options.get("max_length")
-    trained = max(suite.training_of(variant).max_new_tokens for variant in suite.regimes)
-    answer, at = max((asked(suite.evaluation).tokens, "evaluation"), (trained, "training"))
-    if stated is not None and stated <= answer:
-        problem = f"{stated:,} tokens cut an answer of {answer:,} short ({at}.max_new_tokens). Left out, it is measured"
-        raise SuiteError(source, "engine_options.max_length", problem)
-
-
-def _check_micro(policy: Policy, source: str, at: str) -> None:
-    family, preset = policy.model.removeprefix(MICRO), (policy.stage0 or Stage0()).preset
-    if family not in MICRO_FAMILIES:
-        known = ", ".join(MICRO + name for name in MICRO_FAMILIES)
-        raise SuiteError(source, f"{at}.model", f"unknown micro model {policy.model!r}; there are {known}")
-    if preset not in PRESETS:
-        raise SuiteError(source, f"{at}.stage0.preset", f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")
-    if policy.chat:
-        raise SuiteError(source, f"{at}.chat", "a micro model has no chat template")
+    known = {m.cell: m for m in stored}
+    rows = snapshot.query(
+        "SELECT group_name || '/' || regime || '/' || seed AS label, cell FROM current_cells "
+        "WHERE suite = ? AND kind = 'cell' AND state = 'done'",
+        [suite],
+    )
+    shown = dict(zip(rows["label"].to_pylist(), rows["cell"].to_pylist(), strict=True))
+    found = []
+    others = tuple(c for c in prepared.every if shown.get(c.label) != c.key)
+    old = {label: shown[label] for label in shown.keys() - {c.label for c in prepared.every}}
+    for status in replace(prepared, cells=others, seen=None).status():
+        label, key, state, reason = status.cell.label, status.cell.key, status.state, status.reason
+        before, there = known.pop(label, None), shown.get(label)
+        if there is not None:
+            why = reason.removesuffix(f" (was {there})") or f"{state}, but shown is {there}"
+            found.append(Missing(cell=label, key=key, state=STALE, reason=why))
+        elif before is not None and before.key == key and (state == "done" or before.fault):
+            found.append(before)  # its records are damaged, or have the word for its failure
+        else:
+            found.append(Missing(cell=label, key=key, state=state, reason=reason))
+    if prepared.suite.tune is not None:  # what its search has chosen stands beside it in what is stored alone
+        return [*found, *known.values()]
+    return [
+        *found,
+        *(Missing(cell=c, key=k, state=STALE, reason="no longer in the suite") for c, k in sorted(old.items())),
+    ]
