@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old or the new one, never half of it; a lock on a file; who may change a folder."""
+"""Whole files or none; a lock on a file; who may change a folder."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _guards: dict[Path, Callable[[], AbstractContextManager[None]]] = {}
 
 
 def is_full(error: OSError) -> bool:
-    """Whether there is no room left: on the disk, in the user's quota, or for a file so large."""
+    """No room left: on the disk, in a quota, or for so large a file."""
     return error.errno in _FULL
 
 
 @contextmanager
 def disk_errors(path: Path, failed: str = "cannot be written") -> Iterator[None]:
-    """Turn an OSError of writing `path` into DiskFullError or StoreError."""
+    """An OSError as DiskFullError or StoreError."""
     try:
         yield
     except OSError as error:
@@ -38,7 +38,7 @@ def disk_errors(path: Path, failed: str = "cannot be written") -> Iterator[None]
 
 @contextmanager
 def guarded(folder: Path, guard: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Inside, every `change` of this process below `folder` happens in a context of `guard`, which may refuse it."""
+    """Inside, every `change` below `folder` happens in a context of `guard`, which may refuse it."""
     _guards[folder] = guard
     try:
         yield
@@ -47,13 +47,13 @@ def guarded(folder: Path, guard: Callable[[], AbstractContextManager[None]]) -> 
 
 
 def change(path: Path) -> AbstractContextManager[None]:
-    """The context in which something at `path` becomes visible or is removed. Raises what the folder's guard raises."""
+    """The context in which `path` becomes visible or is removed. Raises what the folder's guard raises."""
     guards = (guard for folder, guard in _guards.items() if path.is_relative_to(folder))
     return next(guards, nullcontext)()
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a folder's entries to the disk; some network file systems cannot flush a folder, and write it at once."""
+    """Flush a file or a folder's entries to the disk; some network file systems cannot flush a folder."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -75,7 +75,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def replace_atomic(path: Path, fill: Callable[[Path], None]) -> None:
-    """Let `fill` make a file or folder under a temporary name, which no other machine chooses, then rename it to `path`."""
+    """Let `fill` make a file or folder under a name that no other machine chooses, then rename it."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}{TEMPORARY}")
     try:
         with disk_errors(path):
@@ -91,7 +91,7 @@ def replace_atomic(path: Path, fill: Callable[[Path], None]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder if it is there."""
+    """A file or folder, if it is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -102,14 +102,12 @@ def remove(path: Path) -> None:
 def lock(
     file: int, patience: float, look: float = 0.02, waiting: Callable[[], None] = lambda: None, shared: bool = False
 ) -> bool:
-    """Lock an open file for this process, until it is closed or the process dies. Returns whether its file system knows locks.
+    """Lock an open file until it is closed or the process dies. Returns whether its file system knows locks.
 
-    It is `flock` and not the library filelock, which on a file system without locks (Lustre, NFS without a lock daemon)
-    waits until its time is up; here the caller is told, and does what is safe without.
+    It is `flock`, and not the library filelock, which waits for nothing on file systems without locks (Lustre, some NFS).
+    patience: seconds for another holder; look: between two looks, after each of which `waiting` is called.
 
-    patience: seconds that another holder is waited for; look: between two looks, after each of which `waiting` is called.
-    shared: other shared holders are no obstacle. Raises TimeoutError, OSError where the file cannot be locked.
-    """
+    Raises TimeoutError, OSError where the file cannot be locked."""
     end, kind = time.monotonic() + patience, fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while True:
         try:

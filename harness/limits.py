@@ -1,4 +1,4 @@
-"""Limits of this process: threads of its numerical libraries, memory while it handles what it did not make."""
+"""Limits of this process: threads, and memory for what it did not make."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ LARGE_BLOCKS = {
 
 
 def settle() -> None:
-    """One thread for this process and its children, where nothing else is set; before torch is imported."""
+    """One thread, where nothing else is set; before torch is imported."""
     for name, value in ONE_THREAD.items():
         os.environ.setdefault(name, value)
 
 
 @contextmanager
 def memory(more: int) -> Iterator[None]:
-    """So many bytes may be had beyond what the process has now; the system refuses the rest (MemoryError, or a library's own
-    error). Counted are its private writable pages, not files mapped in (Linux; elsewhere the address space)."""
+    """So many more bytes may be had; the system refuses the rest (MemoryError, or a library's own error). Counted are private
+    writable pages, not mapped files (Linux; elsewhere the address space)."""
     kind, now = resource.RLIMIT_DATA, 0
     with suppress(OSError):
         status = Path("/proc/self/status").read_text("ascii").splitlines()

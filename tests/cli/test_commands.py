@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from session.command import harness
+from session.running import harness
 from synthetic_results import Regime, write_results
 
 from harness.cli.app import app

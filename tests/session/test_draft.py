@@ -11,10 +11,10 @@ from transformers import LlamaConfig, Qwen2Config
 
 from harness.engines.embedded.families import build_tokenizer
 from harness.errors import PluginError, UsageError
-from harness.session.policy.roots import undeclared
 from harness.session.suite.draft import SIZES, draft
 from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare
+from harness.session.suite.rules import undeclared
 from harness.suite.schema import Suite
 
 SMALL = {

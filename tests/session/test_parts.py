@@ -8,7 +8,7 @@ import pytest
 
 from harness.store.manifest import read_suite
 
-from .command import harness
+from .running import harness
 
 pytestmark = pytest.mark.slow
 

@@ -164,10 +164,10 @@ def test_best_survives_being_cut_off_while_weights_change_places(kept, folders, 
             done.append(target)
         return rename(path, target)
 
-    def cut(folder, guard):
+    def cut(folder):
         with monkeypatch.context() as patch:
             patch.setattr(Path, "rename", dies)
-            choose(folder, guard)
+            choose(folder)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

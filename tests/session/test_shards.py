@@ -20,11 +20,17 @@ from harness.session.suite.prepare import Shard, prepare
 from harness.store.manifest import Provenance, write_manifest
 from harness.store.place import kind_of_mount, on_network, store_path
 
-from .command import harness, start, wait_until
-from .test_matrix import table
+from .running import harness, start, wait_until
 
+TIMES = ("cpu_seconds", "gpu_seconds", "gain_per_gpu_second", "cost")
 FOUR = ["--set", "regimes=[independent, hacpo]", "--set", "seeds=[3, 4]"]
 SHORT = [*FOUR, "--set", "training.steps=2", "--set", "training.checkpoint_every=1"]
+
+
+def table(suite: str, results: Path) -> list[dict[str, object]]:
+    code, out, err = harness("show", suite, "--format", "json", "--results", results)
+    assert code == 0, err
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in json.loads(out)["rows"]]
 
 
 def test_shards_share_out_every_cell_and_every_start_checkpoint_once(suite_file, tmp_path):
@@ -157,48 +163,3 @@ def test_machines_that_share_no_locks_share_out_a_suite(suite_file, tmp_path, mo
         assert store_path(here) != store_path(there)
         same_as_one_run(suite_file, here, tmp_path)
         assert table("tiny", here) == table("tiny", there)
-
-
-NO_LOCKS = """
-#include <errno.h>
-int flock(int fd, int op) { errno = ENOLCK; return -1; }
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_where_flock_fails_a_run_works_and_a_killed_one_goes_on(suite_file, tmp_path):
-    """`flock` answers ENOLCK, as on Lustre or NFS without a lock daemon: a library loaded before the C library's."""
-    if not shutil.which("gcc"):
-        pytest.skip("needs gcc")
-    (tmp_path / "no_locks.c").write_text(NO_LOCKS)
-    library = tmp_path / "no_locks.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "no_locks.c"], check=True)
-    env = {"LD_PRELOAD": str(library)}
-    results = tmp_path / "results"
-    first = start("run", suite_file, "--results", results, "--jobs", 1, *SHORT, env=env)
-    wait_until(lambda: any(results.glob("tiny/*/resume/step-*")), first)
-    first.send_signal(signal.SIGSTOP)  # so that it is not over before the next one asks
-    code, _, err = harness("run", suite_file, "--results", results, *SHORT, env=env)
-    assert (code, "another `harness run` is writing these results" in err) == (2, True), err
-    first.kill()
-    first.communicate()
-    code, _, err = harness("run", suite_file, "--results", results, "--jobs", 1, *SHORT, env=env)
-    assert code == 0, err
-    assert (results / "harness.duckdb").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_run_whose_cells_somebody_took_over_ends_and_writes_nothing_more(suite_file, tmp_path):
-    results = tmp_path / "results"
-    process = start("run", suite_file, "--results", results, "--jobs", 1, *FOUR, "--set", "training.steps=5000")
-    wait_until(lambda: any(results.glob("tiny/*/resume/step-*")), process)
-    (claim,) = results.glob("tiny/.runs/*.json")
-    claim.unlink()  # as the next run does with that of a dead one
-    _, err = process.communicate(timeout=60)
-    (line,) = [line for line in err.splitlines() if line.startswith("harness: ")]
-    assert (process.returncode, "another has taken its cells over" in line) == (1, True), err
-    states = {json.loads(file.read_text())["state"] for file in results.glob("tiny/*/manifest.json")}
-    assert "running" in states, "what it left is the next run's to mark"
-    assert not [*results.glob("tiny/.runs/*.json")]

@@ -30,7 +30,7 @@ from harness.suite.load import load
 from harness.tuning.stages import Stages
 from harness.verification.verifier import Verifier
 
-from .command import harness
+from .running import harness
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,6 @@
-"""One cell from start to end: open its learners, train, evaluate, and keep the manifest true at every moment.
+"""One cell: open its learners, train, evaluate, and keep the manifest true.
 
-A step: roll out, verify, publish, collect, learn, update; then journal and checkpoint.
-"""
+A step: roll out, verify, publish, collect, learn, update; then journal and checkpoint."""
 
 from __future__ import annotations
 
@@ -64,12 +63,11 @@ def run_cell(
     layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     attempt: int = 1,
 ) -> float:
-    """Train and evaluate `cell` in `folder`, from its newest checkpoint if there is one. Returns the CPU-seconds it took.
+    """Train and evaluate `cell` in `folder`, from its newest checkpoint. Returns CPU-seconds.
 
-    layout: engine options that a plan has chosen, by policy; the suite's own come before them. attempt: this start's number.
+    layout: engine options of a plan, by policy; the suite's own come first. attempt: this start's number.
 
-    Raises CellError, DiskFullError, Interrupted.
-    """
+    Raises CellError, DiskFullError, Interrupted."""
     policies = cell.group.policies
     manifest = structs.replace(cell_manifest(cell), pool=pool_entry(cell.training))
     mark(folder, manifest, "running", attempts=attempt)
@@ -128,7 +126,7 @@ class Learnt:
 
 @dataclass(slots=True)
 class Run:
-    """A cell being trained. references: each policy's base weights, for KL terms and measurements."""
+    """references: each policy's base weights."""
 
     cell: Cell
     folder: Path
@@ -148,7 +146,7 @@ class Run:
     _drawn: dict[int, list[Prompt]] = field(default_factory=dict)
 
     def to_the_end(self) -> None:
-        """Until the final checkpoint is there, or open that which is. Raises CellError, DiskFullError, Interrupted."""
+        """Until the final checkpoint is there. Raises CellError, DiskFullError, Interrupted."""
         cell, folder, steps = self.cell, self.folder, self.cell.training.steps
         if resume_point.holds_last(folder, steps):
             resume_point.finish(folder, steps)  # it may have been interrupted there
@@ -175,7 +173,7 @@ class Run:
         resume_point.finish(folder, steps)
 
     def _train(self) -> None:
-        """Take up the newest checkpoint and train to the last step."""
+        """From the newest checkpoint to the last step."""
         cell, steps = self.cell, self.cell.training.steps
         found = resume_point.latest(self.folder)
         done = 0 if found is None else found[0]
@@ -219,7 +217,7 @@ class Run:
         return step % self.cell.training.checkpoint_every == 0 or step == self.cell.training.steps
 
     def _meeting(self, step: int) -> int:
-        """The next step, this one included, after which all learners wait for one another."""
+        """The next step after which all learners wait for one another."""
         while not (self._has_curve(step) or self._has_checkpoint(step) or step % COMMIT_EVERY == 0):
             step += 1
         return step
@@ -244,7 +242,7 @@ class Run:
         return self.engines.each(learn, self.learners)
 
     def _apart(self, first: int, last: int) -> list[Learnt]:
-        """Steps at each learner's own pace, at most `max_staleness` ahead of those that it listens to."""
+        """At each learner's own pace, at most `max_staleness` ahead."""
         steps = range(first, last + 1)
 
         def walk(learner: Learner) -> list[tuple[list[Group], Learnt]]:
@@ -281,7 +279,7 @@ class Run:
         return as_asked(self._drawn[step], self.cell.training.task, learner.policy)
 
     def _earlier(self, step: int, learner: Learner) -> list[Prompt]:
-        """Prompts of earlier steps on which stale answers may still arrive."""
+        """On which stale answers may still arrive."""
         for old in [at for at in list(self._drawn) if at < step - 2 * self.exchange.memory]:
             self._drawn.pop(old, None)
         current = {p.id for p in self._prompts(step, learner)}
@@ -291,7 +289,7 @@ class Run:
     def _learn(
         self, learner: Learner, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]], behind: int
     ) -> Learnt:
-        """One learner's update. On earlier prompts only stale peer answers exist: they stand as groups without own answers."""
+        """On earlier prompts only stale peer answers exist: they stand as groups without own answers."""
         prompts, earlier = self._prompts(step, learner), self._earlier(step, learner)
         training = self.cell.training
         receiver = Receiver(
@@ -360,7 +358,7 @@ class Run:
         return Term("kl", "own", KL, answers, weight=self.cell.training.kl)
 
     def _divergences(self, learner: Learner, own: Sequence[Group]) -> tuple[float, float]:
-        """KL of the sampling policy to the updated one, and of the sampling policy to the base, per token on own answers."""
+        """KL of the sampling policy to the updated one and to the base, per own token."""
         pairs = [(g.prompt, a) for g in own for a in g.valid]
         prompts, tokens, old = [p for p, _ in pairs], [a.tokens for _, a in pairs], [a.logprobs for _, a in pairs]
         with learner.clock.phase("measure"):
@@ -380,7 +378,7 @@ class Run:
                 resume_point.offer(self.folder, step, learner, accuracy, self.best)
 
     def _probe(self, learner: Learner, engine: PolicyEngine, why: str) -> tuple[float, int]:
-        """Accuracy of one sample per curve prompt at temperature 1, with the same seeds at every step and in every cell."""
+        """Accuracy of one sample per prompt at temperature 1, with the same seeds at every step and in every cell."""
         prompts = curve_prompts(self.cell, learner.policy)
         seeds = np.stack(
             [derive_many(1, self.cell.seed, "curve", self.cell.group.name, learner.name, p.id) for p in prompts]
@@ -400,7 +398,6 @@ class Run:
         return (float(np.mean(rewards)) if rewards else step_rows.NAN), len(rewards)
 
     def _strengths(self) -> dict[str, float]:
-        """Held-out accuracy of each base policy, for directions between strong and weak."""
         found = self.engines.each(lambda m: self._probe(m, self.references[m.name], "who is strong"), self.learners)
         return {m.name: accuracy for m, (accuracy, _) in zip(self.learners, found, strict=True)}
 
@@ -414,7 +411,7 @@ class Run:
             )
 
     def _checkpoint(self, step: int) -> None:
-        """Rows first: a checkpoint without the rows of its steps would lose them, rows after the checkpoint are made again."""
+        """Rows first: rows after the checkpoint are made again, those before it would be lost."""
         self._costs()
         self.journal.commit(step)
         with self.learners[0].clock.phase("save"):

@@ -29,7 +29,7 @@ from harness.verification.verifier import Verifier
 
 
 def evaluate_member(learner: Learner, cell: Cell, verifier: Verifier, attempt: int) -> list[SampleRow | CostRow]:
-    """Every sample and the cost. Samples of the same seed are paired across regimes."""
+    """Samples of the same seed are paired across regimes."""
     with learner.clock.phase("evaluate"):
         rows = sample_rows(learner.engine, cell.evaluation, learner.policy, cell.training.steps, cell.seed, verifier)
     return [*rows, *cost_rows(attempt, learner.name, learner.clock, rows)]
@@ -43,10 +43,8 @@ def evaluate_base(
     layout: Mapping[str, Any] = MappingProxyType({}),
     attempt: int = 1,
 ) -> float:
-    """Make the base checkpoint if need be, and measure it as every trained one is measured; returns the CPU-seconds it took.
-
-    layout, attempt: as in `run_cell`.
-    """
+    """Make the base checkpoint if need be, and measure it as trained ones are; returns CPU-seconds. layout, attempt: as in
+    `run_cell`."""
     clock = Clock()
     with clock.phase("stage0"), phase(f"base weights of {base.policy.name}", 1.0) as weights:
 
@@ -80,7 +78,7 @@ def evaluate_base(
 
 
 def _before(base: Base, options: Mapping[str, Any], clock: Clock, verifier: Verifier) -> list[SampleRow]:
-    """The same of the model as it was published, as step -1: what the start itself has changed."""
+    """The model as published, as step -1."""
     name = base.policy.name
     with open_engines(base.suite.engine, {name: options}, 1.0) as engines:
         with phase(f"opening {name} as published"):
@@ -93,7 +91,7 @@ def _before(base: Base, options: Mapping[str, Any], clock: Clock, verifier: Veri
 def sample_rows(
     engine: PolicyEngine, evaluation: Evaluation, policy: Policy, step: int, seed: int, verifier: Verifier
 ) -> list[SampleRow]:
-    """Greedy and avg@k samples of all tasks, asked in the policy's style. step: 0 for a base."""
+    """Greedy and avg@k samples of all tasks. step: 0 for a base."""
     with phase(f"{'final' if step else 'baseline'} evaluation of {policy.name}"):
         found = evaluate(
             EngineLM(engine, seed),
@@ -108,7 +106,6 @@ def sample_rows(
 
 
 def journal_rows(samples: Iterable[EvaluationSample], policy: str, step: int) -> list[SampleRow]:
-    """lm-eval's samples, question by question, as the journal keeps them."""
     questions = [list(found) for _, found in groupby(samples, key=lambda s: (s.task, s.mode, s.document))]
     return [_row(s, vote, policy, step) for found in questions for s, vote in zip(found, votes(found), strict=True)]
 
@@ -123,7 +120,7 @@ def _row(sample: EvaluationSample, vote: int, policy: str, step: int) -> SampleR
 
 
 def cost_rows(attempt: int, policy: str, clock: Clock, rows: Sequence[SampleRow] = ()) -> list[CostRow]:
-    """The clock's phases since it was last asked, as ledger entries; rows: the answers that belong to `evaluate`."""
+    """The clock's phases since it was last asked. rows: the answers of `evaluate`."""
     return [
         CostRow(
             attempt=attempt, policy=policy, phase=phase, cpu_seconds=spent.cpu, gpu_seconds=spent.gpu,

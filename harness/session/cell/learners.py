@@ -1,4 +1,4 @@
-"""The learners of a cell: each policy with its engine, its regime's instance, its tokenizer's codec, and its clock."""
+"""The learners of a cell: each policy with its engine, regime, codec and clock."""
 
 from __future__ import annotations
 
@@ -46,10 +46,8 @@ class Spent:
 class Clock:
     """Adds up one policy's phases.
 
-    meter: CPU-seconds that its engine has used so far, wherever that runs; phases that do not touch the engine count this
-    thread's. To either comes what the verifier's processes used for this thread. gpus: that the engine holds; they count by wall
-    time while it works.
-    """
+    meter: CPU-seconds of its engine, wherever that runs; phases beside the engine count this thread's, and to either come those of
+    the verifier's processes. gpus: count by wall time while the engine works."""
 
     meter: Callable[[], float] = time.process_time
     gpus: int = 0
@@ -77,7 +75,7 @@ class Clock:
                 spent.gpu += wall * self.gpus * engine
 
     def cpu(self, name: str) -> float:
-        """CPU-seconds of a phase in this step; NaN where it did not occur."""
+        """Of this step; NaN where the phase did not occur."""
         return self.step[name].cpu if name in self.step else float("nan")
 
     def next_step(self) -> None:
@@ -110,13 +108,13 @@ class Learner:
 
     @property
     def codec(self) -> TokenCodec:
-        """Made when first asked: a policy that exchanges no text needs none. Raises TokenizationError."""
+        """Made when first asked. Raises TokenizationError."""
         if self._codec is None:
             self._codec = TokenCodec(self.engine.tokenizer, self.engine.stop)
         return self._codec
 
     def pieces(self, groups: Sequence[Group]) -> Pieces:
-        """Byte length of each token of these groups' answers, final EOS left out; all are read at once, when first asked."""
+        """Byte length of each token of these answers, without the final EOS."""
         table: dict[int, list[int]] = {}
 
         def of(answer: Answer) -> list[int]:
@@ -130,7 +128,7 @@ class Learner:
 
 
 def verdicts(verifier: Verifier, golds: Sequence[str], texts: Sequence[str], finished: Sequence[bool]) -> list[Verdict]:
-    """The verifier's word on finished answers; one cut off at the token limit is wrong, whatever it contains."""
+    """One that is cut off at the token limit is wrong, whatever it contains."""
     asked = [i for i, done in enumerate(finished) if done]
     found = verifier.verify([(golds[i], texts[i]) for i in asked])
     result = [TRUNCATED] * len(texts)
@@ -140,7 +138,7 @@ def verdicts(verifier: Verifier, golds: Sequence[str], texts: Sequence[str], fin
 
 
 def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt], verifier: Verifier) -> list[Group]:
-    """The learner's groups of this step, verified. Seeds derive from (seed, stream, group, policy, step, prompt, sample)."""
+    """Seeds derive from (seed, stream, group, policy, step, prompt, sample)."""
     own = cell.seed, cell.variant.sampling_stream, cell.group.name, learner.name, step
     seeds = np.stack([derive_many(learner.rollouts, *own, p.id) for p in prompts])
     version = learner.engine.version

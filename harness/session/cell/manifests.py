@@ -1,4 +1,4 @@
-"""What a cell's or a base checkpoint's manifest says, its changes of state, and where a result came from. No torch."""
+"""What manifests say, their changes of state, and where a result came from. No torch."""
 
 from __future__ import annotations
 
@@ -52,8 +52,7 @@ _NUMERIC = ("avx", "fma", "amx", "sse", "f16c", "asimd", "sve")
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A start checkpoint that a suite evaluates once. `seed` is None where all seeds share it; key: its folder's name under the
-    suite's results."""
+    """A start checkpoint that a suite evaluates once. seed: None where all seeds share it."""
 
     suite: Suite
     group: ModelGroup
@@ -79,7 +78,7 @@ class Base:
 
 
 def variant_options(variant: Variant) -> dict[str, Any]:
-    """Every setting of a variant besides its name and budget: what must agree for a budget-matched baseline."""
+    """All but name and budget: what must agree for a budget-matched baseline."""
     sharing = variant.sharing.model_dump(mode="json") if variant.sharing else None
     own = {
         "sampling_stream": variant.sampling_stream,
@@ -127,7 +126,7 @@ def base_manifest(base: Base) -> Manifest:
 
 
 def with_commits(manifest: Manifest, bases: Mapping[str, Path], precision: Mapping[str, str] = {}) -> Manifest:
-    """The manifest with the hub commits that were loaded, as far as the policies' folders tell, and what they compute in."""
+    """With the hub commits that were loaded, and what they compute in."""
     entries = (
         PolicyEntry(e.name, e.model, loaded_commit(bases[e.name]) or e.revision, precision.get(e.name, ""))
         if e.name in bases
@@ -140,7 +139,6 @@ def with_commits(manifest: Manifest, bases: Mapping[str, Path], precision: Mappi
 def suite_file(
     suite: Suite, cells: Sequence[Cell], bases: Sequence[Base] = (), altered: Sequence[str] = ()
 ) -> SuiteFile:
-    """altered: the settings by which the suite differs from the one as written."""
     return SuiteFile(
         name=suite.name,
         title=suite.title,
@@ -162,7 +160,7 @@ def suite_file(
 def mark(
     folder: Path, manifest: Manifest, state: State, reason: str = "", attempts: int = 0, fault: Fault | None = None
 ) -> None:
-    """Write the manifest with its new state; it keeps the first start and what was noted of the training pool."""
+    """A new state; the first start and the training pool are kept."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     started, pool = now, manifest.pool
     with suppress(StoreError):
@@ -185,7 +183,7 @@ def mark(
 
 
 def interrupted(folder: Path, states: Container[State] = ("running",)) -> None:
-    """Note that nobody runs this job any more. states: what the manifest may say now; any other stays."""
+    """Nobody runs this job any more. states: that are changed."""
     with suppress(StoreError):
         found = read_manifest(folder)
         if found.state in states:
@@ -193,7 +191,7 @@ def interrupted(folder: Path, states: Container[State] = ("running",)) -> None:
 
 
 def state_of(folder: Path | str) -> tuple[str, str, int]:
-    """(state, reason, attempts) of a cell's folder; a cell that left no manifest is pending."""
+    """(state, reason, attempts); without a manifest pending."""
     try:
         found = read_standing(folder)
     except StoreError as error:
@@ -203,7 +201,7 @@ def state_of(folder: Path | str) -> tuple[str, str, int]:
 
 @functools.cache
 def _commit() -> tuple[str, bool]:
-    """Commit and dirty flag of the checkout that the package runs from; empty outside one."""
+    """Of the checkout, with its dirty flag; empty outside one."""
     folder = Path(str(resources.files(harness))).parent
 
     def git(*args: str) -> str:
@@ -221,7 +219,6 @@ def _commit() -> tuple[str, bool]:
 
 @functools.cache
 def packages() -> dict[str, str]:
-    """Versions of the installed libraries that results depend on."""
     found = {}
     for name in PACKAGES:
         try:
@@ -243,8 +240,7 @@ def _machine() -> dict[str, str]:
 
 
 def processor() -> str:
-    """Model, and a digest of the instruction sets that numerical libraries choose their code by; the bare architecture where the
-    system does not tell."""
+    """Model, and a digest of the instruction sets that decide numerical code: runs repeat to the digit on one kind."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
     except OSError:

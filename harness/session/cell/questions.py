@@ -1,4 +1,4 @@
-"""What a cell asks its policies: the prompts of training and of a learning curve, how long they are, and where answers end."""
+"""What a cell asks: prompts of training and curve, their lengths, and where answers end."""
 
 from __future__ import annotations
 
@@ -33,14 +33,12 @@ if TYPE_CHECKING:
 
 
 def training_prompts(cell: Cell, step: int) -> list[Prompt]:
-    """The same for every regime and policy of a (group, seed)."""
     training, stream = cell.training, cell.variant.sampling_stream
     seed = derive(cell.seed, stream, "prompts", cell.group.name, step)
     return draw(training.task, seed, training.prompts, min_level=training.min_level, part=training.part)
 
 
 def as_asked(prompts: Sequence[Prompt], task: str | FileTask, policy: Policy) -> list[Prompt]:
-    """A task's training prompts in the style in which the policy is asked."""
     if policy.style is None:
         return list(prompts)
     known = get_task(task)
@@ -48,7 +46,7 @@ def as_asked(prompts: Sequence[Prompt], task: str | FileTask, policy: Policy) ->
 
 
 def pool_entry(training: Training) -> Pool | None:
-    """What the manifest says of the training pool; None where code makes the prompts. Raises DataError."""
+    """For the manifest; None where code makes the prompts. Raises DataError."""
     source = training_source(training.task)
     if source.generated:
         return None
@@ -58,7 +56,7 @@ def pool_entry(training: Training) -> Pool | None:
 
 
 def curve_prompts(cell: Cell, policy: Policy) -> list[Prompt]:
-    """A fair part of the first evaluation task's prompts, as the policy is asked; the same in every cell of a suite."""
+    """The same in every cell of a suite."""
     task = get_task(cell.evaluation.tasks[0])
     prompts = fair_part(task.documents(None), cell.evaluation.curve_prompts)
     return [replace(p, text=task.render(p, policy.style or task.styles[0])) for p in prompts]
@@ -70,10 +68,8 @@ def scored_as(task: str | FileTask, verifier: Verifier) -> Verifier:
 
 
 def stop_strings(cell: Cell, policy: Policy) -> tuple[str, ...]:
-    """Strings that end this policy's answers (`training.answer_ends`), by the same rule as in evaluation; none by default.
-
-    A base model that is asked after worked examples seldom writes its EOS, and goes on with the next example instead.
-    """
+    """Of `training.answer_ends`, as in evaluation: a base model seldom writes its EOS after worked examples, and goes on with the
+    next one."""
     if cell.training.answer_ends == "eos" or policy.style is None:
         return ()
     return get_task(cell.training.task).stop(policy.style)
@@ -88,9 +84,8 @@ def truncated_answers(
 ) -> list[list[tuple[Sample, bool]]]:
     """Answers up to the first of `strings`, and whether each was ended by one.
 
-    Such an answer has its policy's EOS in place of the string, with the log-probability (nats) that the policy gives it there.
-    The policy did not choose that EOS, so it is not learnt (`Answer.closed`). Raises TokenizationError.
-    """
+    Its EOS stands for the string, with its log-probability (nats); the policy did not choose it, so it is not learnt
+    (`Answer.closed`). Raises TokenizationError."""
     cut = [[truncate_at_stop(codec, sample, strings) for sample in row] for row in sampled]
     asked = [(p, sample) for p, row in zip(prompts, cut, strict=True) for sample, closed in row if closed]
     scores = iter(engine.score([p for p, _ in asked], [sample.tokens for _, sample in asked]) if asked else [])
@@ -103,8 +98,7 @@ def truncated_answers(
 
 
 def truncate_at_stop(codec: TokenCodec, sample: Sample, strings: Sequence[str]) -> tuple[Sample, bool]:
-    """The answer up to the first of `strings`, and whether there is one; its EOS has no log-probability yet. Tokens are kept
-    whole: one that reaches over the string's beginning stays."""
+    """The EOS has no log-probability yet. A token that reaches over the beginning of the string stays whole."""
     starts = [at for string in strings if (at := sample.text.find(string)) >= 0]
     if not starts:
         return sample, False
@@ -119,12 +113,9 @@ def truncate_at_stop(codec: TokenCodec, sample: Sample, strings: Sequence[str]) 
 def measured(
     policy: Policy, folder: Path, evaluation: Evaluation, cell: Cell | None = None, fetch: bool = True
 ) -> Lengths:
-    """Tokens of the longest prompt and answer of the evaluation, and of a cell's training and curve, by the policy's tokenizer.
+    """Tokens of the longest prompt and answer, by the policy's tokenizer. folder: may lack weights.
 
-    folder: the policy's, which may lack its weights. fetch: also questions that are not on this machine.
-
-    Raises EngineError for a tokenizer that does not open, DataError for questions that cannot be had.
-    """
+    Raises EngineError for a tokenizer that does not open, DataError for questions that cannot be had."""
     from harness.engines.vocabulary import open_vocabulary
 
     vocabulary = open_vocabulary(folder, policy.chat, policy.name)
@@ -144,10 +135,8 @@ def measured(
 
 
 def checked(engine: str, options: Mapping[str, Any], policy: Policy, folder: Path, lengths: Lengths) -> dict[str, Any]:
-    """An engine's options with the `max_length` that is needed, where it has one and nobody stated it.
-
-    Raises EngineError where what was stated, or the model, holds less.
-    """
+    """Options with the `max_length` that is needed, where nobody stated it. Raises EngineError where what was stated, or the model,
+    holds less."""
     stated = options.get("max_length")
     if stated is not None and stated < lengths.longest:
         raise EngineError(
@@ -167,7 +156,6 @@ def with_length(
     evaluation: Evaluation,
     cell: Cell | None = None,
 ) -> dict[str, Any]:
-    """`checked`, as `measured`; the options themselves of an engine without a `max_length`."""
     if "max_length" not in engines_of(engine).Options.__struct_fields__:
         return dict(options)
     return checked(engine, options, policy, folder, measured(policy, folder, evaluation, cell))
@@ -183,7 +171,7 @@ def _trained(cell: Cell, fetch: bool) -> Sequence[Prompt]:
 
 
 def _longest(vocabulary: Vocabulary, prompts: Sequence[Prompt]) -> int:
-    """Tokens of the longest prompt. A token is at least a byte long, so those that are too short need not be looked at."""
+    """A token is at least a byte long, so shorter prompts are skipped."""
     around, longest = len(vocabulary.encode(Prompt("", "a", ""))), 0
     for size, prompt in sorted(((len(p.text.encode()), p) for p in prompts), key=lambda pair: -pair[0]):
         if size + around <= longest:

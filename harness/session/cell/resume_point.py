@@ -1,4 +1,4 @@
-"""Checkpoints of a running cell: all policies, the regimes' state and the step, complete or not there at all."""
+"""Checkpoints of a running cell: policies, regimes' state and step, whole or not there."""
 
 from __future__ import annotations
 
@@ -52,10 +52,9 @@ def save(
     exchange: ExchangeState,
     best: Mapping[str, Best] = MappingProxyType({}),
 ) -> Path:
-    """Write a checkpoint of `step` finished steps and drop older ones, weights that are no longer the best among them.
+    """Write a checkpoint and drop older ones, and weights that are no longer the best.
 
-    Raises DiskFullError, StoreError, FencedError.
-    """
+    Raises DiskFullError, StoreError, FencedError."""
     target = folder / _RESUME / f"step-{step:08d}"
 
     def fill(temporary: Path) -> None:
@@ -75,10 +74,8 @@ def save(
 
 
 def offer(folder: Path, step: int, learner: Learner, accuracy: float, best: dict[str, Best]) -> None:
-    """Keep the weights of a point of the learning curve that is better than all before; the best so far are noted in `best`.
-
-    What it supersedes stays until the next checkpoint, for an interrupted cell goes back to the last one.
-    """
+    """Keep the weights of a new best point of the learning curve, noted in `best`. What it supersedes stays until the next
+    checkpoint, to which an interrupted cell goes back."""
     known = best.get(learner.name)
     if math.isnan(accuracy) or (known is not None and accuracy <= known.accuracy):
         return
@@ -95,7 +92,6 @@ def offer(folder: Path, step: int, learner: Learner, accuracy: float, best: dict
 
 
 def keep_best(folder: Path, best: Mapping[str, Best]) -> None:
-    """Of the weights that were offered drop all others."""
     named = {f"{name}-{one.step}" for name, one in best.items()}
     with change(folder):
         for path in (folder / _BEST).glob("*"):
@@ -104,7 +100,7 @@ def keep_best(folder: Path, best: Mapping[str, Best]) -> None:
 
 
 def choose_best(folder: Path) -> None:
-    """Put the best weights in the place of the last, which stay aside until the cell is done: `finish` takes this back."""
+    """The best weights take the place of the last, which stay aside until the cell is done; `finish` takes this back."""
     with change(folder):
         for kept, last, chosen in _choices(folder):
             if chosen.is_dir() and not last.exists():
@@ -120,7 +116,7 @@ def tidy(folder: Path, keep: Keep) -> None:
 
 
 def finish(folder: Path, step: int) -> None:
-    """The checkpoint of the last step becomes the cell's `checkpoint/`, without the optimisers' states."""
+    """The last checkpoint becomes `checkpoint/`, without optimisers' states."""
     newest = folder / _RESUME / f"step-{step:08d}"
     with change(folder):
         if newest.is_dir():
@@ -138,14 +134,13 @@ def finish(folder: Path, step: int) -> None:
 
 
 def holds_last(folder: Path, step: int) -> bool:
-    """Whether `checkpoint/` is there with the weights of the last step, or can get them back: not where `keep: best` is over."""
+    """Whether `checkpoint/` has the last weights, or can get them back."""
     return (folder / FINAL).is_dir() and all(
         last.is_dir() or chosen.is_dir() or chosen.name.endswith(f"-{step}") for _, last, chosen in _choices(folder)
     )
 
 
 def latest(folder: Path) -> tuple[int, Path] | None:
-    """The newest checkpoint of an unfinished cell: its step and folder."""
     found = [(int(m[1]), p) for p in (folder / _RESUME).glob("*") if (m := _STEP.fullmatch(p.name))]
     return max(found, default=None)
 
@@ -159,7 +154,7 @@ def read(path: Path) -> SessionState:
 
 
 def restore(path: Path, key: str, learners: Sequence[Learner]) -> SessionState:
-    """Continue from `path`; what is not the learners' is for the caller. Raises CheckpointError."""
+    """What is not the learners' is for the caller. Raises CheckpointError."""
     state = read(path)
     if state.key != key:
         raise CheckpointError(f"{path}: belongs to cell {state.key}, not to {key}")
@@ -170,7 +165,7 @@ def restore(path: Path, key: str, learners: Sequence[Learner]) -> SessionState:
 
 
 def _choices(folder: Path) -> list[tuple[Path, Path, Path]]:
-    """Of each policy with a best point: its place in `checkpoint/`, and where its last and its best weights wait."""
+    """Of each policy with a best point: its place, and where its last and best weights wait."""
     final = folder / FINAL
     return [
         (final / name, folder / _BEST / f"{name}-last", folder / _BEST / f"{name}-{best.step}")

@@ -30,7 +30,7 @@ def step_row(
     kl_step: float,
     kl_base: float,
 ) -> StepRow:
-    """Everything that one row says, as `StepRow` defines it; `received` has its used answers marked."""
+    """`received` has its used answers marked."""
     answers = [a for g in own for a in g.answers]
     tokens = sum(a.tokens.size for a in answers)
     rewards = np.concatenate([g.rewards for g in own]) if own else np.empty(0)
@@ -86,7 +86,7 @@ def step_row(
 
 
 def rescued(own: Sequence[Group], others: Sequence[Sequence[Group]]) -> int:
-    """Prompts without a success of one's own that somebody else solved at the same step."""
+    """Prompts that only somebody else solved at this step."""
     return len(_failed(own) & {g.prompt.id for groups in others for g in groups if (g.rewards > 0).any()})
 
 
@@ -95,7 +95,7 @@ def _failed(own: Sequence[Group]) -> set[str]:
 
 
 def mark_used(received: Received, terms: Sequence[Term], reports: Sequence[TermReport]) -> None:
-    """Note in the ledger which peer answers gave a nonzero gradient, as the update's reports of these terms say."""
+    """Which peer answers gave a nonzero gradient."""
     for term, report in zip(terms, reports, strict=True):
         for answer, tokens in zip(term.answers, report.moved, strict=True):
             if term.source == "peer" and answer.origin is not None and tokens:
@@ -117,19 +117,18 @@ def term_rows(policy: str, step: int, report: UpdateReport) -> list[TermRow]:
 
 
 def exchange_rows(entries: Sequence[Entry]) -> list[ExchangeRow]:
-    """The ledger's entries as rows; the two structs agree by name."""
     names = [n for n in ExchangeRow.__struct_fields__ if n in Entry.__struct_fields__]
     return [ExchangeRow(**{n: getattr(e, n) for n in names}) for e in entries]
 
 
 def k3(old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> float:
-    """Mean over tokens of exp(new - old) - 1 - (new - old): an estimate of KL(old || new) from samples of old, in nats."""
+    """Mean of exp(new - old) - 1 - (new - old) over tokens: KL(old || new) from samples of old, nats."""
     difference = np.concatenate(new).astype(np.float64) - np.concatenate(old).astype(np.float64)
     return float((np.expm1(difference) - difference).mean()) if difference.size else NAN
 
 
 def _moments(terms: Sequence[TermReport]) -> tuple[float, float]:
-    """Mean and mean square of all their importance weights together; NaN where there are none."""
+    """Of all importance weights together; NaN where there are none."""
     known = [t for t in terms if t.ratios]
     count = sum(t.ratios for t in known)
     if not count:

@@ -1,4 +1,4 @@
-"""Jobs of worker processes: what the driver and they say to each other, one JSON object a line, and what is done with a job."""
+"""Jobs: what driver and workers say to each other, one JSON object a line, and what is done."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class CellJob(_Message, frozen=True):
-    """Train and evaluate a cell. layout: engine options that the plan has chosen, by policy. claim: the run's, by which it may
-    write; empty where nobody else can."""
+    """layout: engine options of the plan, by policy. claim: the run's, by which it may write; empty where nobody else can."""
 
     id: str
     folder: str
@@ -64,7 +63,7 @@ class CellJob(_Message, frozen=True):
 
 
 class BaseJob(_Message, frozen=True):
-    """Make and evaluate a base checkpoint. layout, claim: as in CellJob."""
+    """As CellJob."""
 
     id: str
     folder: str
@@ -77,11 +76,11 @@ class BaseJob(_Message, frozen=True):
 
 
 class Leave(_Message, frozen=True):
-    """Write a checkpoint at the next step's end and leave."""
+    """After a checkpoint at the next step's end."""
 
 
 class Progress(_Message, frozen=True):
-    """`done` of `total` steps; `words` on the last one."""
+    """`words` on the last step."""
 
     id: str
     done: float
@@ -90,20 +89,20 @@ class Progress(_Message, frozen=True):
 
 
 class Alive(_Message, frozen=True):
-    """A sign of life: the worker got on since the last one. phase: what it does, with its own count."""
+    """The worker got on since the last one. phase: with its own count."""
 
     phase: str
 
 
 class Said(_Message, frozen=True):
-    """A line of the job's log. topic: what it is about, where whoever watches the run should read it too, once."""
+    """A line of the log. topic: where whoever watches should read it, once."""
 
     text: str
     topic: str = ""
 
 
 class Finished(_Message, frozen=True):
-    """outcome: `done`, `failed` (`reason`, and the word for it), `interrupted`, `disk` (the disk is full)."""
+    """outcome: `done`, `failed`, `interrupted`, `disk` (full)."""
 
     id: str
     outcome: str
@@ -135,7 +134,7 @@ def base_job(base: Base, folder: Path, layout: Mapping[str, Mapping[str, Any]], 
 def run_job(
     job: Job, verifier: Verifier, progress: Callable[[float, float, str], None], stopped: Callable[[], bool]
 ) -> float:
-    """Do it; returns the CPU-seconds it took. Start and end are noted in its manifest. Raises HarnessError, Interrupted."""
+    """Returns CPU-seconds. Raises HarnessError, Interrupted."""
     folder, claim = Path(job.folder), Path(job.claim)
     with guarded(folder, partial(held, claim, folder)) if job.claim else contextlib.nullcontext():
         attempt = _attempts(folder) + 1
@@ -163,7 +162,7 @@ def run_job(
 
 
 def _attempts(folder: Path) -> int:
-    """Earlier starts, by the manifest; where that is damaged by the ledger of costs."""
+    """Earlier starts; where the manifest is damaged by the ledger of costs."""
     state, _, attempts = state_of(folder)
     if state == "failed" and not attempts:
         with contextlib.suppress(StoreError):
@@ -173,7 +172,7 @@ def _attempts(folder: Path) -> int:
 
 
 def failure_reason(error: Exception, job: Job) -> str:
-    """An expected error's own words; any other with the line that it comes from: the last one in the plugin, else the last."""
+    """An expected error's own words; any other with its last line in the plugin, else its last."""
     if isinstance(error, CheckpointError):
         return f"{error}; {remedy(Path(job.folder))}"
     if isinstance(error, HarnessError):

@@ -1,4 +1,4 @@
-"""The driver: spreads base checkpoints and cells over worker processes, and survives what they do. Imports without torch."""
+"""The driver: spreads jobs over worker processes, and survives what they do. No torch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ONCE_MORE = frozenset({Fault.MEMORY, Fault.KILLED})
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """How a run ended. `failed` maps labels to reasons; `disk` is the sentence on a full disk."""
+    """failed: reasons by label; disk: the sentence on a full disk."""
 
     done: int = 0
     failed: dict[str, str] = field(default_factory=dict)
@@ -71,13 +71,10 @@ def run_matrix(
     verbose: bool = False,
     address: str | None = None,
 ) -> RunSummary:
-    """Run what is not done, as planned. `refresh` is called after each finished job (the store's snapshot).
+    """Run what is not done, as planned. refresh: called after each finished job. address: of a Ray cluster. silence: seconds
+    without a sign of life after which a worker is killed. verbose: report the lines of the cells' logs.
 
-    address: of the Ray cluster to join.
-    silence: seconds without a sign of life after which a worker is killed. verbose: report the lines of the cells' logs.
-
-    Raises UsageError if another run has some of these cells, EngineError if the cluster does not start.
-    """
+    Raises UsageError if another run has some of these cells, EngineError if the cluster does not start."""
     keys = prepared.keys()
     with locked(prepared.folder, keys) as claim:
         theirs = holding(prepared.folder) - keys
@@ -93,7 +90,7 @@ def run_matrix(
 
 
 class _Driver:
-    """Jobs wait for their base checkpoints, then for the scheduler's word, then for a worker process."""
+    """Jobs wait for their bases, the scheduler's word, a process."""
 
     def __init__(
         self,
@@ -174,7 +171,7 @@ class _Driver:
                 self._process_message(worker, message)
 
     def _free(self) -> WorkerProcess | None:
-        """A worker without a job, a new one where there is none and may be more; None where there may not."""
+        """One without a job, or a new one; None where there may be no more."""
         free = [worker for worker in self.workers if worker.job is None]
         if not free and len(self.workers) < self.most:
             free = [WorkerProcess(self.inbox, {**self.environment, **self._gpu()}, self.silence)]
@@ -182,7 +179,7 @@ class _Driver:
         return free[0] if free else None
 
     def _retry_alone(self) -> None:
-        """Nothing else runs or can: what has failed for want of memory, or was killed, gets the machine and a new process."""
+        """Nothing else runs: what failed for want of memory, or was killed, gets the machine and a new process."""
         for key, job in self.again.items():
             if job is not None:
                 self.again[key], self.jobs[key] = None, job
@@ -191,7 +188,7 @@ class _Driver:
                 return
 
     def _gpu(self) -> dict[str, str]:
-        """The one GPU that a new worker sees, where workers share this machine's: that with the fewest of them."""
+        """The GPU with the fewest workers, where they share a machine."""
         if engines_of(self.prepared.suite.engine).clustered or not self.gpus:
             return {}
         seen = Counter(worker.gpu for worker in self.workers)
@@ -201,7 +198,7 @@ class _Driver:
         return sum(worker.job is not None for worker in self.workers)
 
     def _submit(self) -> None:
-        """Hand the scheduler whatever waits for nothing else; it says at once or later what may start."""
+        """Whatever waits for nothing else."""
         able = [key for key in self.requests if not self.waits.get(key)]
         self._act(self.scheduler.submit([self.requests.pop(key) for key in able], time.monotonic()))
 
@@ -241,7 +238,7 @@ class _Driver:
                 worker.close(time.monotonic() + CLOSE_SECONDS)
 
     def _check_heartbeats(self) -> None:
-        """Time has passed: for our claim, for the scheduler, for who watches, and for workers without a sign of life."""
+        """Also of our own claim."""
         if self.claim is not None and self.claim.lost():
             raise HarnessError(
                 f"{self.prepared.folder}: this run gave no sign of life for long, and another has taken its cells over: "
@@ -294,7 +291,7 @@ class _Driver:
                 self._fail(self.jobs.pop(key), f"{job.id} failed: {reason}", Fault.BASE)
 
     def _interrupt(self) -> None:
-        """Let every worker write a checkpoint; a second Ctrl-C or the deadline ends it at once."""
+        """Each worker writes a checkpoint; a second Ctrl-C or the deadline ends it."""
         self.reporter.message("stopping: each running cell writes a checkpoint (Ctrl-C again to leave at once)")
         end = time.monotonic() + STOP_SECONDS
         stopped = [Path(worker.job.folder) for worker in self.workers if worker.job is not None and worker.begun]
@@ -318,7 +315,7 @@ class _Driver:
                 )  # what failed now did so because its surroundings were stopped
 
     def _close(self) -> None:
-        """End all workers: at once where they have a job, else as soon as they leave by themselves. Idempotent."""
+        """Idempotent."""
         workers, self.workers = self.workers, []
         for worker in workers:
             worker.dismiss()

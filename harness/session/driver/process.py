@@ -29,7 +29,7 @@ Inbox = queue.Queue[tuple["WorkerProcess", FromWorker | None]]
 
 
 class WorkerProcess:
-    """One worker process and the job it has. begun: whether it has said anything of its job. kill_reason: why it was killed."""
+    """begun: whether it has said anything of its job. kill_reason: why it was killed."""
 
     def __init__(self, inbox: Inbox, environment: Mapping[str, str], silence: float) -> None:
         self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the worker
@@ -46,7 +46,7 @@ class WorkerProcess:
         threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
 
     def take(self, job: Job) -> None:
-        """Give it a job, also before its process is up. It must have none."""
+        """Also before its process is up."""
         self.job, self.heard, self.begun, self.phase = job, max(self.heard, time.monotonic()), False, ""
         self.send(job)
 
@@ -75,7 +75,7 @@ class WorkerProcess:
         killing.start()
 
     def exit_reason(self) -> str:
-        """Why or how it ended, with the last line that it wrote: into its job's log, before that to stderr."""
+        """With the last line of its job's log, before that of stderr."""
         if self.kill_reason:
             return self.kill_reason
         code = self.process.returncode
@@ -89,7 +89,7 @@ class WorkerProcess:
         return f"the worker process was {how}" + (f" ({said[-1][:200]})" if said else "")
 
     def dismiss(self) -> None:
-        """It leaves when its stdin closes; at once where it has a job, which is then given up."""
+        """It leaves when its stdin closes; a job is given up."""
         if self.job is not None:
             self.process.kill()
         if self.process.stdin is not None:
@@ -97,7 +97,7 @@ class WorkerProcess:
                 self.process.stdin.close()
 
     def close(self, deadline: float) -> None:
-        """Dismiss it and wait; at `deadline` (monotonic) it is killed."""
+        """At `deadline` (monotonic) it is killed."""
         self.dismiss()
         try:
             self.process.wait(timeout=max(0.0, deadline - time.monotonic()))

@@ -1,10 +1,8 @@
-"""A worker process: takes cells and base checkpoints one after another, so that torch is imported once.
+"""A worker process: takes jobs one after another, so that torch is imported once.
 
-    python -m harness.session.driver.worker SECONDS     jobs as JSON lines on stdin, progress as JSON lines on stdout
+    python -m harness.session.driver.worker SECONDS     jobs as JSON lines on stdin, progress on stdout
 
-It leaves when its stdin closes, so no worker outlives its driver. While it has a job, whatever libraries print goes to the
-job's log. SECONDS is the driver's limit on silence.
-"""
+It leaves when its stdin closes. SECONDS is the driver's limit on silence."""
 
 from __future__ import annotations
 
@@ -16,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -49,8 +48,24 @@ FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 log = logging.getLogger("harness")
 
 
+@dataclass(slots=True)
+class Heartbeat:
+    """Whether the work gets on: a phase counted, or the main thread computed. The pulse's own thread says nothing of that."""
+
+    said: float
+    used: float = 0.0
+    beats: int = -1
+
+    def due(self, now: float, cpu: float, beats: int) -> bool:
+        """now: seconds of the clock, cpu: of the main thread; beats: signs of life so far."""
+        if beats == self.beats and cpu - self.used < LEAST_CPU_SHARE * (now - self.said):
+            return False
+        self.said, self.used, self.beats = now, cpu, beats
+        return True
+
+
 class Worker(logging.Handler):
-    """Runs jobs and reports on them; as a handler of the harness's log it also sends its records, for who watches the run."""
+    """A handler of the harness's log: it sends its records to the driver."""
 
     def __init__(self, source: BinaryIO, sink: BinaryIO, silence: float) -> None:
         super().__init__(logging.INFO)
@@ -104,16 +119,10 @@ class Worker(logging.Handler):
             self._stopped.set()
 
     def _pulse(self, interval: float) -> None:
-        """Tell the driver that the work gets on, as long as it does: a phase counted, or the main thread computed.
-
-        This thread's own life says nothing: a main thread that waits for ever leaves the worker silent.
-        """
-        said, used, beats = time.monotonic(), 0.0, -1
+        heartbeat = Heartbeat(time.monotonic())
         while True:
             time.sleep(interval)
-            now, cpu = time.monotonic(), _main_cpu_seconds()
-            if phases.beats() != beats or cpu - used >= LEAST_CPU_SHARE * (now - said):
-                said, used, beats = now, cpu, phases.beats()
+            if heartbeat.due(time.monotonic(), _main_cpu_seconds(), phases.beats()):
                 self._say(Alive(phases.words()))
             if (job := self._job) is not None:
                 trim(log_of(Path(job.folder)))
@@ -141,7 +150,7 @@ def _ended(error: Exception, job: Job) -> Finished:
 
 
 def _main_cpu_seconds() -> float:
-    """CPU time of the main thread, in which jobs run; of the process where the system does not tell threads apart."""
+    """Of the process where the system does not tell threads apart."""
     thread = threading.main_thread().ident
     if thread is None or not hasattr(time, "pthread_getcpuclockid"):
         return time.process_time()

@@ -1,5 +1,4 @@
-"""From a suite's `model` to a folder on this machine, and what a model is whatever it is called: the commit of a hub name, the
-content of a local folder. Imports without torch."""
+"""From a suite's `model` to a folder, and what a model is: the commit of a hub name, the content of a folder. No torch."""
 
 from __future__ import annotations
 
@@ -48,25 +47,23 @@ Progress = Callable[[float, str], None]
 
 
 class _Seen(msgspec.Struct, frozen=True):
-    """A file's digest, and what tells that it is still the same file: size, times of content and inode, inode."""
+    """stamp: size, times of content and inode, inode."""
 
     stamp: tuple[int, int, int, int]
     digest: str
 
 
 def is_micro(policy: Policy) -> bool:
-    """Whether the policy is one of our own tiny models."""
     return policy.model.startswith(MICRO)
 
 
 def local_folder(model: str) -> Path | None:
-    """The folder that a suite's `model` names, if it does."""
     folder = model_folder(model)
     return folder if not model.startswith(MICRO) and folder.is_dir() else None
 
 
 def required_folder(policy: Policy) -> Path | None:
-    """The same; None for a name on the hub alone. Raises DataError if the model can be neither."""
+    """None for a hub name. Raises DataError if the model can be neither."""
     folder = local_folder(policy.model)
     if folder is None and policy.model.startswith(PRETRAINED):
         place = model_folder(policy.model)
@@ -77,7 +74,6 @@ def required_folder(policy: Policy) -> Path | None:
 
 
 def on_hub(policy: Policy) -> bool:
-    """Whether the policy's model would come from the hub."""
     named = policy.model.startswith(PRETRAINED) or local_folder(policy.model) is not None
     return not is_micro(policy) and not named and HUB_NAME.fullmatch(policy.model) is not None
 
@@ -93,13 +89,10 @@ def unpinned(policy: Policy) -> bool:
 def base_folder(
     policy: Policy, seed: int, progress: Progress | None = None, options: Mapping[str, Any] = MappingProxyType({})
 ) -> Path:
-    """The policy's start weights: a micro family's cached stage 0, a local folder, a hub snapshot, or what a supervised start has
-    made of one of these two.
+    """The policy's start weights: a micro family's cached stage 0, a folder, a hub snapshot, or what a supervised start made of
+    one.
 
-    options: the embedded engine's, of which a start is made with `device`, `dtype` and `threads`.
-
-    Raises CellError for a base without the competence that RL needs, DataError for a model that cannot be had.
-    """
+    options: the embedded engine's, for a start. Raises CellError for a base without the competence that RL needs, DataError."""
     if is_micro(policy):
         from harness.engines.embedded.stage0 import base_checkpoint
 
@@ -123,7 +116,7 @@ def base_folder(
 
 
 def micro_spec(policy: Policy, seed: int) -> MicroSpec:
-    """Stage 0's own description of a micro policy's base. `per_seed` bases derive from the suite's seed."""
+    """`per_seed` bases derive from the suite's seed."""
     from harness.engines.embedded.stage0 import MicroSpec
 
     stage0, family = policy.stage0 or Stage0(), policy.model.removeprefix(MICRO)
@@ -135,25 +128,21 @@ def _base_seed(stage0: Stage0, seed: int) -> int:
 
 
 def start_options(engine: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What of a suite's engine options a start follows, whichever engine trains after it."""
     return options if engine == "embedded" else {}
 
 
 def has_start(policy: Policy) -> bool:
-    """Whether the policy is a pretrained model with a supervised start, so that there is something to measure before it."""
+    """So that there is something to measure before it."""
     return policy.stage0 is not None and not is_micro(policy)
 
 
 def raw_folder(policy: Policy) -> Path:
-    """The policy's model as it was published. Raises DataError."""
+    """As published. Raises DataError."""
     return required_folder(policy) or _snapshot(policy)
 
 
 def hub_folder(policy: Policy, fetch: bool) -> Path:
-    """A hub model's folder in this machine's cache, without weights where they are not there yet.
-
-    fetch: whether configuration and tokenizer, a few MB, may be fetched. Raises DataError.
-    """
+    """In this machine's cache, perhaps without weights. fetch: whether a few MB may be fetched. Raises DataError."""
     if fetch:
         return _snapshot(policy, allow_patterns=SMALL_FILES)
     if not hub_cache(policy.model).is_dir():
@@ -162,7 +151,7 @@ def hub_folder(policy: Policy, fetch: bool) -> Path:
 
 
 def at_hand(policy: Policy) -> Path | None:
-    """The folder with a policy's tokenizer, where it is on this machine; a micro model's is made with its base checkpoint."""
+    """The folder with a policy's tokenizer, where it is here."""
     if is_micro(policy):
         return None
     try:
@@ -173,13 +162,13 @@ def at_hand(policy: Policy) -> Path | None:
 
 
 def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) -> Path:
-    """From the hub, or from the cache alone where the hub cannot be reached: a pinned commit is the same in both."""
+    """From the hub, or from the cache alone where it cannot be reached."""
     from huggingface_hub import is_offline_mode, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
     from huggingface_hub.utils.tqdm import tqdm
 
     class HeartbeatTqdm(tqdm):
-        """Every move of a download is a sign of life."""
+        """A download that moves is alive."""
 
         def update(self, n: float | None = 1) -> Any:
             phases.beat()
@@ -207,7 +196,7 @@ def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) ->
 
 
 def pinned(suite: Suite, online: bool) -> Suite:
-    """The suite with each hub model's commit as its revision, where it is known here or, `online`, the hub says it in time."""
+    """With hub commits as revisions, where known here or, `online`, said in time."""
     commits: dict[tuple[str, str | None], str | None] = {}
 
     def pin(policy: Policy) -> Policy:
@@ -223,7 +212,7 @@ def pinned(suite: Suite, online: bool) -> Suite:
 
 
 def identity_of(policy: Policy) -> str:
-    """What stands for the model in a key. Raises DataError for a folder that cannot be read."""
+    """In a key. Raises DataError for a folder that cannot be read."""
     folder = local_folder(policy.model)
     if folder is not None:
         return f"content {content_digest(folder)}"
@@ -231,13 +220,13 @@ def identity_of(policy: Policy) -> str:
 
 
 def loaded_commit(base: Path) -> str:
-    """The commit of the hub snapshot that was opened; empty for another folder."""
+    """Empty for another folder than a hub snapshot."""
     return base.name if base.parent.name == "snapshots" and COMMIT.fullmatch(base.name) else ""
 
 
 def _commit_of(model: str, revision: str, online: bool) -> str | None:
-    """The commit behind a hub name's branch or tag: as downloaded here, as noted by an earlier run, or as the hub says now,
-    within HUB_SECONDS. A thread asks it, because name resolution knows no time-out."""
+    """As downloaded, noted by an earlier run, or as the hub says within HUB_SECONDS; a thread asks, for name resolution knows no
+    time-out."""
     from huggingface_hub import constants
 
     ref = hub_cache(model) / "refs" / revision
@@ -266,10 +255,10 @@ def _commit_of(model: str, revision: str, online: bool) -> str | None:
 
 
 def content_digest(folder: Path) -> str:
-    """Digest of a model folder: names and bytes of all its files, links followed; hidden ones and *.md say nothing.
+    """Names and bytes of all files, links followed, without hidden ones and *.md. Large files are remembered by path, size,
+    times, inode.
 
-    What was read once is remembered in the cache folder by path, size, times and inode. Raises DataError.
-    """
+    Raises DataError."""
     try:
         listed = list(itertools.islice(folder.rglob("*"), MAX_FILES + 1))
         if len(listed) > MAX_FILES:

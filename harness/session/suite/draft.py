@@ -1,7 +1,6 @@
-"""`harness new-suite --models A B`: a suite for two models, with settings that fit their sizes and the task, each explained.
+"""`harness new-suite --models A B`: a suite with settings that fit, each explained.
 
-The rates and batches are those of published runs on models of these sizes (docs/pretrained.md), rounded; nothing is measured here.
-"""
+Rates and batches are those of published runs (docs/pretrained.md), rounded."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ EMBEDDED_PARAMETERS = 1.6e9
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Settings for models up to so many parameters. tokens: of the longest answer, by training task; `other` for the rest."""
+    """Up to so many parameters. tokens: of the longest answer, by task."""
 
     parameters: float
     rate: float
@@ -53,7 +52,7 @@ SIZES = (
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One of the two, as far as its config tells. positions: that its config allows, 0 where it does not say."""
+    """positions: 0 where its config does not say."""
 
     name: str
     model: str
@@ -68,15 +67,8 @@ class Model:
 
 
 def draft(models: Sequence[str], task: str, name: str) -> str:
-    """The text of a suite called `name` for `models`, folders or hub names, trained on `task`.
-
-    Raises
-    ------
-    UsageError
-        A model's config cannot be had or used, or the same model stands twice.
-    PluginError
-        There is no such training task.
-    """
+    """The text of a suite for `models`, trained on `task`. Raises UsageError for a config that cannot be had, or a model that
+    stands twice, PluginError."""
     chosen = by_name(task)
     if isinstance(chosen, FileTask):
         chosen = chosen.model_copy(update={"held_out": HELD_OUT})
@@ -136,7 +128,7 @@ def _read(given: str) -> Model:
 
 
 def _chats(model: str) -> bool:
-    """Whether prompts go through a chat template: by the tokenizer's files where they are at hand, else by the name."""
+    """By the tokenizer's files where they are here, else by the name."""
     if os.path.isdir(model):
         return _templated(Path(model))
     from huggingface_hub import try_to_load_from_cache

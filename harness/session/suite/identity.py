@@ -1,4 +1,4 @@
-"""A suite's identities: what its cells' keys hold besides the configuration, and why a stored cell is another one. No torch."""
+"""What cells' keys hold besides the configuration, and why a stored cell is another one. No torch."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ _SHOWN = 4
 
 
 class Identities:
-    """What each cell and base of a suite is. Each model folder is looked at once.
-
-    Raises PluginError for a task that has no training pool, DataError for a model folder that cannot be read.
-    """
+    """Each model folder is looked at once. Raises PluginError for a task without a training pool, DataError for a folder that
+    cannot be read."""
 
     def __init__(self, suite: Suite) -> None:
         training, tasks = suite.training.task, suite.evaluation.tasks
@@ -43,7 +41,7 @@ class Identities:
         return self._identity(group.policies, CELL, self._pool, {**self._trained, regime: version})
 
     def of_base(self, policy: Policy) -> Identity:
-        """Of a base checkpoint's measurement: neither regimes nor the training pool are in it."""
+        """Without regimes and training pool."""
         return self._identity([policy], BASE, "", {})
 
     def _identity(
@@ -61,7 +59,7 @@ class Identities:
 
 
 def notes(suite: Suite, stored: Iterable[Manifest]) -> list[str]:
-    """A line for each model that has a digest or a commit, and one for the training pool once a cell has run on it."""
+    """Lines on models, and on the training pool once a cell has run on it."""
     policies = {p.name: p for group in suite.groups for p in group.policies if not is_micro(p)}
     lines = {name: f"model {name}: {policy.model}, {_which(policy)}" for name, policy in policies.items()}
     pools: dict[str, None] = {}
@@ -83,13 +81,12 @@ def _which(policy: Policy) -> str:
 
 
 def unknown_commits(suite: Suite) -> list[str]:
-    """A line for each hub model whose commit nobody could tell."""
     models = {p.model: p for group in suite.groups for p in group.policies if unpinned(p)}
     return [f"{m}: neither a download nor the hub tells its commit; the one that is loaded is noted" for m in models]
 
 
 def forerunners(folder: Path, keys: set[str]) -> dict[tuple[str, str, int | None], Manifest]:
-    """The newest stored cell of each label under results/<suite> among those that are not in `keys`."""
+    """The newest stored cell of each label that is not in `keys`."""
     found: dict[tuple[str, str, int | None], Manifest] = {}
     for _, manifest in readable(f.parent for f in folder.glob("*/manifest.json") if f.parent.name not in keys):
         if manifest.kind == "cell":
@@ -100,7 +97,6 @@ def forerunners(folder: Path, keys: set[str]) -> dict[tuple[str, str, int | None
 
 
 def why_anew(cell: Cell, before: Manifest) -> str:
-    """Why `cell` is another one than the stored cell of its label."""
     return f"to be run anew: {_named(list(_differences(cell, before)))} (was {before.key})"
 
 

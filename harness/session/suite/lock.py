@@ -1,15 +1,12 @@
-"""Who writes which cells of results/<suite>: one run a cell, also over file systems without locks.
+"""One run a cell of results/<suite>, also over file systems without locks.
 
-A run lays a claim, `results/<suite>/.runs/<name>.json`: where it runs, and the keys of its cells. Two runs whose keys are
-disjoint, such as two shards, go on side by side. Claims need an atomic rename and file times, nothing else. Whether a claim's
-holder lives is asked of the system where it is the same one, and is then exact; of another machine it is told by the claim's
-time, which the holder renews every BEAT_SECONDS: without renewal for LEASE_SECONDS it is dead, and its claim is removed.
+A run lays a claim, `.runs/<name>.json`: where it runs, and the keys of its cells. It needs an atomic rename and file times, nothing
+else. Whether its holder lives is asked of the system where that is the same, and exact; else its time tells, which the holder
+renews: not renewed for LEASE_SECONDS it is dead, and removed.
 
-Every process of a run makes its changes of a cell (a rename, a removal) under a shared lock on the claim's file, after it has
-seen that the file is still there; whoever removes a claim has that lock alone. So a worker that was stopped, or has lost its
-driver, changes nothing once its cell was given to another. Where the file system knows no locks the file is looked for all the
-same, and a process that was stopped between that look and its change is the one case that remains.
-"""
+Every process of a run changes a cell (a rename, a removal) under a shared lock on the claim's file, after it has seen that the
+file is still there; a claim is removed under that lock alone. So a stopped worker changes nothing once its cell has gone to
+another. Without locks one case remains: stopped between that look and its change."""
 
 from __future__ import annotations
 
@@ -39,8 +36,7 @@ _LOOK_SECONDS = 0.1
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A run and the keys of what it writes. system: a boot of a machine and a space of process ids in it; born: when the process
-    started, in the system's own count."""
+    """keys: what it writes. system: a boot of a machine and a space of process ids; born: when the process started."""
 
     host: str
     system: str
@@ -64,7 +60,7 @@ class Claim:
         threading.Thread(target=self._renew, daemon=True).start()
 
     def lost(self) -> bool:
-        """Whether others took us for dead: nothing may be written any more."""
+        """Others took us for dead."""
         return not self.file.exists()
 
     def _renew(self) -> None:
@@ -79,10 +75,8 @@ class Claim:
 
 @contextmanager
 def locked(folder: Path, keys: Collection[str]) -> Iterator[Claim]:
-    """Be the one writer of `keys` in results/<suite>.
-
-    Raises UsageError where a living run has some of them; a claim from another machine is watched for at most LEASE_SECONDS.
-    """
+    """Be the one writer of `keys`. Raises UsageError where a living run has some; another machine's claim is watched for
+    LEASE_SECONDS at most."""
     mine = folder / RUNS / f"{time.time_ns():020d}-{secrets.token_hex(4)}.json"
     try:
         _lay(mine, Holder(platform.node(), _system(), os.getpid(), _born(os.getpid()), tuple(sorted(keys))))
@@ -98,7 +92,7 @@ def locked(folder: Path, keys: Collection[str]) -> Iterator[Claim]:
 
 @contextmanager
 def held(claim: Path, cell: Path) -> Iterator[None]:
-    """The context of one change of `cell`'s folder by a process of the run that laid `claim`. Raises FencedError, StoreError."""
+    """One change of `cell`'s folder by a process of the run. Raises FencedError, StoreError."""
     try:
         file = os.open(claim, os.O_RDONLY)
     except FileNotFoundError:
@@ -126,10 +120,7 @@ def _taken_over(cell: Path) -> str:
 
 
 def _lay(mine: Path, holder: Holder) -> None:
-    """Lay the claim and wait until no living run has its keys.
-
-    Of two that come at once each sees the other: the one of the higher name steps back, and claims nothing meanwhile.
-    """
+    """Wait until no living run has our keys. Of two at once the higher name steps back, and claims nothing meanwhile."""
     folder, end = mine.parent.parent, time.monotonic() + PATIENCE_SECONDS
     seen, laid = dict[Path, float](), True
     write_atomic(mine, msgspec.json.encode(holder))
@@ -160,7 +151,7 @@ def _lay(mine: Path, holder: Holder) -> None:
 
 
 def _remove_dead(claim: Path, holder: Holder) -> None:
-    """From now on no process of that run can change its cells. Raises UsageError where one is stopped in the middle of a change."""
+    """Raises UsageError where one of its processes is stopped in the middle of a change."""
     with suppress(FileNotFoundError):
         file = os.open(claim, os.O_RDWR)
         try:
@@ -174,7 +165,7 @@ def _remove_dead(claim: Path, holder: Holder) -> None:
 
 
 def _claims(folder: Path) -> list[tuple[Path, Holder, float]]:
-    """All claims, with the time of their last renewal."""
+    """With the time of the last renewal."""
     found = []
     for file in sorted((folder / RUNS).glob("*.json")):
         with suppress(OSError, msgspec.MsgspecError):  # it has just ended, or is no claim
@@ -183,13 +174,13 @@ def _claims(folder: Path) -> list[tuple[Path, Holder, float]]:
 
 
 def _renewed(file: Path) -> float:
-    """Opened first: network file systems ask the server about a file's times then, and otherwise remember them."""
+    """Opened first: network file systems then ask the server."""
     with file.open("rb") as handle:
         return os.fstat(handle.fileno()).st_mtime
 
 
 def _system() -> str:
-    """What process ids belong to: this boot of the machine, and the name space of processes."""
+    """What process ids belong to."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{platform.node()} {boot} {os.readlink('/proc/self/ns/pid')}"
@@ -198,7 +189,7 @@ def _system() -> str:
 
 
 def _born(pid: int) -> str:
-    """When a process started, which tells it from a later one of the same number; empty where there is none."""
+    """Tells a process from a later one of its number; empty where there is none."""
     import psutil
 
     try:

@@ -1,8 +1,9 @@
-"""From a suite's name to what there is to do: validated, resolved, with the state of every cell. Imports without torch."""
+"""From a suite's name to what there is to do, with the state of every cell. No torch."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,11 +14,10 @@ from harness.errors import HarnessError, StoreError, SuiteError, UsageError
 from harness.session.cell.log import LOG
 from harness.session.cell.manifests import Base, state_of, suite_file
 from harness.session.policy.models import pinned
-from harness.session.policy.roots import check_roots
 from harness.session.suite import rules
 from harness.session.suite.identity import Identities, forerunners, notes, why_anew
 from harness.session.suite.lock import holding
-from harness.store.manifest import Manifest, SuiteFile, read_suite, readable, suite_files, write_suite
+from harness.store.manifest import SuiteFile, read_suite, readable, suite_files, write_suite
 from harness.store.processors import mixed
 from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CellStatus:
-    """A cell and where it stands: `pending`, `running`, `cut off` (it goes on from its checkpoint), `done`, or `failed` with the
-    reason. log: of its newest attempt, where there is one."""
+    """A cell with its state, the reason of a failure or why it is to be run anew, and the log of its newest attempt."""
 
     cell: Cell
     state: str
@@ -43,10 +42,8 @@ class CellStatus:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A suite ready to run. folder: results/<suite>. every: all its cells; cells: those that were asked for.
-    altered: the settings by which it differs from the suite as written. elsewhere: keys of the bases that other shards evaluate.
-    seen: (state, reason, attempts) by key at the moment of `looked`; without it every question is asked of the disk.
-    damaged: what of the suite's own files could not be read then, and what to do."""
+    """every: all cells, cells: those asked for; altered: settings that differ from the suite as written; elsewhere: bases of
+    other shards; seen: states at `looked`, by key; damaged: what of the suite's own files cannot be read."""
 
     source: str
     suite: Suite
@@ -60,22 +57,16 @@ class Prepared:
     damaged: str = ""
 
     def looked(self) -> Prepared:
-        """The same, with the state of its cells and bases as it is now: read from the disk once, for all that follows.
-
-        What the table cannot read has failed, whatever its manifest says.
-        """
+        """States are read once for all that follows. What the table cannot read has failed."""
         from harness.store.diagnosis import stored_damages
 
-        keys = [*(c.key for c in self.cells), *(b.key for b in self.bases)]
-        seen = {key: state_of(f"{self.folder}/{key}") for key in keys}
+        seen = {one.key: state_of(f"{self.folder}/{one.key}") for one in (*self.cells, *self.bases)}
         if all(state == "pending" for state, *_ in seen.values()):
             return replace(self, seen=seen)
         damaged = stored_damages(self.folder.parent, self.file())
-        seen |= {
-            key: ("failed", words, seen[key][2])
-            for key, words in damaged.items()
-            if key in seen and seen[key][0] != "running"
-        }
+        for key in seen.keys() & damaged.keys():
+            if seen[key][0] != "running":
+                seen[key] = "failed", damaged[key], seen[key][2]
         return replace(self, seen=seen, damaged=damaged.get("", ""))
 
     def state(self, key: str) -> tuple[str, str, int]:
@@ -84,64 +75,60 @@ class Prepared:
 
     def status(self) -> list[CellStatus]:
         """Every cell; a pending one that ran before under another key says why it is to be run anew."""
-        going_on = holding(self.folder)
-        found = [self._status(cell, cell.key in going_on) for cell in self.cells]
+        going_on, found = holding(self.folder), []
+        for cell in self.cells:
+            log = f"{self.folder}/{cell.key}/{LOG}"
+            state, reason, attempts = self.state(cell.key)
+            if state == "running" and cell.key not in going_on:
+                state = "cut off"  # its driver was killed and could not say so
+            found.append(CellStatus(cell, state, reason, attempts, log if os.path.exists(log) else ""))
         if all(s.state != "pending" for s in found):
             return found
-        before = forerunners(self.folder, {*(c.key for c in self.every), *self._beside()})
-        return [_explained(s, before.get((s.cell.group.name, s.cell.variant.name, s.cell.seed))) for s in found]
-
-    def _status(self, cell: Cell, going_on: bool) -> CellStatus:
-        log = f"{self.folder}/{cell.key}/{LOG}"
-        state, reason, attempts = self.state(cell.key)
-        if state == "running" and not going_on:
-            state = "cut off"  # its driver was killed and could not say so
-        return CellStatus(cell, state, reason, attempts, log if os.path.exists(log) else "")
-
-    def _beside(self) -> set[str]:
-        """Keys of the cells of altered runs: they lie beside the suite's own and are no older versions of them."""
-        keys = set[str]()
+        beside = set[str]()  # cells of altered runs are no older versions of the suite's own
         for file in suite_files(self.folder):
             with suppress(StoreError):
-                run = read_suite(self.folder, file)
-                keys |= {*run.cells} if run.altered else set()
-        return keys
+                altered = read_suite(self.folder, file)
+                beside |= {*altered.cells} if altered.altered else set()
+        before = forerunners(self.folder, {*(c.key for c in self.every), *beside})
+
+        def explained(s: CellStatus) -> CellStatus:
+            older = before.get((s.cell.group.name, s.cell.variant.name, s.cell.seed))
+            return replace(s, reason=why_anew(s.cell, older)) if s.state == "pending" and older is not None else s
+
+        return [explained(s) for s in found]
 
     def file(self) -> SuiteFile:
-        """The whole suite, for results/<suite>: whatever part of it is run."""
         return suite_file(self.suite, self.every, self.bases, self.altered)
 
     def record(self) -> None:
-        """Say in results/<suite> whose cells these are. Raises DiskFullError, StoreError."""
+        """Raises DiskFullError, StoreError."""
         with suppress(StoreError):
             if not self.altered and read_suite(self.folder, self.folder / "suite.json") == self.file():
                 return
         write_suite(self.folder, self.file())
 
     def pending(self) -> list[Cell]:
-        """Cells that are not done, failed ones included: they are tried again."""
+        """Cells that are not done; failed ones are tried again."""
         return [cell for cell in self.cells if self.state(cell.key)[0] != "done"]
 
+    def done(self) -> list[Cell]:
+        return [cell for cell in self.cells if self.state(cell.key)[0] == "done"]
+
+    def missing(self) -> list[Base]:
+        """Needed by a cell, done or not, and not measured yet."""
+        needed = {b.key: b for cell in self.cells for b in self.bases_of(cell)}
+        return [b for b in needed.values() if self.state(b.key)[0] != "done"]
+
     def left(self) -> list[Cell]:
-        """What is to be planned for: cells that are not done, and one for each start checkpoint that lacks beside done ones."""
+        """To be planned for: pending cells, and one for each missing base beside done ones."""
         found = self.pending()
         for base in self.missing():
             if not any(base.group.name == cell.group.name for cell in found):
                 found.append(next(cell for cell in self.cells if base.needed_by(cell)))
         return found
 
-    def done(self) -> list[Cell]:
-        """Finished cells."""
-        return [cell for cell in self.cells if self.state(cell.key)[0] == "done"]
-
-    def missing(self) -> list[Base]:
-        """Start checkpoints that the cells stand beside in the table, done or not, and nobody has measured yet."""
-        needed = {b.key: b for cell in self.cells for b in self.bases_of(cell)}
-        return [b for b in needed.values() if self.state(b.key)[0] != "done"]
-
     def notes(self) -> list[str]:
-        """Which models and which training pool these cells have, as far as it is known by now, and whether paired cells ran on
-        unlike processors; a line each."""
+        """On models, the training pool, and unlike processors."""
         stored = [manifest for _, manifest in readable(self.folder / cell.key for cell in self.cells)]
         remark = mixed((m.group, m.seed, m.provenance.machine) for m in stored)
         return [*notes(self.suite, stored), *filter(None, [remark, self.damaged])]
@@ -155,16 +142,9 @@ class Prepared:
         return {c.key for c in self.cells} | {b.key for c in self.cells for b in self.bases_of(c)}
 
 
-def _explained(status: CellStatus, before: Manifest | None) -> CellStatus:
-    if status.state != "pending" or before is None:
-        return status
-    return replace(status, reason=why_anew(status.cell, before))
-
-
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Part `number` of `count` of a suite, for as many runs side by side: whole blocks of one group and seed. The same suite and
-    --only always have the same parts."""
+    """Whole blocks of one group and seed; the same for the same suite and --only."""
 
     number: int
     count: int
@@ -172,21 +152,18 @@ class Shard:
     @classmethod
     def parse(cls, text: str) -> Shard:
         """From `i/n`. Raises UsageError."""
-        number, _, count = text.partition("/")
-        if not (number.isascii() and count.isascii() and number.isdigit() and count.isdigit() and len(text) <= 11):
+        if len(text) > 11 or not (match := re.fullmatch(r"([0-9]+)/([0-9]+)", text)):
             raise UsageError(f"--shard {text[:40]!r}: expected i/n, e.g. 1/4 for the first of four")
-        if not 1 <= int(number) <= int(count):
+        shard = cls(int(match[1]), int(match[2]))
+        if not 1 <= shard.number <= shard.count:
             raise UsageError(f"--shard {text}: i is from 1 to n")
-        return cls(int(number), int(count))
+        return shard
 
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
 
     def of(self, prepared: Prepared) -> Prepared:
-        """Its blocks (`blocks`), and of the start checkpoints those that its cells are the first to need.
-
-        The largest block left goes to the part with the fewest cells, so that none is empty where there are blocks for all.
-        """
+        """The largest block left goes to the part with the fewest cells; bases to the first cell that needs them."""
         parts: list[list[Cell]] = [[] for _ in range(self.count)]
         for block in sorted(blocks(prepared.cells), key=len, reverse=True):
             min(parts, key=len).extend(block)
@@ -197,7 +174,7 @@ class Shard:
 
 
 def blocks(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """The cells by group and seed: what is compared in pairs, and must come from one machine and one set of base checkpoints."""
+    """What is compared in pairs: by group and seed."""
     found: dict[tuple[str, int], list[Cell]] = {}
     for cell in cells:
         found.setdefault((cell.group.name, cell.seed), []).append(cell)
@@ -214,24 +191,20 @@ def prepare(
     shard: Shard | None = None,
     online: bool = False,
 ) -> Prepared:
-    """Load, validate and expand a suite; `online`: the hub may be asked for commits. Raises SuiteError, PluginError, UsageError,
-    DataError; writes nothing to `results`."""
+    """online: the hub may be asked for commits. Raises SuiteError, PluginError, UsageError, DataError."""
     if engine is not None:
         overrides = [*overrides, f"engine={engine}"]
     source = str(find(name))
     suite, written = load(name, overrides), None
     with suppress(SuiteError):  # one that is valid only with the settings given here
         written = rules.validate(load(name), source) if overrides else None
-    check_roots(suite, Path(source), overrides)
+    rules.check_roots(suite, Path(source), overrides)
     prepared = _prepare(suite, written, source, results, overrides, only, online)
     return prepared if shard is None else shard.of(prepared)
 
 
 def prepare_stored(name: str, results: Path, *, overrides: Sequence[str] = ()) -> Prepared:
-    """A suite by its name in the results folder, as it was run there: as written, else as its newest altered run.
-
-    Raises as `prepare`; StoreError where the folder does not say which suite it holds.
-    """
+    """As it was run there: as written, else its newest altered run. Raises as `prepare`; StoreError."""
     from harness.store.diagnosis import stored_damages
 
     try:
@@ -280,11 +253,8 @@ def _prepare(
 def lacking(
     snapshot: Snapshot, results: Path, suite: str, file: Path | None = None, prepared: Prepared | None = None
 ) -> tuple[list[Missing], str]:
-    """The suite's cells that its table in `snapshot` lacks, or has from other settings or other code than now.
-
-    Now: as `prepared`, else as in `file`, else as its run was written, with today's code. Of results that are not our own, and
-    where the suite cannot be prepared, that is not asked: then by what is stored alone, and the second value says why.
-    """
+    """The cells that the table lacks, or has from other settings or code than `prepared`, `file`, or the suite as it was run.
+    Where it cannot be prepared: what is stored alone, and why."""
     from harness.store.missing import missing
 
     stored = missing(snapshot, suite)

@@ -1,23 +1,31 @@
-"""What makes a suite sound beyond its own types: regimes and their options, peers, models, tasks, lengths. No torch."""
+"""What makes a suite sound beyond its types: regimes, peers, models, tasks, lengths. No torch.
+
+It may be someone else's, and names no folders but its own, the working, data and cache folders, and what `--models` or
+HARNESS_MODELS declare; a setting on the command line is the user's own word."""
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from harness.cache import cache_folder
 from harness.engines import options
 from harness.engines.catalogue import MICRO_FAMILIES, engines_of
 from harness.engines.embedded.presets import PRESETS
 from harness.errors import DataError, PluginError, SuiteError
 from harness.exchange.misbehaviour import condition_of
 from harness.learning import registry
-from harness.session.policy.models import MICRO, is_micro
-from harness.session.policy.roots import check_file_root
+from harness.session.policy.models import MAX_FILES, MICRO, is_micro, local_folder
 from harness.session.suite.demands import asked
 from harness.suite.schema import Evaluation, FileTask, Policy, Stage0, Suite
+from harness.tasks.data import folder_in_use
 from harness.tasks.jsonl import pinned as pinned_file
 from harness.tasks.registry import get_task, has_examples
+
+VARIABLE = "HARNESS_MODELS"
 
 
 @contextmanager
@@ -30,11 +38,8 @@ def at(source: str, place: str, kind: type[Exception] = PluginError) -> Iterator
 
 
 def validate(suite: Suite, source: str) -> Suite:
-    """The suite with every variant's options filled in from its regime's defaults.
-
-    `source` is the file's path, for messages. Raises SuiteError naming the place for an unknown regime or option, for needs
-    that a regime's shares cannot meet, and for a sharing regime where nobody could share.
-    """
+    """With every variant's options filled in. Raises SuiteError with the place for an unknown regime or option, unmet needs, and a
+    sharing regime where nobody could share."""
     for place, policy in _policies(suite):
         if policy.condition is not None:
             with at(source, f"{place}.condition", ValueError):
@@ -76,7 +81,6 @@ def validate(suite: Suite, source: str) -> Suite:
 
 
 def remarks(suite: Suite) -> list[str]:
-    """What the suite's regimes have to say about their settings, each with the variant's name."""
     return [
         f"{variant.name}: {remark}"
         for variant in suite.regimes
@@ -85,8 +89,7 @@ def remarks(suite: Suite) -> list[str]:
 
 
 def resolved(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
-    """The validated suite with its files in their places and each supervised start's task. Raises SuiteError for models, tasks
-    and engine options that do not go together."""
+    """With files in their places and each start's task. Raises SuiteError for what does not go together."""
     with at(source, "engine"):
         engine = engines_of(suite.engine)
     options.read(engine.Options, suite.engine_options, source)
@@ -121,6 +124,46 @@ def resolved(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
     return suite
 
 
+def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> None:
+    """Raises SuiteError for a folder, or a link in one, that leads out of the declared ones."""
+    settings = [setting.partition("=")[2] for setting in overrides if setting.startswith("groups")]
+    for place, policy in _policies(suite):
+        folder = local_folder(policy.model)
+        if folder is not None and not any(policy.model in said for said in settings):
+            _refuse(_outside(folder, source), source, f"{place}.model")
+
+
+def undeclared(models: Sequence[str], source: Path) -> list[Path]:
+    """Parents of `models`' folders that need `--models`."""
+    folders = [Path(model).expanduser() for model in models]
+    outside = [folder.resolve() for folder in folders if folder.is_dir() and _outside(folder, source) is not None]
+    return list(dict.fromkeys(folder.parent for folder in outside))
+
+
+def _outside(path: Path, source: Path) -> Path | None:
+    """Where the path, or one of its links, leads, if outside the declared folders."""
+    from huggingface_hub import constants
+
+    declared = [Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
+    data = folder_in_use(None)
+    own = [source.parent, Path(), cache_folder(), Path(constants.HF_HUB_CACHE), *([data] if data else [])]
+    roots = [folder.expanduser().resolve() for folder in (*own, *declared)]
+    if not any((place := path.resolve()).is_relative_to(root) for root in roots):
+        return place
+    links = (file for file in itertools.islice(path.rglob("*"), MAX_FILES) if file.is_symlink())
+    targets = (link.resolve() for link in links)
+    return next((t for t in targets if not any(t.is_relative_to(root) for root in (*roots, place))), None)
+
+
+def _refuse(outside: Path | None, source: Path, place: str) -> None:
+    if outside is not None:
+        problem = (
+            f"{outside} lies outside the folders that a suite may name (docs/suites.md); if it is meant: --models "
+        )
+        problem += f"{outside.parent if outside.is_file() else outside}, or {VARIABLE}"
+        raise SuiteError(str(source), place, problem)
+
+
 def _policies(suite: Suite) -> Iterator[tuple[str, Policy]]:
     for g, group in enumerate(suite.groups):
         for p, policy in enumerate(group.policies):
@@ -128,11 +171,16 @@ def _policies(suite: Suite) -> Iterator[tuple[str, Policy]]:
 
 
 def _with_files(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
-    """The suite with each task's file in its place, checked, and its SHA-256."""
+    """With SHA-256."""
 
     def pin(task: str | FileTask, place: str) -> str | FileTask:
         if isinstance(task, FileTask):
-            check_file_root(task.file, Path(source), place, overrides)
+            stated = any(task.file in setting.partition("=")[2] for setting in overrides)
+            if not stated and Path(source).is_file():
+                path = Path(task.file).expanduser()
+                beside = Path(source).parent / path
+                found = path if path.is_absolute() or not beside.exists() else beside
+                _refuse(_outside(found, Path(source)), Path(source), f"{place}.file")
             with at(source, f"{place}.scorer"), at(source, f"{place}.file", DataError):
                 task = pinned_file(task, Path(source).parent)
         return task
@@ -154,7 +202,7 @@ def _with_files(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
 
 
 def _with_starts(suite: Suite, source: str) -> Suite:
-    """The suite with what every supervised start is made of: the training task's examples where it does not say."""
+    """Of the training task's examples where it does not say."""
     places = {id(policy): place for place, policy in _policies(suite)}
 
     def resolve(policy: Policy) -> Policy:
