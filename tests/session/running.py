@@ -64,6 +64,17 @@ def wait_until(holds: Callable[[], bool], process: subprocess.Popen[str], second
         time.sleep(0.05)
 
 
+def installed(folder: Path, package: str, source: str, regimes: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which a package of one module with these regimes, classes by name, is installed in `folder`."""
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / f"{package}.py").write_text(source)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    lines = "".join(f"{name} = {package}:{kind}\n" for name, kind in regimes.items())
+    (info / "entry_points.txt").write_text(f"[harness.regimes]\n{lines}")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH", ""))))}
+
+
 def said(results: Path, words: str) -> list[Path]:
     """The logs of cells and bases that hold these words."""
     return [log for log in results.glob("*/*/log") if words in log.read_text(errors="replace")]

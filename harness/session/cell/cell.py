@@ -318,8 +318,20 @@ class Run:
         if training.kl:
             terms = [*terms, self._kl_term(learner, own)]
         measure, told = self._measured(step), Need.GRADIENTS in learner.regime.needs
+        variant = self.cell.variant
+        optimisation = Optimisation(
+            learning_rate=training.learning_rate,
+            betas=(training.betas[0], training.betas[1]),
+            weight_decay=training.weight_decay,
+            clip_norm=training.clip_norm,
+            updates=training.updates,
+            max_tokens=training.max_new_tokens,
+            measure=measure or told,
+            old_logprobs=variant.old_logprobs or learner.regime.old_logprobs,
+            sampler_correction=variant.sampler_correction,
+        )
         with learner.clock.phase("train"):
-            report = learner.engine.update([*prompts, *earlier], terms, self._optimisation(learner, measure or told))
+            report = learner.engine.update([*prompts, *earlier], terms, optimisation)
         check_loss(learner.name, step, report.loss)
         if told:
             learner.regime.learnt(Measured(report.own_gradient_norm, report.peer_gradient_norm, report.own_peer_cosine))
@@ -333,20 +345,6 @@ class Run:
     def _measured(self, step: int) -> bool:
         every = self.cell.training.measure_every
         return bool(every) and step % every == 0
-
-    def _optimisation(self, learner: Learner, measure: bool) -> Optimisation:
-        t, variant = self.cell.training, self.cell.variant
-        return Optimisation(
-            learning_rate=t.learning_rate,
-            betas=(t.betas[0], t.betas[1]),
-            weight_decay=t.weight_decay,
-            clip_norm=t.clip_norm,
-            updates=t.updates,
-            max_tokens=t.max_new_tokens,
-            measure=measure,
-            old_logprobs=variant.old_logprobs or learner.regime.old_logprobs,
-            sampler_correction=variant.sampler_correction,
-        )
 
     def _kl_term(self, learner: Learner, own: Sequence[Group]) -> Term:
         pairs = [(g.prompt, a) for g in own for a in g.valid]

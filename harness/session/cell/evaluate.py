@@ -45,47 +45,39 @@ def evaluate_base(
 ) -> float:
     """Make the base checkpoint if need be, and measure it as trained ones are; returns CPU-seconds. layout, attempt: as in
     `run_cell`."""
-    clock = Clock()
-    with clock.phase("stage0"), phase(f"base weights of {base.policy.name}", 1.0) as weights:
+    policy, suite, seed, clock = base.policy, base.suite, base.seed or 0, Clock()
+    options = {**layout, **suite.engine_options}
+    with clock.phase("stage0"), phase(f"base weights of {policy.name}", 1.0) as weights:
 
         def trained(share: float, words: str) -> None:
             halt()
             weights.count(share)
             progress(share, 1.0, words)
 
-        options = {**layout, **base.suite.engine_options}
-        checkpoint = base_folder(base.policy, base.seed or 0, trained, start_options(base.suite.engine, options))
-    options = with_length(base.suite.engine, options, base.policy, checkpoint, base.suite.evaluation)
-    manifest = with_commits(base_manifest(base), {base.policy.name: checkpoint})
+        checkpoint = base_folder(policy, seed, trained, start_options(suite.engine, options))
+    options = with_length(suite.engine, options, policy, checkpoint, suite.evaluation)
     journal = Journal(folder)
     journal.rewind(-1)
-    with open_engines(base.suite.engine, {base.policy.name: options}, 1.0) as engines:
-        with phase(f"opening {base.policy.name}"):
-            engine = engines.reference(base.policy, checkpoint)
-        computed = {base.policy.name: getattr(engine, "precision", "")}
-        manifest = with_commits(manifest, {base.policy.name: checkpoint}, computed)
-        clock.meter, clock.gpus = partial(engines.cpu_seconds, base.policy.name), engine.gpus
-        with clock.phase("evaluate"):
-            rows = sample_rows(engine, base.suite.evaluation, base.policy, 0, base.seed or 0, verifier)
-    if has_start(base.policy):
-        rows = [*_before(base, options, clock, verifier), *rows]
+
+    def measured(place: Path, step: int, what: str = "") -> tuple[list[SampleRow], str]:
+        with open_engines(suite.engine, {policy.name: options}, 1.0) as engines:
+            with phase(f"opening {policy.name}{what}"):
+                engine = engines.reference(policy, place)
+            clock.meter, clock.gpus = partial(engines.cpu_seconds, policy.name), engine.gpus
+            with clock.phase("evaluate"):
+                found = sample_rows(engine, suite.evaluation, policy, step, seed, verifier)
+            return found, getattr(engine, "precision", "")
+
+    rows, precision = measured(checkpoint, 0)
+    if has_start(policy):  # what it has changed
+        rows = [*measured(raw_folder(policy), PUBLISHED, " as published")[0], *rows]
     journal.append(rows)
-    journal.append(cost_rows(attempt, base.policy.name, clock, rows))
+    journal.append(cost_rows(attempt, policy.name, clock, rows))
     journal.commit(0)
     journal.compact()
+    manifest = with_commits(base_manifest(base), {policy.name: checkpoint}, {policy.name: precision})
     mark(folder, manifest, "done", attempts=attempt)
     return clock.ever
-
-
-def _before(base: Base, options: Mapping[str, Any], clock: Clock, verifier: Verifier) -> list[SampleRow]:
-    """The model as published, as step -1."""
-    name = base.policy.name
-    with open_engines(base.suite.engine, {name: options}, 1.0) as engines:
-        with phase(f"opening {name} as published"):
-            engine = engines.reference(base.policy, raw_folder(base.policy))
-        clock.meter, clock.gpus = partial(engines.cpu_seconds, name), engine.gpus
-        with clock.phase("evaluate"):
-            return sample_rows(engine, base.suite.evaluation, base.policy, PUBLISHED, base.seed or 0, verifier)
 
 
 def sample_rows(

@@ -5,13 +5,13 @@ Rates and batches are those of published runs (docs/pretrained.md), rounded."""
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.allocation import inventory
 from harness.allocation.precision import chosen, cpu_bf16
 from harness.allocation.shapes import MICRO, load_config, load_shape
 from harness.errors import UsageError
@@ -87,7 +87,7 @@ def draft(models: Sequence[str], task: str, name: str) -> str:
     if task == "micro" and largest > SIZES[0].parameters:
         tokens = min(sizes.tokens["micro"], room // 2)
     embedded = largest <= EMBEDDED_PARAMETERS
-    fast = bool(cpu_bf16()) or _gpu()
+    fast = bool(cpu_bf16()) or any(node.gpus for node in inventory.local().nodes)
     dtype = "bf16" if (fast or not embedded) and all(m.half for m in read if not m.micro) else "fp32"
     values = {
         "name": name,
@@ -129,26 +129,17 @@ def _read(given: str) -> Model:
 
 def _chats(model: str) -> bool:
     """By the tokenizer's files where they are here, else by the name."""
-    if os.path.isdir(model):
-        return _templated(Path(model))
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(model, "tokenizer_config.json")
-    if isinstance(found, str):
-        return _templated(Path(found).parent)
-    return bool(CHATTY.search(model.rsplit("/", 1)[-1]))
-
-
-def _templated(folder: Path) -> bool:
     from harness.engines.folder import has_template
 
+    folder = Path(model)
+    if not folder.is_dir():
+        found = try_to_load_from_cache(model, "tokenizer_config.json")
+        if not isinstance(found, str):
+            return bool(CHATTY.search(model.rsplit("/", 1)[-1]))
+        folder = Path(found).parent
     return has_template(folder)
-
-
-def _gpu() -> bool:
-    from harness.allocation.inventory import local
-
-    return any(node.gpus for node in local().nodes)
 
 
 def _written(task: str | FileTask) -> str:

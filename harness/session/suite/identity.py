@@ -97,7 +97,9 @@ def forerunners(folder: Path, keys: set[str]) -> dict[tuple[str, str, int | None
 
 
 def why_anew(cell: Cell, before: Manifest) -> str:
-    return f"to be run anew: {_named(list(_differences(cell, before)))} (was {before.key})"
+    found = list(_differences(cell, before))
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"to be run anew: {', '.join(found[:_SHOWN])}{more} (was {before.key})"
 
 
 def _differences(cell: Cell, before: Manifest) -> Iterator[str]:
@@ -134,8 +136,3 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(inner, f"{path}[{i}]")
     elif value not in (None, {}, []):
         yield path, value
-
-
-def _named(differences: list[str]) -> str:
-    more = len(differences) - _SHOWN
-    return ", ".join(differences[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
