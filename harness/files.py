@@ -104,7 +104,7 @@ def lock(
 ) -> bool:
     """Lock an open file until it is closed or the process dies. Returns whether its file system knows locks.
 
-    It is `flock`, and not the library filelock, which waits for nothing on file systems without locks (Lustre, some NFS).
+    It is `flock`, and not the library filelock, which on file systems without locks (Lustre, some NFS) waits until its time is up.
     patience: seconds for another holder; look: between two looks, after each of which `waiting` is called.
 
     Raises TimeoutError, OSError where the file cannot be locked."""

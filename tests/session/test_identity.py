@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import huggingface_hub
+import huggingface_hub.constants
 import pytest
 
 from harness.allocation import inventory, precision

@@ -239,11 +239,7 @@ class _Driver:
 
     def _check_heartbeats(self) -> None:
         """Also of our own claim."""
-        if self.claim is not None and self.claim.lost():
-            raise HarnessError(
-                f"{self.prepared.folder}: this run gave no sign of life for long, and another has taken its cells over: "
-                "it ends here, and writes nothing more"
-            )
+        self._check_claim()
         now, before = time.monotonic(), self.looked
         self.looked = now
         self.reporter.tick()
@@ -256,7 +252,15 @@ class _Driver:
                 worker.kill(f"no sign of life for {self.silence:g} s{doing}: taken for hung and killed")
                 worker.heard = now + STACKS_SECONDS
 
+    def _check_claim(self) -> None:
+        if self.claim is not None and self.claim.lost():
+            raise HarnessError(
+                f"{self.prepared.folder}: this run gave no sign of life for long, and another has taken its cells over: "
+                "it ends here, and writes nothing more"
+            )
+
     def _finished(self, worker: WorkerProcess, end: Finished) -> None:
+        self._check_claim()  # a worker that was refused to write has failed, and another run says what becomes of its cell
         job, worker.job = worker.job, None
         assert job is not None
         key, outcome = Path(job.folder).name, end.outcome
