@@ -235,8 +235,7 @@ def _prepare(
     suite = rules.validate(suite, source)
     altered = tuple(overrides) if overrides and suite != written else ()
     suite = pinned(rules.resolved(suite, source, overrides), online)
-    with rules.at(source, "training.task"):
-        identities = Identities(suite)
+    identities = Identities(suite)
     every = suite_cells.expand(suite, identities.of_cell)
     chosen = suite_cells.select(every, only)
     if not chosen:

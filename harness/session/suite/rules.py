@@ -23,7 +23,7 @@ from harness.session.suite.demands import asked
 from harness.suite.schema import Evaluation, FileTask, Policy, Stage0, Suite
 from harness.tasks.data import folder_in_use
 from harness.tasks.jsonl import pinned as pinned_file
-from harness.tasks.registry import get_task, has_examples
+from harness.tasks.registry import get_task, has_examples, training_source
 
 VARIABLE = "HARNESS_MODELS"
 
@@ -99,6 +99,8 @@ def resolved(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
     suite = _with_starts(_with_files(suite, source, overrides), source)
     tasks = {f"evaluation.tasks[{i}]": name for i, name in enumerate(suite.evaluation.tasks)}
     tasks["training.task"] = suite.training.task
+    with at(source, "training.task"):
+        training_source(suite.training.task)
     known = {}
     for place, task in tasks.items():
         with at(source, place):
