@@ -34,7 +34,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY"
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from harness.threads import LARGE_BLOCKS  # noqa: E402  # of this tree, whatever is installed
+from harness.limits import LARGE_BLOCKS  # noqa: E402  # of this tree, whatever is installed
 
 ENTRIES = {"starts": "starts", "alignment": "alignment", "bootstrap": "rliable_oracle", "sampling": "generation",
            "steps": "grpo_step", "sharing": "sharing", "peers": "sharing.peers", "many": "many_cells", "quickstart": "quickstart",

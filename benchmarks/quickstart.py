@@ -15,7 +15,7 @@ from pathlib import Path
 import duckdb
 from bench import NotHere, Row, Size, takes
 
-from harness.session.cell.processor import processor
+from harness.session.cell.manifests import processor
 from harness.store.ingest import ingest
 from harness.store.place import store_path
 

@@ -1,4 +1,4 @@
-"""The one place for what is fetched or made once and kept between runs: benchmark sets, pretrained models, base checkpoints."""
+"""What is fetched or made once and kept between runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import platformdirs
 
 
 def cache_folder() -> Path:
-    """`HARNESS_CACHE`, or the user's cache folder of this program."""
+    """`HARNESS_CACHE`, or the user's cache folder."""
     configured = os.environ.get("HARNESS_CACHE")
     return Path(configured or platformdirs.user_cache_dir("experience-sharing-harness")).expanduser()
 
@@ -19,14 +19,14 @@ PRETRAINED = "pretrained/"
 
 
 def model_folder(model: str) -> Path:
-    """The folder that a suite's `model` would be, whether it is there or not."""
+    """The folder that a suite's `model` would be."""
     if model.startswith(PRETRAINED):
         return cache_folder() / "models" / model.removeprefix(PRETRAINED)
     return Path(model).expanduser()
 
 
 def hub_cache(model: str) -> Path:
-    """The folder in which the hub's library keeps what it has fetched of a model. Cheap: its client takes long to import."""
+    """Where the hub's library keeps a model. Cheap: its client takes long to import."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE) / f"models--{model.replace('/', '--')}"

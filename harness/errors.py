@@ -11,7 +11,7 @@ HarnessError                 exit code 1 unless a subclass says otherwise
 │   ├── EngineError          an engine died, hung or returned nonsense
 │   ├── VerificationError    the verifier failed on more answers than the suite allows
 │   ├── CheckpointError      a checkpoint is incomplete, altered or of another cell
-│   └── FencedError          a newer start of the cell has taken its folder over
+│   └── FencedError          another run has taken the cell over
 ├── DiskFullError            no room left; what was finished is kept
 ├── ExchangeError            a record was refused; `reason` is one of `experience.refusal.Refusal`
 ├── TokenizationError        a text that a tokenizer cannot represent
@@ -44,150 +44,92 @@ __all__ = [
 
 
 class Fault(StrEnum):
-    """Why a cell is missing: `fault` of a manifest and of the store's `cells`, NULL there for a cell that has not failed.
-
-    The first four are the training's own; `harness.session.cell.health` says when each holds.
-    """
+    """Why a cell is missing: `fault` of a manifest and of the store's `cells` (docs/recovery.md says when each holds)."""
 
     NOT_FINITE = "not finite"
-    """A loss or a gradient is NaN or infinite."""
     EXPLODED = "exploded"
-    """The loss is far out."""
     COLLAPSED = "collapsed"
-    """No answer is right any more."""
     TRUNCATED = "all truncated"
-    """No answer ends by itself any more."""
     MEMORY = "out of memory"
-    """Of the machine or of a GPU."""
     KILLED = "killed"
-    """The worker process ended without a word."""
     SILENT = "hung"
-    """The worker process gave no sign of life."""
     ENGINE = "engine"
-    """An EngineError."""
     VERIFIER = "verifier"
-    """A VerificationError."""
     DAMAGED = "damaged"
-    """A file of the cell is torn or altered, or cannot be read or written."""
     BASE = "base failed"
-    """The base checkpoint that it starts from could not be made."""
     ERROR = "error"
-    """Of a plugin, or of ours."""
 
 
 class HarnessError(Exception):
-    """Base of all harness errors. `exit_code` is what the command line returns."""
+    """`exit_code` is what the command line returns."""
 
     exit_code = 1
 
 
 class UsageError(HarnessError):
-    """The request itself is wrong; nothing was written."""
+    """Nothing was written."""
 
     exit_code = 2
 
 
 class SuiteError(UsageError):
-    """A suite file is invalid.
-
-    Parameters
-    ----------
-    source
-        The file, as the user named it.
-    path
-        The place inside it, e.g. `groups[1].policies[0].model`; empty for the file as a whole.
-    problem
-        What is wrong there.
-    """
+    """source: the file, as the user named it; path: the place inside it, e.g. `groups[1].policies[0].model`, or empty."""
 
     def __init__(self, source: str, path: str, problem: str) -> None:
         self.source, self.path, self.problem = source, path, problem
         super().__init__(f"{source}: {path}: {problem}" if path else f"{source}: {problem}")
 
 
-class PluginError(UsageError):
-    """A named regime, task or engine is unknown, or its module failed to import."""
+class PluginError(UsageError): ...
 
 
-class DataError(UsageError):
-    """A benchmark set cannot be had or is not what its checksum says."""
+class DataError(UsageError): ...
 
 
 class InfeasibleError(HarnessError):
-    """What was asked for does not fit; the message says what is short and by how much."""
+    """The message says what is short and by how much."""
 
 
 class CellError(HarnessError):
-    """One cell could not be finished. The message is the reason shown by `harness status`."""
+    """The message is the reason shown by `harness status`."""
 
 
 class TrainingError(CellError):
-    """The cell has trained itself into a state in which there is nothing left to measure; again it would do the same.
-
-    Parameters
-    ----------
-    fault
-        Which state.
-    words
-        What was seen, for `harness status`.
-    """
+    """Trained again the cell would do the same."""
 
     def __init__(self, fault: Fault, words: str) -> None:
         self.fault = fault
         super().__init__(words)
 
 
-class EngineError(CellError):
-    """An engine died, missed its deadline or returned something unusable."""
+class EngineError(CellError): ...
 
 
-class VerificationError(CellError):
-    """Too many verdicts are invalid: the verifier, not the model, is at fault."""
+class VerificationError(CellError): ...
 
 
-class CheckpointError(CellError):
-    """A checkpoint is incomplete, altered or belongs to another cell."""
+class CheckpointError(CellError): ...
 
 
 class FencedError(CellError):
-    """A newer start of the cell has taken its folder over: this one must write nothing more."""
+    """This process must write nothing more into the cell."""
 
 
-class DiskFullError(HarnessError):
-    """The disk filled up on the way. Finished work is intact."""
+class DiskFullError(HarnessError): ...
 
 
-class ExchangeError(HarnessError):
-    """A peer's record was refused.
-
-    Parameters
-    ----------
-    reason
-        One of `Refusal`; a counter's name.
-    detail
-        What was found.
-    """
+class _Refused(HarnessError):
+    """reason: one of `Refusal`, a counter's name."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         self.reason = reason
         super().__init__(f"{reason}: {detail}" if detail else reason)
 
 
-class TokenizationError(HarnessError):
-    """A text cannot be carried over to another tokenizer.
-
-    Parameters
-    ----------
-    reason
-        As in `ExchangeError`.
-    detail
-        What was found.
-    """
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        self.reason = reason
-        super().__init__(f"{reason}: {detail}" if detail else reason)
+class ExchangeError(_Refused): ...
 
 
-class StoreError(HarnessError):
-    """The result store is missing, corrupt or locked by another writer."""
+class TokenizationError(_Refused): ...
+
+
+class StoreError(HarnessError): ...

@@ -1,11 +1,13 @@
-"""Writing files so that a reader sees the old or the new one, never half of it."""
+"""Whole files or none; a lock on a file; who may change a folder."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -15,16 +17,18 @@ from harness.errors import DiskFullError, StoreError
 TEMPORARY = ".tmp"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF}
+_NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
+_guards: dict[Path, Callable[[], AbstractContextManager[None]]] = {}
 
 
 def is_full(error: OSError) -> bool:
-    """Whether there is no room left: on the disk, in the user's quota, or for a file so large."""
+    """No room left: on the disk, in a quota, or for so large a file."""
     return error.errno in _FULL
 
 
 @contextmanager
 def disk_errors(path: Path, failed: str = "cannot be written") -> Iterator[None]:
-    """Turn an OSError of writing `path` into DiskFullError or StoreError."""
+    """An OSError as DiskFullError or StoreError."""
     try:
         yield
     except OSError as error:
@@ -32,8 +36,24 @@ def disk_errors(path: Path, failed: str = "cannot be written") -> Iterator[None]
         raise kind(f"{path}: {failed}: {error.strerror or error}") from error
 
 
+@contextmanager
+def guarded(folder: Path, guard: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Inside, every `change` below `folder` happens in a context of `guard`, which may refuse it."""
+    _guards[folder] = guard
+    try:
+        yield
+    finally:
+        del _guards[folder]
+
+
+def change(path: Path) -> AbstractContextManager[None]:
+    """The context in which `path` becomes visible or is removed. Raises what the folder's guard raises."""
+    guards = (guard for folder, guard in _guards.items() if path.is_relative_to(folder))
+    return next(guards, nullcontext)()
+
+
 def sync(path: Path) -> None:
-    """Flush a file or a folder's entries to the disk; some network file systems cannot flush a folder, and write it at once."""
+    """Flush a file or a folder's entries to the disk; some network file systems cannot flush a folder."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -44,41 +64,63 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_atomic(path: Path, data: bytes, guard: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+def write_atomic(path: Path, data: bytes) -> None:
     """Write to a temporary name, flush, rename. Raises DiskFullError, StoreError; `path` is then as it was."""
 
     def fill(temporary: Path) -> None:
         temporary.write_bytes(data)
         sync(temporary)
 
-    replace_atomic(path, fill, guard)
+    replace_atomic(path, fill)
 
 
-def replace_atomic(
-    path: Path, fill: Callable[[Path], None], guard: Callable[[], AbstractContextManager[None]] = nullcontext
-) -> None:
-    """Let `fill` make a file or folder under a temporary name, which no other machine chooses, then rename it to `path`, in the
-    context that `guard` makes."""
+def replace_atomic(path: Path, fill: Callable[[Path], None]) -> None:
+    """Let `fill` make a file or folder under a name that no other machine chooses, then rename it."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}{TEMPORARY}")
     try:
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             fill(temporary)
-            with guard():
+            with change(path):
                 os.replace(temporary, path)
                 sync(path.parent)
     except BaseException:
-        with suppress(
-            OSError
-        ):  # where nothing may be written nothing may be removed either, not even what is not there
+        with suppress(OSError):  # where nothing may be written nothing may be removed, not even what is not there
             remove(temporary)
         raise
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder if it is there."""
+    """A file or folder, if it is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         with suppress(FileNotFoundError, NotADirectoryError):  # the other: a parent is a file
             path.unlink()
+
+
+def lock(
+    file: int, patience: float, look: float = 0.02, waiting: Callable[[], None] = lambda: None, shared: bool = False
+) -> bool:
+    """Lock an open file until it is closed or the process dies. Returns whether its file system knows locks.
+
+    It is `flock`, and not the library filelock, which on file systems without locks (Lustre, some NFS) waits until its time is up.
+    patience: seconds for another holder; look: between two looks, after each of which `waiting` is called.
+
+    Raises TimeoutError, OSError where the file cannot be locked."""
+    end, kind = time.monotonic() + patience, fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    while True:
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(errno.ETIMEDOUT, f"locked by another process for over {patience:.0f} s") from None
+            waiting()
+            time.sleep(min(look, left))
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return False
+            raise
+        else:
+            return True

@@ -1,21 +1,46 @@
-"""A ceiling on this process's memory while it handles what it did not make."""
+"""Limits of this process: threads, and memory for what it did not make."""
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psutil
+ONE_THREAD = {
+    "OMP_WAIT_POLICY": "passive",
+    "GOMP_SPINCOUNT": "0",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Cells share the machine by processes; OpenMP threads that spin against each other cost up to fifty times the CPU."""
+LARGE_BLOCKS = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "MALLOC_TOP_PAD_": str(1 << 28),
+}
+"""For worker processes: glibc keeps freed tensors instead of returning their pages, 13 to 29 % fewer CPU-seconds in stage 0."""
+
+
+def settle() -> None:
+    """One thread, where nothing else is set; before torch is imported."""
+    for name, value in ONE_THREAD.items():
+        os.environ.setdefault(name, value)
 
 
 @contextmanager
 def memory(more: int) -> Iterator[None]:
-    """So many bytes may be had beyond what the process has now; the operating system refuses the rest (MemoryError, or a library's
-    own error). Counted are its private writable pages, not files mapped in (Linux; elsewhere the address space)."""
-    kind, now = resource.RLIMIT_DATA, _private()
+    """So many more bytes may be had; the system refuses the rest (MemoryError, or a library's own error). Counted are private
+    writable pages, not mapped files (Linux; elsewhere the address space)."""
+    kind, now = resource.RLIMIT_DATA, 0
+    with suppress(OSError):
+        status = Path("/proc/self/status").read_text("ascii").splitlines()
+        now = 1024 * sum(int(line.split()[1]) for line in status if line.startswith("VmData:"))
     if not now:
+        import psutil
+
         kind, now = resource.RLIMIT_AS, psutil.Process().memory_info().vms
     soft, hard = resource.getrlimit(kind)
     limits = [limit for limit in (soft, now + more) if limit != resource.RLIM_INFINITY]
@@ -26,12 +51,3 @@ def memory(more: int) -> Iterator[None]:
     finally:
         with suppress(ValueError, OSError):
             resource.setrlimit(kind, (soft, hard))
-
-
-def _private() -> int:
-    """Bytes that count for RLIMIT_DATA; 0 where nobody says."""
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text("ascii").splitlines():
-            if line.startswith("VmData:"):
-                return int(line.split()[1]) * 1024
-    return 0

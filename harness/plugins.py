@@ -1,4 +1,4 @@
-"""The door through which everything plugs in: entry points, listed without import, loaded when used, their faults told by name."""
+"""Everything plugs in by entry points, listed without import, loaded when used, their faults told by name."""
 
 from __future__ import annotations
 
@@ -24,18 +24,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Door(Generic[T]):
-    """What plugs in through one group of entry points.
-
-    Attributes
-    ----------
-    group
-        Of the entry points, e.g. `harness.regimes`.
-    noun
-        What one is called in messages.
-    kind
-        The class that each subclasses; its `results_version` is the author's number for cells' keys, None where there is none
-        (docs/versions.md).
-    """
+    """One group of entry points, e.g. `harness.regimes`. noun: of messages; kind: the class that each subclasses, whose
+    `results_version` is the author's number for cells' keys (docs/versions.md)."""
 
     group: str
     noun: str
@@ -46,13 +36,7 @@ class Door(Generic[T]):
         return {e.name: e for e in sorted(_entry_points(_places()).select(group=self.group), key=lambda e: e.name)}
 
     def load(self, name: str) -> type[T]:
-        """The class.
-
-        Raises
-        ------
-        PluginError
-            With the nearest name, or with the import's own error.
-        """
+        """Raises PluginError with the nearest name, or the import's own error."""
         return _load(self, name)
 
     def origin(self, name: str) -> str:
@@ -61,18 +45,8 @@ class Door(Generic[T]):
         return f"{f'{entry.dist.name} {entry.dist.version}' if entry.dist else '?'} ({entry.value})"
 
     def results_version(self, name: str) -> tuple[str, str]:
-        """What a key calls the code, and its results version.
-
-        Returns
-        -------
-        :
-            Ours from `harness.versions`; a plugin's own number, or, where it declares none, the digest of its module's syntax.
-
-        Raises
-        ------
-        PluginError
-            As `load`.
-        """
+        """What a key calls the code, and its version: ours, a plugin's own, or the digest of its module's syntax. Raises
+        PluginError."""
         found = self.load(name)
         spec = importlib.util.find_spec(found.__module__)
         file = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
@@ -90,20 +64,19 @@ class Door(Generic[T]):
 
 
 def _places() -> tuple[tuple[str, int], ...]:
-    """Where distributions are looked for; what is installed there later changes a time."""
+    """What is installed there later changes a time."""
     return tuple((place, os.stat(place).st_mtime_ns) for place in (p or "." for p in sys.path) if os.path.exists(place))
 
 
 @lru_cache(maxsize=1)
 def _entry_points(places: tuple[tuple[str, int], ...]) -> SelectableGroups:
-    """Of all distributions, each of which has a file to be read: a hundred of them take 20 ms."""
+    """A hundred distributions take 20 ms."""
     return entry_points()
 
 
 @contextmanager
 def _without_folder(module: str) -> Iterator[None]:
-    """A folder here that has the module's name is no module: worker processes, which look here first, would take a plugin's project
-    for the plugin."""
+    """A folder here that has the module's name is no module, though workers look here first."""
     spec = None if module in sys.modules else importlib.util.find_spec(module)
     if spec is None or spec.origin is not None:
         yield

@@ -1,8 +1,7 @@
-"""Reading files that others may have made: regular files only, at most a stated size, text in UTF-8 without control characters.
+"""Reading what others may have made: regular files of a stated size, text in UTF-8 without control characters.
 
-A name may stand for a pipe that never answers, a device that never ends, a link to either: they are told by their kind after
-opening, without waiting. What is wrong is an OSError whose `strerror` says it in a few words, as for any other file.
-"""
+A name may stand for a pipe, a device, or a link to one: told by its kind, without waiting. What is wrong is an OSError with a
+short `strerror`."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ def open_regular(path: Path | str) -> io.BufferedReader:
 
 
 def _opener(path: str, flags: int) -> int:
-    """Of `open`: a regular file, before opening (which some devices take for an order) and after (it may be another by then)."""
+    """The kind is checked before opening, which some devices take for an order, and after."""
     _check_kind(os.stat(path).st_mode, path)
     handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
     try:
@@ -45,7 +44,7 @@ def _check_kind(mode: int, path: str) -> None:
 
 
 def read_bytes(path: Path | str, limit: int) -> bytes:
-    """The content of a regular file of at most `limit` bytes. Raises OSError."""
+    """At most `limit` bytes. Raises OSError."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         data = file.read(size + 1) if size <= limit else b""
@@ -59,7 +58,7 @@ def read_bytes(path: Path | str, limit: int) -> bytes:
 
 
 def read_text(path: Path, limit: int) -> str:
-    """The same as text; carriage returns before line feeds are dropped. Raises OSError."""
+    """As text, without carriage returns. Raises OSError."""
     try:
         return as_text(read_bytes(path, limit))
     except ValueError as error:
@@ -67,13 +66,12 @@ def read_text(path: Path, limit: int) -> str:
 
 
 def in_words(error: OSError) -> str:
-    """What is wrong, as the end of a sentence."""
     words = error.strerror or str(error)
     return words[:1].lower() + words[1:]
 
 
 def as_text(data: bytes) -> str:
-    """Bytes as text. Raises ValueError naming line and column of what is none."""
+    """Raises ValueError naming line and column of what is no text."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -1,8 +1,7 @@
 """Results versions: what a cell's key knows of the code that computes it (docs/versions.md).
 
-`versions.toml` holds a number for each package, raised by hand when results change, beside a digest of the package's syntax,
-by which a test finds code that changed under the same number. The digest reads neither docstrings nor comments nor layout.
-"""
+`versions.toml` has a number for each package, raised by hand when results change, and a digest of its syntax, by which a test
+finds code that changed under the same number."""
 
 from __future__ import annotations
 
@@ -48,28 +47,8 @@ BESIDE = (
     "harness/engines/openrlhf/keeper.py",
     *(f"harness/scoring/{name}.py" for name in ("catalogue", "conformance")),
     *(f"harness/tasks/{name}.py" for name in ("conformance", "listing")),
-    *(f"harness/session/cell/{name}.py" for name in ("log", "manifests", "provenance")),
-    *(f"harness/session/policy/{name}.py" for name in ("roots", "weights")),
-    *(
-        f"harness/session/driver/{name}.py"
-        for name in ("__init__", "jobs", "matrix", "worker_messages", "process", "progress", "worker")
-    ),
-    *(f"harness/session/single/{name}.py" for name in ("__init__", "calibrate", "rescoring", "standalone")),
-    *(
-        f"harness/session/suite/{name}.py"
-        for name in (
-            "__init__",
-            "demands",
-            "draft",
-            "identity",
-            "lock",
-            "planning",
-            "preflight",
-            "prepare",
-            "room",
-            "rules",
-        )
-    ),
+    *(f"harness/session/cell/{name}.py" for name in ("log", "manifests")),
+    *(f"harness/session/{room}" for room in ("driver", "single", "suite")),
 )
 """What plans, watches, lists or checks: no number of a cell is made here."""
 
@@ -79,7 +58,7 @@ CELL = (*BASE, "exchange", "learning", "tokenization", "session")
 
 
 class Recorded(NamedTuple):
-    """A package's line in the table. `line`: where its version stands, from 1."""
+    """`line`: where the version stands, from 1."""
 
     version: int
     syntax: str
@@ -88,7 +67,7 @@ class Recorded(NamedTuple):
 
 @cache
 def recorded() -> dict[str, Recorded]:
-    """The table. It is read line by line, so that one with the marks of a merge conflict reads too: the higher version counts."""
+    """Read line by line, so that the marks of a merge conflict read too: the higher version counts."""
     return parse(TABLE.read_text("utf-8"))
 
 
@@ -117,35 +96,31 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 def files_of(package: str) -> list[Path]:
     """The package's Python files."""
-    return sorted(file for place in PACKAGES[package] for file in _python(ROOT / place) if owner(file) == package)
+    places = [ROOT / place for place in PACKAGES[package]]
+    files = (file for place in places for file in ([place] if place.is_file() else place.rglob("*.py")))
+    return sorted(file for file in files if owner(file) == package)
 
 
 def owner(file: Path) -> str | None:
-    """The package that a file belongs to; None where no number of a cell depends on it."""
+    """The package that a file belongs to; None where no number depends on it."""
     path = file.relative_to(ROOT).as_posix()
-    if path in BESIDE:
+    if any(_within(path, place) for place in BESIDE):
         return None
-    places = [
-        (place, name)
-        for name, own in PACKAGES.items()
-        for place in own
-        if path == place or path.startswith(place + "/")
-    ]
+    places = [(place, name) for name, own in PACKAGES.items() for place in own if _within(path, place)]
     return max(places, key=lambda found: len(found[0]))[1] if places else None
 
 
-def _python(place: Path) -> list[Path]:
-    return [place] if place.is_file() else list(place.rglob("*.py"))
+def _within(path: str, place: str) -> bool:
+    return path == place or path.startswith(place + "/")
 
 
 def syntax_of(package: str) -> str:
-    """Digest of a package's syntax trees and of its files' names."""
     return syntax_digest({file.relative_to(ROOT).as_posix(): file.read_text("utf-8") for file in files_of(package)})
 
 
 def syntax_digest(sources: Mapping[str, str]) -> str:
-    """16 hexadecimal digits over syntax trees by file name. Docstrings (of attributes too), comments, layout, and fields that only
-    some versions of Python write are left out: 3.11 to 3.13 give the same digest."""
+    """16 hexadecimal digits over syntax trees by file name, the same from Python 3.11 to 3.13: without docstrings, comments,
+    layout."""
     digest = hashlib.blake2b(digest_size=8)
     for name in sorted(sources):
         digest.update(f"{name}\0{_shape(ast.parse(sources[name]))}\0".encode())

@@ -107,7 +107,7 @@ class Store:
     @_once
     def missing(self, suite: str) -> list[Missing]:
         """Cells that the numbers lack, or have from other settings or code."""
-        from harness.session.suite.lacking import lacking  # takes long to import
+        from harness.session.suite.prepare import lacking  # takes long to import
 
         return lacking(self.snapshot, self.results, suite)[0]
 

@@ -14,10 +14,8 @@ ROOT = Path(__file__).parents[1]
 LEVELS = {
     "cache": 0,
     "errors": 0,
-    "threads": 0,
     "versions": 0,
     "limits": 0,
-    "locks": 0,
     "files": 1,
     "plugins": 1,
     "scaffold": 2,
@@ -61,6 +59,7 @@ TWICE = {
     "engine": "one for each engine",
     "exchange": "the package, its main module, and the leaderboard's page of it",
     "listing": "a package's own, and the commands that print it",
+    "models": "the command on models, and what the session knows of one",
     "plugin": "one for each engine",
     "published": "the package and the leaderboard's page of it",
     "ranking": "the leaderboard's page shows what the store ranks",

@@ -13,8 +13,8 @@ import pytest
 from harness.versions import BESIDE, PACKAGES, ROOT, files_of, owner, parse, syntax_digest
 
 COMPUTES_NOTHING = {
-    "allocation", "bandit", "cache", "cli", "clusters", "errors", "files", "formats", "gguf", "limits", "locks", "phases",
-    "plugins", "published", "reading", "scaffold", "statistics", "store", "submission", "suite", "threads", "tuning", "versions",
+    "allocation", "bandit", "cache", "cli", "clusters", "errors", "files", "formats", "gguf", "limits", "phases",
+    "plugins", "published", "reading", "scaffold", "statistics", "store", "submission", "suite", "tuning", "versions",
 }  # fmt: skip
 SOURCE = '''
 """A module."""
@@ -72,7 +72,7 @@ def test_what_does_not_compute_passes(tree: Path) -> None:
         assert old in text, name
         (tree / name).write_text(text.replace(old, new, 1))
 
-    edit("harness/session/cell/clock.py", '"""CPU-, wall-', '"""Processor, wall-')
+    edit("harness/session/cell/health.py", '"""Whether there', '"""If there')
     edit("harness/learning/advantages.py", "\n\n", "\n\n# a comment\n")
     edit("harness/learning/conformance.py", "import annotations\n", "import annotations\n\nMINE = 1\n")
     edit("regimes/hacpo.py", '"""', '"""In other words: ')
@@ -122,7 +122,7 @@ def test_every_package_is_versioned_or_known_to_compute_nothing() -> None:
     places = {place.split("/")[1] for own in PACKAGES.values() for place in own if place.startswith("harness/")}
     here = {p.stem for p in (ROOT / "harness").iterdir() if (p.is_dir() or p.suffix == ".py") and p.name[0] != "_"}
     assert here - places - COMPUTES_NOTHING == set(), "say in harness/versions.py whether it computes results"
-    assert all((ROOT / file).is_file() for file in BESIDE)
+    assert all((ROOT / place).exists() for place in BESIDE)
     assert all(files_of(package) for package in PACKAGES)
     assert owner(ROOT / "harness/session/cell/evaluate.py") == "evaluation"
     assert owner(ROOT / "harness/session/driver/progress.py") is None

@@ -25,7 +25,8 @@ import harness
 from harness.errors import HarnessError, UsageError
 from harness.files import remove
 from harness.learning import registry
-from harness.session.cell.processor import processor
+from harness.limits import settle
+from harness.session.cell.manifests import processor
 from harness.store.ingest import ingest
 from harness.store.manifest import Manifest, SuiteFile, read_suite
 from harness.store.read import Snapshot
@@ -39,7 +40,6 @@ from harness.submission.bundle import compact, finished, installed, portable
 from harness.submission.check import category
 from harness.submission.rerun import label, possible, re_run
 from harness.suite.load import resolve
-from harness.threads import settle
 
 RESULTS = Path(__file__).parents[1] / "results"
 MOST = 20_000_000

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.errors import HarnessError
+from harness.limits import settle
 from harness.store.journal import read_journal
 from harness.submission import rerun
 from harness.submission.rerun import run_again
-from harness.threads import settle
 
 
 def differences(stored: Path, again: Path) -> Iterator[str]:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, NoReturn
 
 from harness.errors import HarnessError
-from harness.threads import settle
+from harness.limits import settle
 
 _LONGEST = 2000
 _OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}

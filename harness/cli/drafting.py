@@ -25,9 +25,9 @@ def new_suite(
     ] = None,
 ) -> None:
     """Write a suite for two models, with settings that fit their sizes and the task, every key explained."""
-    from harness.session.policy.roots import undeclared
     from harness.session.suite import rules
     from harness.session.suite.draft import draft
+    from harness.session.suite.rules import undeclared
     from harness.suite.load import load
 
     file = out or Path("-".join(re.sub(r"[^\w.+-]+", "-", Path(m).name.lower()) for m in models) + ".yaml")

@@ -309,8 +309,8 @@ def _check_target(target: Path, format_: str) -> None:
 def _lacking(
     snapshot: Snapshot, results: Path, suite: str, asked: str | None = None, prepared: Prepared | None = None
 ) -> list[Missing]:
-    """`session.suite.lacking.lacking` of a suite that was asked for by its name or its file; on stderr where it cannot be told."""
-    from harness.session.suite.lacking import lacking
+    """`session.suite.prepare.lacking` of a suite that was asked for by its name or its file; on stderr where it cannot be told."""
+    from harness.session.suite.prepare import lacking
 
     file = Path(asked) if asked is not None and is_file(asked) else None
     found, unknown = lacking(snapshot, results, suite, file, prepared)

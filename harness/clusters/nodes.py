@@ -19,7 +19,7 @@ import harness
 from harness.cache import cache_folder
 from harness.engines import catalogue
 from harness.errors import EngineError, UsageError
-from harness.session.cell.provenance import packages
+from harness.session.cell.manifests import packages
 
 ANSWER_SECONDS = 120.0
 """Of one node for one question: its first starts a process there and imports this package."""

@@ -23,7 +23,7 @@ import yaml
 from harness.engines.catalogue import engines_of
 from harness.errors import HarnessError, SuiteError, UsageError
 from harness.files import disk_errors, write_atomic
-from harness.session.policy.weights import pinned
+from harness.session.policy.models import pinned
 from harness.session.suite import rules
 from harness.session.suite.prepare import Prepared, blocks
 from harness.suite.load import load

@@ -23,8 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness.errors import DiskFullError, Fault, StoreError
-from harness.files import TEMPORARY, disk_errors, remove, replace_atomic, sync
-from harness.locks import lock
+from harness.files import TEMPORARY, disk_errors, lock, remove, replace_atomic, sync
 from harness.store.columns import SCHEMAS
 from harness.store.ddl import DERIVE, DERIVED, SOURCE, create_statements, quoted, version
 from harness.store.journal import Contents, read_journal

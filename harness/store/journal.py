@@ -15,7 +15,6 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,10 +22,9 @@ import msgspec
 import pyarrow as pa
 
 from harness.errors import StoreError
-from harness.files import TEMPORARY, disk_errors, remove, replace_atomic, sync, write_atomic
+from harness.files import TEMPORARY, change, disk_errors, remove, replace_atomic, sync, write_atomic
 from harness.reading import read_bytes
 from harness.store.columns import conform, to_arrow, up_to
-from harness.store.fence import Guard
 from harness.store.manifest import remedy
 from harness.store.rows import TABLE_OF, TABLES, Row
 
@@ -55,12 +53,12 @@ class Journal:
     evaluation in one piece.
     """
 
-    def __init__(self, folder: Path, guard: Guard = nullcontext) -> None:
+    def __init__(self, folder: Path) -> None:
         """`folder` is the cell's. Leftovers of an interrupted writer are removed.
 
-        guard: the context of each change (`store.fence`). Raises DiskFullError, StoreError, FencedError.
+        Raises DiskFullError, StoreError.
         """
-        self.folder, self.guard = folder / "journal", guard
+        self.folder = folder / "journal"
         self._buffer: dict[str, list[Row]] = {}
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +79,7 @@ class Journal:
         highest = max([step, *(row.at or 0 for rows in self._buffer.values() for row in rows)])
         payload = _encoder.encode(self._buffer)
         data = _MAGIC + zlib.crc32(payload).to_bytes(4, "little") + payload
-        write_atomic(self.folder / f"part-{self._next():06d}-{highest:06d}.rows", data, self.guard)
+        write_atomic(self.folder / f"part-{self._next():06d}-{highest:06d}.rows", data)
         self._buffer = {}
 
     def rewind(self, step: int) -> None:
@@ -121,7 +119,7 @@ class Journal:
                     write_columns(temporary, table, kept)
             sync(temporary)
 
-        replace_atomic(self.folder / f"compact-{self._next():06d}", fill, self.guard)
+        replace_atomic(self.folder / f"compact-{self._next():06d}", fill)
         self._tidy()
 
     def _next(self) -> int:
@@ -129,7 +127,7 @@ class Journal:
         return max([0, *(number for number, *_ in compacts), *(number for number, *_ in parts)]) + 1
 
     def _tidy(self) -> None:
-        with self.guard():
+        with change(self.folder):
             compacts, parts = _listing(self.folder)
             keep = {path for *_, path in (*compacts[-1:], *parts)}
             for path in self.folder.iterdir():

@@ -13,7 +13,7 @@ import hashlib
 import re
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -22,7 +22,6 @@ import msgspec
 from harness.errors import Fault, StoreError
 from harness.files import write_atomic
 from harness.reading import read_bytes
-from harness.store.fence import Guard
 from harness.suite.cells import Identity
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
@@ -150,9 +149,9 @@ class SuiteFile(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any] = {}
 
 
-def write_manifest(folder: Path, manifest: Manifest, guard: Guard = nullcontext) -> None:
-    """Replace `folder`'s manifest, in the context of `guard`. Raises DiskFullError, StoreError, FencedError."""
-    write_atomic(folder / MANIFEST, sealed(manifest), guard)
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Replace `folder`'s manifest. Raises DiskFullError, StoreError."""
+    write_atomic(folder / MANIFEST, sealed(manifest))
 
 
 def read_manifest(folder: Path | str) -> Manifest:

@@ -115,7 +115,7 @@ class Headline(msgspec.Struct, frozen=True):
 class Head(msgspec.Struct, frozen=True):
     """What stands above a suite's rows: the sentence of every choice, and by metric the regimes across groups and benchmarks
     (means of the groups' policies; nothing where there is one group and one benchmark). missing: filled in by who shows it
-    (`session.suite.lacking.lacking`). starts: of pretrained policies that had
+    (`session.suite.prepare.lacking`). starts: of pretrained policies that had
     a supervised one, accuracy before it, after it and after RL. submission: of another lab's results, how far they were checked
     (`store.submission`). processors: the remark that paired cells ran on unlike ones, where they did."""
 

@@ -32,8 +32,8 @@ from harness.cache import PRETRAINED
 from harness.errors import StoreError, UsageError
 from harness.files import write_atomic
 from harness.reading import in_words, open_regular, read_bytes
-from harness.session.cell.processor import processor
-from harness.session.policy.weights import local_folder
+from harness.session.cell.manifests import processor
+from harness.session.policy.models import local_folder
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import (

@@ -18,10 +18,9 @@ import pyarrow as pa
 from harness.errors import SuiteError, UsageError
 from harness.learning import registry
 from harness.phases import Interrupted
-from harness.session.cell.processor import processor
-from harness.session.cell.provenance import packages
+from harness.session.cell.manifests import packages, processor
 from harness.session.driver.jobs import cell_job, run_job
-from harness.session.policy.roots import check_roots
+from harness.session.suite.rules import check_roots
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, read_manifest
 from harness.submission.bundle import WORDLESS, compact

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from session.command import harness
+from session.running import harness
 from synthetic_results import Regime, write_results
 
 from harness.cli.app import app
 from harness.engines.embedded.families import build_model, build_tokenizer
-from harness.session.cell.provenance import ENVIRONMENT
+from harness.session.cell.manifests import ENVIRONMENT
 
 SECRETS = {
     "HF_TOKEN": "hf_zZ9secretQ1", "AWS_SECRET_ACCESS_KEY": "aws+zZ9secretQ2", "WANDB_API_KEY": "zZ9secretQ3",

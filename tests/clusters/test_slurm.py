@@ -18,7 +18,7 @@ import pytest
 from harness.clusters.slurm import SlurmOptions, job, read_template
 from harness.errors import UsageError
 from harness.session.suite.prepare import Shard, prepare
-from tests.session.command import harness
+from tests.session.running import harness
 
 EVIL = 'x\'; touch hacked; echo $(touch hacked) `touch hacked` "$(touch hacked)" #'
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness import cli
-from harness.session.policy.roots import VARIABLE
+from harness.session.suite.rules import VARIABLE
 
 SECONDS = 2.0
 """Of this process's CPU: the clock of a machine that does other things says little."""

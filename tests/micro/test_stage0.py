@@ -22,7 +22,7 @@ from harness.engines.embedded.presets import PRESETS, Mixture
 from harness.engines.embedded.pretraining import Pretrainer, Schedule
 from harness.engines.embedded.stage0 import Accuracy, MicroSpec, base_checkpoint, read_report
 from harness.errors import CellError, UsageError
-from harness.locks import lock
+from harness.files import lock
 
 TINY = MicroSpec("qwen", "mul", steps=3, rounds=0, gate=0.0, probes=1)
 

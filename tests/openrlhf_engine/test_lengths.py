@@ -8,7 +8,7 @@ from harness.engines.catalogue import open_engines
 from harness.engines.embedded.families import build_model, build_tokenizer
 from harness.errors import SuiteError
 from harness.session.cell.evaluate import sample_rows
-from harness.session.cell.lengths import with_length
+from harness.session.cell.questions import with_length
 from harness.session.suite.planning import place_of_base, plan_for
 from harness.session.suite.prepare import prepare
 from harness.verification.verifier import Verifier

@@ -54,9 +54,15 @@ def folders(shared: Callable[[str, Callable[[Path], object]], Path]) -> dict[str
     }
 
 
+@pytest.fixture(scope="session")
+def suite_text(folders: dict[str, Path]) -> str:
+    """The tiny suite."""
+    return SUITE.format(**folders)
+
+
 @pytest.fixture
-def suite_file(tmp_path: Path, folders: dict[str, Path]) -> Path:
+def suite_file(tmp_path: Path, suite_text: str) -> Path:
     """The tiny suite as a file."""
     file = tmp_path / "tiny.yaml"
-    file.write_text(SUITE.format(**folders))
+    file.write_text(suite_text)
     return file

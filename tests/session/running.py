@@ -1,11 +1,21 @@
-"""Running cells in this process, and what they leave behind, comparable."""
+"""Cells and commands run by tests, in this process and in others, and what they leave behind, comparable."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from harness.cli import main
 from harness.session.cell.manifests import suite_file
 from harness.session.driver.jobs import cell_job, run_job
 from harness.session.suite.prepare import Prepared, prepare
@@ -13,6 +23,62 @@ from harness.store.journal import read_journal
 from harness.store.manifest import write_suite
 from harness.suite.cells import Cell
 from harness.verification.verifier import Verifier
+
+Run = tuple[int, str, str]
+"""Exit code, stdout, stderr."""
+
+
+def start(*arguments: object, env: Mapping[str, str] | None = None, **options: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from harness.cli import main; main()", *map(str, arguments)]
+    environment = {**os.environ, **(env or {})}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options
+    )  # type: ignore[call-overload]
+
+
+def harness(*arguments: object, env: Mapping[str, str] | None = None, timeout: float = 240) -> Run:
+    """env: what is to be set for it; a process of its own sees packages that are installed there."""
+    if env is None and arguments[0] != "run":
+        return _here(*arguments)
+    process = start(*arguments, env=env)
+    out, err = process.communicate(timeout=timeout)
+    return process.returncode, out, err
+
+
+def _here(*arguments: object) -> Run:
+    before, out, err = signal.getsignal(signal.SIGTERM), io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["harness", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+    signal.signal(signal.SIGTERM, before)
+    return int(left.value.code or 0), out.getvalue(), err.getvalue()
+
+
+def wait_until(holds: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 180) -> None:
+    """Fails when the process ends or the time is over before `holds` does."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def installed(folder: Path, package: str, source: str, regimes: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which a package of one module with these regimes, classes by name, is installed in `folder`."""
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / f"{package}.py").write_text(source)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    lines = "".join(f"{name} = {package}:{kind}\n" for name, kind in regimes.items())
+    (info / "entry_points.txt").write_text(f"[harness.regimes]\n{lines}")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH", ""))))}
+
+
+def said(results: Path, words: str) -> list[Path]:
+    """The logs of cells and bases that hold these words."""
+    return [log for log in results.glob("*/*/log") if words in log.read_text(errors="replace")]
+
 
 TIMES = {"generate_seconds", "verify_seconds", "exchange_seconds", "score_seconds", "train_seconds"}
 

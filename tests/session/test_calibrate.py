@@ -13,7 +13,7 @@ from harness.cli.app import app
 from harness.engines.protocol import Sample
 from harness.errors import UsageError
 from harness.experience.answers import Prompt
-from harness.session.single.calibrate import _first, _questions, _standing, calibrate, rescues
+from harness.session.single.calibrate import calibrate, first_question, measured, questions_of, rescues
 from harness.tasks.ladder import evaluation_prompts
 from harness.verification.verifier import Verifier
 
@@ -31,7 +31,7 @@ def test_by_hand() -> None:
         [sample("8"), sample(r"\boxed{7}")],
     ]
     with Verifier(workers=1) as verifier:
-        standing, solved = _standing("p", "add1", prompts, drawn, verifier)
+        standing, solved = measured("p", "add1", prompts, drawn, verifier)
     assert solved.tolist() == [[True, True], [False, False], [False, True]]
     assert (standing.pass1, standing.pass_any, standing.prompts, standing.answers) == (0.5, pytest.approx(2 / 3), 3, 2)
     assert standing.error == pytest.approx(np.std([1, 0, 0.5], ddof=1) / 3**0.5)
@@ -48,18 +48,18 @@ def test_rescues_both_ways() -> None:
 
 
 def test_a_base_model_ends_where_it_asks_itself_the_next_question() -> None:
-    cut = _first(sample("4 + 7 = 11. \\boxed{11}\n\nQ: What", finished=False))
+    cut = first_question(sample("4 + 7 = 11. \\boxed{11}\n\nQ: What", finished=False))
     assert (cut.text, cut.finished) == ("4 + 7 = 11. \\boxed{11}", True)
-    assert not _first(sample("4 + 7", finished=False)).finished
+    assert not first_question(sample("4 + 7", finished=False)).finished
 
 
 def test_questions_are_of_the_training_side_and_the_same_every_time() -> None:
     held_out = {p.id for p in evaluation_prompts()}
-    small = _questions("ladder", "mul1x1", 200)
+    small = questions_of("ladder", "mul1x1", 200)
     assert 40 < len(small) < 64
-    assert small == _questions("ladder", "mul1x1", 200)
+    assert small == questions_of("ladder", "mul1x1", 200)
     assert not {p.id for p in small} & held_out
-    assert len(_questions("micro", "word", 30)) == 30
+    assert len(questions_of("micro", "word", 30)) == 30
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import importlib.util
+import math
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from harness.session.cell.loop import Interrupted
-from harness.session.cell.manifests import state_of
+from harness.engines.embedded.families import build_model, build_tokenizer
+from harness.engines.embedded.plugin import Embedded
+from harness.errors import SuiteError
+from harness.experience.answers import Prompt
+from harness.learning.conformance import check_regime
+from harness.learning.regime import Measured
+from harness.phases import Interrupted
+from harness.session.cell import cell as cells
+from harness.session.cell.manifests import base_manifest, state_of
+from harness.session.policy.models import micro_spec
+from harness.session.single.rescoring import rescore_results
+from harness.session.single.standalone import evaluate_checkpoint
+from harness.session.suite.prepare import prepare
 from harness.store.ingest import ingest
+from harness.store.journal import read_journal
+from harness.store.manifest import read_manifest
 from harness.store.read import Snapshot
+from harness.suite.schema import Sharing
 from harness.tasks.micro import SKILLS
+from harness.tasks.registry import get_task
 
 from .running import cell, rows, run
 
@@ -29,11 +49,9 @@ def same_weights(left, right):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, folders):
-    from .conftest import SUITE
-
+def finished(tmp_path_factory, suite_text):
     root = tmp_path_factory.mktemp("finished")
-    (root / "tiny.yaml").write_text(SUITE.format(**folders))
+    (root / "tiny.yaml").write_text(suite_text)
     return run(root / "tiny.yaml", root / "results")
 
 
@@ -134,18 +152,6 @@ def test_a_run_repeats_itself(finished, suite_file, tmp_path):
     assert same_weights(weights(again, "hacpo"), weights(finished, "hacpo"))
 
 
-@pytest.mark.slow_but("hacpo")
-@pytest.mark.parametrize("regime", ["hacpo", "sgt"])
-def test_a_stopped_cell_resumes_exactly(finished, suite_file, tmp_path, regime):
-    with pytest.raises(Interrupted):
-        run(suite_file, tmp_path / "results", only=f"*/{regime}/*", stop_after=3)
-    resumed = run(suite_file, tmp_path / "results", only=f"*/{regime}/*")
-    for table in TABLES:
-        assert rows(resumed, resumed.cells[0], table) == rows(finished, cell(finished, regime), table), table
-    assert same_weights(weights(resumed, regime), weights(finished, regime))
-    assert same_weights(weights(resumed, regime, "b"), weights(finished, regime, "b"))
-
-
 @pytest.mark.slow
 def test_without_peers_every_regime_is_its_baseline(finished, suite_file, tmp_path):
     alone = run(suite_file, tmp_path / "results", overrides=["sharing.direction=none", "regimes[0].objective=gspo"],
@@ -166,42 +172,28 @@ def test_a_lone_policy_equals_one_outside_the_sharing_path(finished, suite_file,
 
 
 def test_checkpoint_opens_with_transformers(finished):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     folder: Path = finished.folder / cell(finished, "sgt").key / "checkpoint" / "a"
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
     assert model.config.vocab_size >= len(tokenizer)
 
 
-def test_eval_of_a_checkpoint_reproduces_the_stored_greedy_answers(finished, tmp_path):
-    from harness.session.single.standalone import evaluate_checkpoint
-    from harness.store.journal import read_journal
-
+def test_eval_of_a_checkpoint_reproduces_the_stored_greedy_answers_and_stores_the_back_end(finished, tmp_path):
     c = cell(finished, "sgt")
-    found = evaluate_checkpoint(finished.folder / c.key / "checkpoint" / "a", ["micro"], limit=6, k=0, results=tmp_path)
-    again = read_journal(Path(found.folder)).tables["samples"].to_pylist()
+    checkpoint = finished.folder / c.key / "checkpoint" / "a"
+    found, other = (
+        Path(evaluate_checkpoint(checkpoint, ["micro"], limit=limit, k=0, backend=name, results=tmp_path).folder)
+        for name, limit in (("embedded", 6), ("hf", 2))
+    )
+    again = read_journal(found).tables["samples"].to_pylist()
     stored = [r for r in rows(finished, c, "samples") if r["policy"] == "a" and r["metric"] == "greedy"]
     assert [(r["doc_id"], r["text"], r["verdict"]) for r in again] == [
         (r["doc_id"], r["text"], r["verdict"]) for r in stored
     ]
-
-
-def test_eval_stores_the_back_end_that_ran(finished, tmp_path):
-    from harness.session.single.standalone import evaluate_checkpoint
-    from harness.store.manifest import read_manifest
-
-    checkpoint = finished.folder / cell(finished, "sgt").key / "checkpoint" / "a"
-    stored = {
-        backend: read_manifest(
-            Path(evaluate_checkpoint(checkpoint, ["micro"], limit=2, k=0, backend=backend, results=tmp_path).folder)
-        )
-        for backend in ("embedded", "hf")
-    }
-    assert {backend: manifest.engine for backend, manifest in stored.items()} == {"embedded": "embedded", "hf": "hf"}
-    assert stored["hf"].key != stored["embedded"].key
-    assert stored["hf"].identity.models["a"].startswith("content ")
-    assert "engines/embedded" not in stored["hf"].identity.versions
+    own, theirs = read_manifest(found), read_manifest(other)
+    assert (own.engine, theirs.engine, own.key == theirs.key) == ("embedded", "hf", False)
+    assert theirs.identity.models["a"].startswith("content ")
+    assert "engines/embedded" not in theirs.identity.versions
 
 
 def test_a_stored_cell_runs_again_to_its_rows(finished, tmp_path):
@@ -218,8 +210,295 @@ def test_a_stored_cell_runs_again_to_its_rows(finished, tmp_path):
 
 
 def test_rescoring_changes_nothing_while_the_verifier_is_the_same(finished):
-    from harness.session.single.rescoring import rescore_results
-
     report = rescore_results(finished.folder.parent, "tiny")
     assert report.samples == 9 * 2 * 6 * 3
     assert report.changes == ()
+
+
+def refusals(prepared):
+    found: Counter[str] = Counter()
+    for row in rows(prepared, prepared.cells[0], "exchanges"):
+        if not row["accepted"]:
+            found[row["reason"]] += max(1, row["messages"])
+    return found
+
+
+def with_condition(suite_file, condition):
+    text = suite_file.read_text()
+    line = next(one for one in text.splitlines() if "name: b" in one)
+    suite_file.write_text(text.replace(line, line.replace("name: b,", f"name: b, condition: {condition},")))
+    return suite_file
+
+
+@pytest.mark.parametrize(
+    ("condition", "regime", "reason"),
+    [
+        ("{kind: lying}", "sgt", "unverified"),
+        ("{kind: noisy, share: 0.5}", "sgt", "unverified"),
+        ("{kind: stale, steps: 1}", "prp", "stale"),
+        ("{kind: silent, start: 2}", "prp", "late"),
+        ("{kind: spamming}", "prp", "quota"),
+    ],
+)
+def test_a_bad_peer_is_refused_and_the_cell_finishes(suite_file, tmp_path, condition, regime, reason):
+    prepared = run(with_condition(suite_file, condition), tmp_path / "results", only=f"*/{regime}/*")
+    assert refusals(prepared)[reason] > 0
+    assert len(rows(prepared, prepared.cells[0], "steps")) == 8
+
+
+def test_without_the_defence_a_liar_is_believed(suite_file, tmp_path):
+    file = with_condition(suite_file, "{kind: lying}")
+    prepared = run(file, tmp_path / "r", overrides=["sharing.defences.reverify=false"], only="*/sgt/*")
+    assert refusals(prepared)["unverified"] == 0
+    assert any(row["used"] and row["author"] == "b" for row in rows(prepared, prepared.cells[0], "exchanges"))
+
+
+def test_stale_answers_are_learnt_where_the_suite_permits_them(suite_file, tmp_path):
+    file = with_condition(suite_file, "{kind: stale, steps: 1}")
+    prepared = run(file, tmp_path / "r", overrides=["sharing.max_staleness=2"], only="*/naive/*")
+    taken = [r for r in rows(prepared, prepared.cells[0], "exchanges") if r["author"] == "b" and r["accepted"]]
+    assert taken
+    assert all(row["step"] - row["made"] == 1 for row in taken)
+    assert any(row["used"] for row in taken)
+
+
+def test_a_recording_replaces_the_peer(suite_file, tmp_path):
+    run(suite_file, tmp_path / "r", overrides=["sharing.record=true"], only="*/naive/*")
+    text = suite_file.read_text()
+    line = next(one for one in text.splitlines() if "name: b" in one)
+    suite_file.write_text(
+        text.replace(line + "\n", "").replace("name: tiny", "name: again")
+        .replace("[independent, prp", "[independent, {regime: naive, name: replayed, replay: {suite: tiny, regime: naive}}, prp")
+    )  # fmt: skip
+    replayed = run(suite_file, tmp_path / "r", overrides=["regimes=[independent, {regime: naive, name: replayed, "
+                   "replay: {suite: tiny, regime: naive}}]"], only="*/replayed/*")  # fmt: skip
+    found = rows(replayed, replayed.cells[0], "exchanges")
+    assert {row["author"] for row in found} == {"b"}
+    assert all(row["accepted"] for row in found)
+
+
+def test_spreading_by_the_receivers_own_logprobs_and_the_canonical_share(suite_file, tmp_path):
+    prepared = run(suite_file, tmp_path / "r", overrides=["sharing.spread=receiver"], only="*/prp/*")
+    found = rows(prepared, prepared.cells[0], "exchanges")
+    assert any(row["used"] for row in found)
+    assert all((row["residual_canonical"] is not None) == (row["step"] % 2 == 0) for row in found if row["accepted"])
+
+
+class InThreads(Embedded):
+    """The embedded engine, its policies side by side."""
+
+    side_by_side = True
+    _loading = threading.Lock()  # transformers does not load models in several threads
+
+    def open(self, policy, folder):
+        with self._loading:
+            return super().open(policy, folder)
+
+    reference = open
+
+    def each(self, work, items):
+        listed = list(items)
+        with ThreadPoolExecutor(max(1, len(listed))) as pool:
+            running = [pool.submit(work, item) for item in listed]
+        return [one.result() for one in running]
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    monkeypatch.setattr(cells, "open_engines", lambda _, options, temperature: InThreads(options, temperature))
+
+
+@pytest.mark.slow
+def test_side_by_side_in_lockstep_changes_nothing(suite_file, tmp_path, threads, monkeypatch):
+    apart = run(suite_file, tmp_path / "apart", only="*/hacpo/*")
+    monkeypatch.undo()
+    together = run(suite_file, tmp_path / "together", only="*/hacpo/*")
+    for table in ("steps", "exchanges", "samples", "terms", "curves"):
+        one, other = rows(apart, cell(apart, "hacpo"), table), rows(together, cell(together, "hacpo"), table)
+        assert one
+        assert one == other
+
+
+def test_within_the_staleness_nobody_waits_and_nothing_is_lost(suite_file, tmp_path, threads):
+    overrides = ["sharing.max_staleness=2", "training.steps=6", "training.checkpoint_every=6"]
+    prepared = run(suite_file, tmp_path / "r", overrides=overrides, only="*/naive/*")
+    found = cell(prepared, "naive")
+    steps = rows(prepared, found, "steps")
+    assert sorted((r["policy"], r["step"]) for r in steps) == [(p, s) for p in "ab" for s in range(1, 7)]
+    assert all(r["prompts_rescued"] is not None for r in steps)
+    sent = rows(prepared, found, "exchanges")
+    assert {r["reason"] for r in sent} <= {"", "residual"}  # none late, stale or ahead
+    assert all(0 <= r["step"] - r["made"] <= 2 for r in sent)
+    heard = {(r["author"], r["receiver"], r["made"]) for r in sent}
+    assert heard >= {(a, b, s) for a, b in ("ab", "ba") for s in range(1, 5)}
+    keys = [(r["author"], r["receiver"], r["made"], r["prompt_id"], r["index"]) for r in sent]
+    assert len(keys) == len(set(keys))
+
+
+def test_a_silent_peer_is_waited_for_once_and_no_longer_than_the_deadline(suite_file, tmp_path, threads):
+    suite_file.write_text(suite_file.read_text().replace("{name: b,", "{name: b, condition: {kind: silent, start: 2},"))
+    overrides = ["sharing.max_staleness=1", "sharing.deadline_seconds=0.5"]
+    prepared = run(suite_file, tmp_path / "r", overrides=overrides, only="*/naive/*")
+    sent = rows(prepared, cell(prepared, "naive"), "exchanges")
+    late = [(r["receiver"], r["step"]) for r in sent if r["reason"] == "late"]
+    assert late
+    assert {receiver for receiver, _ in late} == {"a"}
+    assert len(rows(prepared, cell(prepared, "naive"), "steps")) == 8
+
+
+STRENGTH = {"weak": 0.1, "middle": 0.4, "also-middle": 0.4, "strong": 0.9}
+DOWN = {
+    ("strong", "middle"),
+    ("strong", "also-middle"),
+    ("strong", "weak"),
+    ("middle", "weak"),
+    ("also-middle", "weak"),
+}
+
+
+@pytest.mark.parametrize(
+    ("direction", "expected"),
+    [("strong_to_weak", DOWN), ("weak_to_strong", {(receiver, author) for author, receiver in DOWN})],
+)
+def test_direction_by_strength(direction, expected):
+    found = Sharing(direction=direction).among(list(STRENGTH), lambda: STRENGTH)
+    assert set(found) == expected
+    assert len(found) == len(expected)
+
+
+@pytest.fixture(scope="module")
+def novice(tmp_path_factory):
+    """A policy that was never trained: it answers nothing right."""
+    folder = tmp_path_factory.mktemp("novice") / "qwen"
+    tokenizer = build_tokenizer("qwen")
+    build_model("qwen", 0, tokenizer).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.slow_but("strong_to_weak")
+@pytest.mark.parametrize(
+    ("direction", "author", "receiver"), [("strong_to_weak", "a", "b"), ("weak_to_strong", "b", "a")]
+)
+def test_only_the_one_side_speaks(suite_file, folders, novice, tmp_path, direction, author, receiver):
+    """Strength is measured on the base policies: a was trained, b never was, and the suite says nothing of it."""
+    suite_file.write_text(suite_file.read_text().replace(str(folders["qwen"]), str(novice)))
+    settings = [f"sharing.direction={direction}", "training.measure_every=0"]
+    settings += ["evaluation.limit=120", "evaluation.curve_prompts=120"]
+    done = run(suite_file, tmp_path / "results", settings, only="*/naive/*")
+    found = rows(done, done.cells[0], "exchanges")
+    assert {(r["author"], r["receiver"]) for r in found} == {(author, receiver)}
+    assert any(r["accepted"] for r in found)
+
+
+def test_the_kl_term_pulls_towards_the_base(suite_file, tmp_path):
+    """The same cell with and without it; the distance to the base is measured, 6.7 and 0.13 nats when this was written."""
+
+    def distance(weight: float) -> float:
+        settings = [f"training.kl={weight}", "training.steps=6", "training.measure_every=6", "training.updates=2"]
+        done = run(suite_file, tmp_path / f"kl-{weight}", settings, only="*/independent/*")
+        last = [r["kl_base"] for r in rows(done, done.cells[0], "steps") if r["step"] == 6]
+        assert len(last) == 2
+        assert all(math.isfinite(value) for value in last)
+        return sum(last)
+
+    assert distance(1.0) < distance(0.0) / 5
+
+
+PER_SEED = """
+groups:
+  - name: pair
+    policies:
+      - {name: a, model: micro/llama, stage0: {seed: 5, per_seed: true}}
+      - {name: b, model: micro/qwen, stage0: {seed: 5}}
+regimes: [independent]
+seeds: [1, 2]
+"""
+
+
+def test_a_base_for_each_seed(tmp_path):
+    file = tmp_path / "x.yaml"
+    file.write_text(PER_SEED)
+    prepared = prepare(str(file), tmp_path / "results")
+    assert [(b.policy.name, b.seed) for b in prepared.bases] == [("a", 1), ("a", 2), ("b", None)]
+    assert len({b.key for b in prepared.bases}) == 3
+    for one in prepared.cells:
+        assert [(b.policy.name, b.seed) for b in prepared.bases_of(one)] == [("a", one.seed), ("b", None)]
+    own, shared = prepared.cells[0].group.policies
+    assert len({micro_spec(own, seed).key for seed in (1, 2)} | {micro_spec(shared, 1).key}) == 3
+    assert micro_spec(shared, 1) == micro_spec(shared, 2)
+    assert [base_manifest(b).seed for b in prepared.bases[:2]] == [1, 2]
+
+
+def test_each_policy_is_asked_in_its_own_style(suite_file, tmp_path):
+    """The questions are the same; what each policy reads of them, in training and in evaluation, is its own."""
+    settings = [
+        "groups[0].policies[0].style=few-shot",
+        "training.measure_every=0",
+        "training.kl=0.1",
+        "training.steps=2",
+    ]
+    done = run(suite_file, tmp_path / "results", settings, only="*/naive/*")
+    task = get_task("micro")
+    shots = task.render(Prompt("", "Q: \nA:", ""), "few-shot").removesuffix("Q: \nA:")
+    assert "\\boxed" in shots
+    samples, traces = rows(done, done.cells[0], "samples"), rows(done, done.cells[0], "traces")
+    for found, who in ((samples, "policy"), (traces, "receiver")):
+        asked = {name: {r["prompt"] for r in found if r[who] == name} for name in ("a", "b")}
+        assert asked["a"], who
+        assert all(shots[-60:] in text for text in asked["a"]), "a long one loses its beginning in evaluation"
+        assert all(text.startswith("Q: ") and "boxed" not in text for text in asked["b"])
+    assert {r["prompt"].rpartition("\n\n")[2] for r in samples if r["policy"] == "a"} == {
+        r["prompt"] for r in samples if r["policy"] == "b"
+    }
+
+
+def test_a_style_that_a_task_does_not_offer(suite_file, tmp_path):
+    settings = ["groups[0].policies[1].style=raw", "evaluation.tasks=[micro, gsm8k]"]
+    with pytest.raises(SuiteError, match=r"policies\[1\]\.style: gsm8k \(evaluation\.tasks\[1\]\) cannot be asked raw"):
+        prepare(str(suite_file), tmp_path, overrides=settings)
+
+
+GAUGE = Path(__file__).parents[2] / "examples" / "gauge"
+GAUGED = ("training.steps=5", "training.measure_every=0", "evaluation.curve_every=0", "training.prompts=16")
+
+
+@pytest.fixture
+def gauge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = tmp_path / "gauge-0.1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: gauge\nVersion: 0.1.0\n")
+    (about / "entry_points.txt").write_text("[harness.regimes]\ngauge = gauge:Gauge\n")
+    for place in (GAUGE, tmp_path):
+        monkeypatch.syspath_prepend(str(place))
+
+
+@pytest.mark.timeout(400)
+def test_told_of_every_step_and_the_same_after_a_break(suite_file: Path, tmp_path: Path, gauge: None) -> None:
+    settings = [*GAUGED, "regimes=[independent, {regime: gauge, teach: one}]"]
+    whole = run(suite_file, tmp_path / "whole", settings, only="gauge")
+    steps = rows(whole, cell(whole, "gauge"), "steps")
+    assert all((s["own_gradient_norm"] or 0) >= 0 for s in steps)
+    taught = [s for s in steps if s["peer_used"]]
+    assert len(taught) > 3
+    assert all(s["peer_gradient_norm"] > 0 for s in taught), "measured though `measure_every` is 0"
+    with pytest.raises(Interrupted):
+        run(suite_file, tmp_path / "broken", settings, only="gauge", stop_after=4)
+    again = run(suite_file, tmp_path / "broken", settings, only="gauge")
+    assert rows(again, cell(again, "gauge"), "steps") == steps
+
+
+def test_contract_and_the_weight_that_it_chooses(gauge: None) -> None:
+    from gauge import FIRST, Gauge, GaugeOptions
+
+    for options in ({"teach": "one"}, {"teach": "group"}, {"share": 0.25}):
+        check_regime(Gauge, options)
+    regime = Gauge(GaugeOptions(share=0.5))
+    assert regime._weight() == FIRST
+    regime._seen.update(weight=0.1, now=0.25, taught=0.25, peak=0.5)
+    regime.learnt(Measured(own=2.0, peer=0.05, cosine=-0.1))
+    weight = regime._weight()
+    assert weight * 0.5 * (0.05 / (0.1 * 0.25)) == pytest.approx(0.5 * 2.0), (
+        "at its highest r the share of the own norm"
+    )
+    assert regime._seen["below"] == 1

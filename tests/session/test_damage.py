@@ -26,9 +26,8 @@ from harness.store.missing import missing
 from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference
 
-from .command import Run, harness
 from .conftest import SUITE
-from .running import rows, run
+from .running import Run, harness, rows, run
 
 ROOT = Path(__file__).parents[2]
 SHORT = [("[independent, prp, xgrpo, sgt, hacpo, naive, graft, sapo, ftis]", "[independent, naive]"), ("steps: 4", "steps: 1"),
@@ -115,8 +114,12 @@ def test_damaged_base_checkpoints_are_measured_again(
     words = everywhere(results, monkeypatch)
     assert words == remedies(err) == {f"remove {first} and run the suite again", "run the suite again"}
     prepared = prepare(str(file), results).looked()
-    assert [base.key for base in prepared.missing()] == [first.name, second.name] or len(prepared.missing()) == 2
-    assert "1 cell" in called("plan", file, "--results", results)[1] or prepared.left()
+    assert {base.key for base in prepared.missing()} == {first.name, second.name}
+    assert prepared.left()
+    code, _, err = harness("run", file, "--results", results)
+    words = {f"remove {first} and run the suite again"}
+    assert (code, remedies(err)) == (1, words), "`run` alone heals no journal, and loses nothing"
+    assert remedies(table(results)[1]) == words
     follow(words, file, results)
     again, err = table(results)
     assert (again, remedies(err)) == (table(whole)[0], set())
@@ -154,19 +157,6 @@ def test_damaged_cells_and_suite_files_are_made_again(
     follow(words | remedies(err), file, results)
     again, err = table(results)
     assert (again, remedies(err)) == (table(whole)[0], set())
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_what_is_damaged_and_is_not_removed_says_what_to_do(finished: tuple[Path, Path], tmp_path: Path) -> None:
-    """`run` alone heals no journal, and loses nothing."""
-    file, whole = finished
-    results = Path(shutil.copytree(whole, tmp_path / "results"))
-    base = sorted(results.glob("tiny/base-*/"))[0]
-    flip(next(base.glob("journal/*/samples-*.arrow")))
-    code, _, err = harness("run", file, "--results", results)
-    assert (code, remedies(err)) == (1, {f"remove {base} and run the suite again"}), err
-    assert remedies(table(results)[1]) == remedies(err)
 
 
 @pytest.fixture
@@ -326,26 +316,3 @@ def test_a_cell_with_a_damaged_checkpoint_says_what_to_do(suite_file: Path, tmp_
     again, straight = (run(suite_file, tmp_path / name, settings) for name in ("damaged", "straight"))
     for name in ("steps", "samples"):
         assert rows(again, again.cells[0], name) == rows(straight, straight.cells[0], name) != []
-
-
-class Killed(BaseException):
-    """Nothing of ours catches it."""
-
-
-@pytest.mark.timeout(300)
-def test_no_steps_and_killed_before_the_end_is_finished(
-    suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Item 24: its checkpoint stood in its own way."""
-    settings = ["regimes=[independent]", "training.steps=0", "evaluation.limit=2"]
-
-    def killed(*_: object) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(resume_point, "finish", killed)
-        with pytest.raises(Killed):
-            run(suite_file, tmp_path / "killed", settings)
-    resumed, straight = (run(suite_file, tmp_path / name, settings) for name in ("killed", "straight"))
-    for name in ("curves", "samples"):
-        assert rows(resumed, resumed.cells[0], name) == rows(straight, straight.cells[0], name) != []

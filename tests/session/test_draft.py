@@ -11,33 +11,17 @@ from transformers import LlamaConfig, Qwen2Config
 
 from harness.engines.embedded.families import build_tokenizer
 from harness.errors import PluginError, UsageError
-from harness.session.policy.roots import undeclared
 from harness.session.suite.draft import SIZES, draft
 from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare
+from harness.session.suite.rules import undeclared
 from harness.suite.schema import Suite
 
-SMALL = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "vocab_size": 416,
-}
-SMOL = {
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "vocab_size": 49152,
-}
-LARGE = {
-    "hidden_size": 3584,
-    "intermediate_size": 18944,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "vocab_size": 152064,
-}
+SIZED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+SMALL, SMOL, LARGE = (
+    dict(zip(SIZED, sizes, strict=True))
+    for sizes in ((64, 128, 2, 4, 416), (576, 1536, 30, 9, 49152), (3584, 18944, 28, 28, 152064))
+)
 
 
 def folder(place: Path, config: LlamaConfig, chat: bool = False) -> str:
@@ -86,7 +70,7 @@ def test_the_largest_model_decides(tmp_path: Path, config: dict[str, int], engin
 def test_every_setting_is_explained_and_no_line_is_long(pair: tuple[str, str]) -> None:
     lines = draft(pair, "micro", "pair").splitlines()
     assert max(map(len, lines)) <= 132
-    for key in (
+    for key in [
         "task",
         "steps",
         "max_new_tokens",
@@ -96,7 +80,7 @@ def test_every_setting_is_explained_and_no_line_is_long(pair: tuple[str, str]) -
         "limit",
         "k",
         "curve_every",
-    ):
+    ]:
         at = next(i for i, line in enumerate(lines) if line.startswith(f"  {key}:"))
         assert lines[at - 1].startswith("  #"), key
 

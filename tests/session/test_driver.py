@@ -1,24 +1,42 @@
-"""The driver's reaction to what its workers say and do, message by message, without a process."""
+"""The driver: what it says and does, message by message without a process; jobs, plans' places, and progress."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
+import numpy as np
 import pytest
 
-from harness.errors import Fault
-from harness.session.driver import matrix
-from harness.session.driver.matrix import _Driver
+from harness import phases
+from harness.engines.embedded.engine import EmbeddedEngine
+from harness.engines.openrlhf.settings import settings_of
+from harness.engines.protocol import Sampling
+from harness.errors import Fault, UsageError
+from harness.session.cell.cell import run_cell
+from harness.session.cell.learners import Clock
+from harness.session.cell.manifests import base_manifest, cell_manifest, mark
+from harness.session.driver import matrix, progress
+from harness.session.driver.jobs import Alive, Finished, Job, base_job, cell_job, encoder, to_worker
+from harness.session.driver.matrix import _Driver, run_matrix
 from harness.session.driver.process import WorkerProcess
-from harness.session.driver.progress import Reporter
-from harness.session.driver.worker_messages import Finished, Job
-from harness.session.suite.planning import plan_for
+from harness.session.driver.progress import Reporter, watched
+from harness.session.driver.worker import Heartbeat
+from harness.session.suite.lock import locked
+from harness.session.suite.planning import place_of_base, place_of_cell, plan_for
 from harness.session.suite.prepare import Prepared, prepare
 from harness.store.manifest import read_manifest
+from harness.suite.cells import cell_of
+from harness.suite.load import shipped
+from harness.tasks.micro import evaluation_prompts
+from harness.verification.verifier import Verifier
+
+from .running import harness
 
 DEAD = "the worker process was ended with code 1 (ImportError: a library)"
 
@@ -33,7 +51,7 @@ class Hand:
     gpu: str = ""
     begun: bool = False
     phase: str = ""
-    verdict: str = ""
+    kill_reason: str = ""
     heard: float = field(default_factory=time.monotonic)
     process: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(kill=lambda: None))
 
@@ -42,18 +60,22 @@ class Hand:
         fate = next(self.fates[job.id])
         self.driver.inbox.put((self, None if fate is None else Finished(job.id, fate, "no room", Fault.MEMORY)))  # type: ignore[arg-type]
 
-    def last_words(self) -> str:
+    def exit_reason(self) -> str:
         return DEAD
 
     def dismiss(self) -> None: ...
     def close(self, deadline: float) -> None: ...
 
 
+def driver_of(prepared: Prepared, jobs: int) -> _Driver:
+    return _Driver(prepared, plan_for(prepared, "8cpu-24G", jobs), Reporter(), lambda: None, {})
+
+
 def driven(
     prepared: Prepared, fates: dict[str, list[str | None]], monkeypatch: pytest.MonkeyPatch, jobs: int = 2
 ) -> tuple[matrix.RunSummary, int]:
     """How a run of these fates ends, and how many processes it started."""
-    driver = _Driver(prepared, plan_for(prepared, "8cpu-24G", jobs), Reporter(), lambda: None, {})
+    driver = driver_of(prepared, jobs)
     started, ahead = list[Hand](), {label: iter(each) for label, each in fates.items()}
 
     def process(*_: object) -> Hand:
@@ -93,6 +115,33 @@ def test_a_worker_that_dies_before_it_begins_takes_only_its_job_with_it(
         assert (found.state, found.fault, found.reason) == ("failed", Fault.KILLED, DEAD)
 
 
+def test_silence_is_counted_while_the_driver_is_awake_and_a_job_is_being_done(
+    suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock of the test's: a hung or stopped worker is killed with the phase; the driver's own sleep does not count."""
+    driver, now = driver_of(prepare(str(suite_file), tmp_path), 1), [1000.0]
+    monkeypatch.setattr(matrix, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    hand, killed = Hand(driver, {}, job=driver.jobs[driver.prepared.cells[0].key]), list[str]()
+    idle = Hand(driver, {}, heard=0.0)
+    for worker in (hand, idle):
+        worker.kill = killed.append  # type: ignore[attr-defined]
+    driver.workers, driver.looked, driver.silence = [hand, idle], now[0], 60.0  # type: ignore[list-item]
+    driver._process_message(hand, Alive("training 3/400"))  # type: ignore[arg-type]
+    for later, awake, expected in ((59.0, True, 0), (3600.0, False, 0), (3659.0, True, 0), (3661.0, True, 1)):
+        now[0] = 1000.0 + later
+        driver.looked = now[0] - 1.0 if awake else driver.looked
+        driver._check_heartbeats()
+        assert len(killed) == expected, later
+    assert killed == ["no sign of life for 60 s while training 3/400: taken for hung and killed"]
+
+
+def test_a_worker_lives_while_it_counts_or_computes() -> None:
+    """A long evaluation ends well, whatever it lasts; a main thread that waits for ever is silent."""
+    heartbeat = Heartbeat(0.0)
+    moments = [(5, 0.0, 0), (10, 0.04, 0), (15, 0.2, 0), (20, 0.2, 1), (25, 0.2, 1), (9999, 0.2, 1), (10000, 0.2, 2)]
+    assert [heartbeat.due(*moment) for moment in moments] == [True, False, True, True, False, False, True]
+
+
 @pytest.mark.slow
 def test_a_process_that_does_not_come_up_says_why(
     suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -101,12 +150,303 @@ def test_a_process_that_does_not_come_up_says_why(
     (tmp_path / "msgspec.py").write_text("raise ImportError('a library is broken')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     prepared = prepare(str(suite_file), tmp_path)
-    driver = _Driver(prepared, plan_for(prepared, "8cpu-24G", 1), Reporter(), lambda: None, {})
+    driver = driver_of(prepared, 1)
     job = driver.jobs[prepared.cells[0].key]
     Path(job.folder).mkdir(parents=True)
     (Path(job.folder) / "log").write_text("what the start before has said\n")
     worker = WorkerProcess(driver.inbox, {}, 60.0)
     worker.take(job)
     assert driver.inbox.get(timeout=60.0) == (worker, None)
-    assert worker.last_words() == "the worker process was ended with code 1 (ImportError: a library is broken)"
+    assert worker.exit_reason() == "the worker process was ended with code 1 (ImportError: a library is broken)"
     worker.close(time.monotonic())
+
+
+def test_two_runs_on_one_folder_are_refused(suite_file: Path, tmp_path: Path) -> None:
+    prepared = prepare(str(suite_file), tmp_path)
+    own = {prepared.cells[0].key}
+    with locked(prepared.folder, own), pytest.raises(UsageError, match="another `harness run`"):
+        run_matrix(prepared, plan_for(prepared, "8cpu-24G"), Reporter(), lambda: None)
+
+
+@pytest.mark.parametrize("place", ["a_file", "a_file/below"])
+def test_results_that_cannot_be_written(suite_file: Path, tmp_path: Path, place: str) -> None:
+    (tmp_path / "a_file").write_text("x")
+    code, out, err = harness("run", suite_file, "--results", tmp_path / place)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert "is a file" in err
+
+
+def test_cells_wait_for_their_bases_and_no_more_is_granted_than_the_plan_holds(
+    suite_file: Path, tmp_path: Path
+) -> None:
+    driver = driver_of(prepare(str(suite_file), tmp_path, overrides=["seeds=[1,2,3]"]), 2)
+    assert all(set(waiting) == set(driver.bases) for waiting in driver.waits.values())
+    driver._submit()
+    assert set(driver.granted) == set(driver.bases)  # two bases, two places
+    for base in driver.bases:
+        for waiting in driver.waits.values():
+            waiting.discard(base)
+        driver._act(driver.scheduler.finished(base, time.monotonic()))
+    driver.granted.clear()
+    driver._submit()
+    assert len(driver.granted) == 2
+    first = driver.granted.popleft()
+    driver._act(driver.scheduler.finished(first, time.monotonic()))
+    assert len(driver.granted) == 2
+    assert first not in driver.granted
+
+
+def test_what_a_stated_cluster_cannot_hold_is_refused_with_what_is_short(suite_file, tmp_path):
+    apart = prepare(str(suite_file), tmp_path, engine="openrlhf", overrides=["engine_options.share_devices=false"])
+    plan = plan_for(apart, "1cpu-24G")
+    assert not plan.feasible
+    assert "1 short" in plan.shortfall
+    assert plan_for(prepare(str(suite_file), tmp_path, engine="openrlhf"), "1cpu-24G").feasible, "in turns"
+
+
+def test_a_planned_layout_reaches_the_policies_unless_the_suite_has_its_own(suite_file, tmp_path):
+    prepared = prepare(str(suite_file), tmp_path, engine="openrlhf")
+    place = place_of_cell(plan_for(prepared, "8xH100-80G"), prepared.cells[0])
+    own = {p.name for p in prepared.cells[0].group.policies}
+    assert place.layout.keys() == own
+    assert sum(b.gpus for b in place.bundles) == sum(options["trainers"] for options in place.layout.values())
+    for options in place.layout.values():
+        settings_of(options)
+    prepared = prepare(str(suite_file), tmp_path, engine="openrlhf", overrides=["engine_options.trainers=2"])
+    plan = plan_for(prepared, "8xH100-80G")
+    assert all(p.gpus == 2 for kind in plan.kinds for p in kind.layout.policies)
+    assert place_of_cell(plan, prepared.cells[0]).layout == {name: {"share_devices": False} for name in own}
+    base = place_of_base(plan, prepared.bases[0])
+    assert sum(b.gpus for b in base.bundles) == 2
+
+
+HUB = """
+name: hub
+groups:
+  - name: pair
+    policies: [{name: a, model: Qwen/Qwen3-0.6B}, {name: b, model: meta-llama/Llama-3.2-1B}]
+regimes: [independent, hacpo]
+seeds: [1]
+training: {task: math, steps: 50, max_new_tokens: 1024, learning_rate: 1.0e-6}
+evaluation: {tasks: [math500], curve_every: 0}
+"""
+
+
+def test_the_embedded_engine_is_planned_on_the_gpus_there_are(tmp_path):
+    file = tmp_path / "hub.yaml"
+    file.write_text(HUB)
+    prepared = prepare(str(file), tmp_path / "results")
+    gpu, cores = (plan_for(prepared, inventory) for inventory in ("1xH100-80G", "16cpu-512G"))
+    assert gpu.feasible, gpu.shortfall
+    assert gpu.resources.gpus_used == 1
+    one_core = prepare(str(file), tmp_path / "results", overrides=["engine_options.threads=1"])
+    assert gpu.predicted.wall_seconds < plan_for(one_core, "16cpu-512G").predicted.wall_seconds / 5
+    assert gpu.predicted.wall_seconds < cores.predicted.wall_seconds / 4  # where a cell has its four cores
+    (tokens,) = {place_of_cell(gpu, c).layout["a"].get("micro_tokens") for c in prepared.cells}
+    assert tokens == 4096  # 8192 tokens of the larger vocabulary do not fit
+    assert place_of_cell(cores, prepared.cells[0]).layout["a"] == {"threads": 4}
+    on_cpu = plan_for(
+        prepare(str(file), tmp_path / "results", overrides=["engine_options.device=cpu"]), "1xH100-80G+16cpu-512G"
+    )
+    assert on_cpu.resources.gpus_used == 0
+    own = prepare(str(file), tmp_path / "results", overrides=["engine_options.micro_tokens=1024"])
+    assert "micro_tokens" not in place_of_cell(plan_for(own, "1xH100-80G"), own.cells[0]).layout["a"]
+
+
+def test_workers_go_to_the_gpu_with_the_fewest_of_them(suite_file, tmp_path, nvidia_smi, monkeypatch):
+    """Every number true, 3: what is forbidden is not given, and as many are planned with as are visible."""
+    nvidia_smi(8)
+    prepared = prepare(str(suite_file), tmp_path)
+
+    def given():
+        plan = plan_for(prepared, None)
+        driver = _Driver(prepared, plan, Reporter(), lambda: None, {})
+        names = []
+        for _ in range(3):
+            names.append(driver._gpu())
+            driver.workers.append(SimpleNamespace(gpu=names[-1].get("CUDA_VISIBLE_DEVICES", "")))
+        return plan.resources.gpus, [name.get("CUDA_VISIBLE_DEVICES") for name in names]
+
+    for chosen, found in {
+        "6,1": (2, ["6", "1", "6"]), "3": (1, ["3"] * 3), "GPU-7a": (1, ["GPU-7a"] * 3), "": (0, [None] * 3), "-1": (0, [None] * 3),
+    }.items():  # fmt: skip
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+        assert given() == found
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert given() == (8, ["0", "1", "2"])
+    assert driver_of(prepared, 2)._gpu() == {}
+
+
+def test_a_long_evaluation_has_a_deadline_that_knows_it(tmp_path):
+    prepared = prepare("mutual_rl", tmp_path)
+    plan = plan_for(prepared, "8xH100-80G")
+    kind = plan.kinds[0]
+    place = place_of_cell(plan, next(c for c in prepared.cells if f"{c.group.name}/{c.variant.name}" == kind.kind))
+    assert kind.layout.phases.evaluate > 450
+    for options in place.layout.values():
+        assert settings_of(options).call_seconds >= 4 * kind.layout.phases.evaluate
+    assert kind.seconds == pytest.approx(kind.layout.phases.total)
+    assert min(kind.layout.phases.measure, kind.layout.phases.curve, kind.layout.phases.save) > 0
+
+
+def test_what_was_looked_at_stays_until_one_looks_again(tmp_path: Path) -> None:
+    """The state of cells is read once for all that one run asks of it, and again under its claim."""
+    prepared = prepare("quickstart", tmp_path)
+    before = prepared.looked()
+    first, base = prepared.cells[0], prepared.bases[0]
+    mark(prepared.folder / first.key, cell_manifest(first), "done", attempts=1)
+    mark(prepared.folder / base.key, base_manifest(base), "done", attempts=1)
+    assert (first in before.pending(), base in before.missing(), before.done()) == (True, True, [])
+    for now in (prepared, before.looked()):  # without a look each question is asked of the disk
+        assert (first in now.pending(), base in now.missing(), now.done()) == (False, False, [first])
+        assert now.state(first.key) == ("done", "", 1)
+
+
+@pytest.mark.parametrize("suite", sorted(set(shipped()) - {"bandit"}))
+def test_a_job_arrives_at_a_worker_as_it_was_sent(suite: str, tmp_path: Path) -> None:
+    prepared = prepare(suite, tmp_path)
+    for cell in prepared.cells:
+        job = cell_job(cell, tmp_path / cell.key, {"a": {"threads": 2}}, "claim")
+        assert to_worker.decode(encoder.encode(job)) == job
+    for base in prepared.bases:
+        sent = base_job(base, tmp_path / base.key, {base.policy.name: {"threads": 2}})
+        arrived = to_worker.decode(encoder.encode(sent))
+        assert arrived == sent
+        assert arrived.base.key == base.key  # type: ignore[union-attr]
+
+
+def test_a_cell_from_its_manifest(tmp_path: Path) -> None:
+    """As tools/rerun.py reads it: the configuration, and beside it what the configuration does not hold."""
+    cell = prepare("quickstart", tmp_path).cells[0]
+    beside = {"suite": cell.suite, "key": cell.key, "identity": msgspec.to_builtins(cell.identity), "keep": cell.keep}
+    assert cell_of({**cell.config(), **beside}) == cell
+    with pytest.raises(ValueError, match="seed"):
+        cell_of({**cell.config(), **beside, "seed": "eleven"})
+
+
+def test_a_phase_says_how_far_it_is_between_its_counts() -> None:
+    with phases.phase("evaluating a", 10) as evaluation:
+        phases.inside("token 3/44")
+        assert phases.words() == "evaluating a 0/10 (token 3/44)"
+        evaluation.count(4)
+        assert phases.words() == "evaluating a 4/10"
+        with Clock(policy="b").phase("generate"):
+            phases.inside("token 1/2")
+            assert phases.words() == "evaluating a 4/10: b sampling (token 1/2)"
+    phases.inside("nobody listens")
+    assert phases.words() == ""
+
+
+def test_sampling_counts_tokens_and_learning_counts_answers(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+    engine = EmbeddedEngine("a", folders["llama"], device="cpu")
+    for module in ("sampling", "engine"):
+        monkeypatch.setattr(f"harness.engines.embedded.{module}.inside", heard.append)
+    prompts = evaluation_prompts(1)[:2]
+    samples = engine.sample(prompts, np.zeros((2, 1), np.uint64), Sampling(1.0, 5))
+    assert heard[0] == "token 1/5"
+    engine.score(prompts, [group[0].tokens for group in samples])
+    assert heard[-1] == "answer 2/2"
+
+
+def test_the_phases_of_a_cell_have_names_and_a_start_tells_where_it_begins(
+    suite_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log has the phases in order. Issue 24, line 20: whether a start trains from the beginning, from a checkpoint, or only
+    evaluates."""
+    caplog.set_level("INFO", "harness")
+    overrides = ["regimes=[independent]", "training.steps=2", "evaluation.limit=3"]
+    prepared = prepare(str(suite_file), tmp_path, overrides=overrides)
+    (cell,), heard = prepared.cells, list[tuple[int, int, bool]]()
+
+    def start(stop: bool) -> list[tuple[int, int, bool]]:
+        heard.clear()
+        folder = prepared.folder / cell.key
+        with Verifier(workers=1) as verifier, suppress(phases.Interrupted):
+            run_cell(cell, folder, verifier, lambda *at: heard.append((at[0], at[1], bool(at[2]))), lambda: stop)
+        return heard
+
+    assert start(stop=True) == [(0, 2, False), (1, 2, True)]
+    assert start(stop=False) == [(1, 2, False), (2, 2, True)]
+    said = [record.message for record in caplog.records]
+    named = ["opening a", "training", "curve at step 0: 4 questions", "step 1/2", "step 2/2",
+             "final evaluation of a", "final evaluation of b"]  # fmt: skip
+    at = [next(i for i, line in enumerate(said) if line.startswith(words)) for words in named]
+    assert at == sorted(at)
+    assert start(stop=False) == [(2, 2, False)]
+
+
+def reporter(bases: int, cells: int, steps: int, **at: float) -> Reporter:
+    """One whose jobs began a minute ago at these shares."""
+    found = Reporter()
+    found.start(bases, cells, steps)
+    for label, share in at.items():
+        found.begin(label)
+        found.progress(label, share, 1, "")
+    found._began = time.monotonic() - 60.0
+    return found
+
+
+def test_the_words_of_a_slow_run_are_no_zeros() -> None:
+    found = reporter(0, 2, 10, a=0.0, b=0.0)
+    assert found.words() == "0/2 cells"
+    found.progress("a", 2, 10, "")
+    assert found.words() == "0/2 cells, 30 s a step, about 9 min left"
+    for label in "ab":
+        found.progress(label, 10, 10, "")
+    assert found.words() == "0/2 cells, 3 s a step", "evaluations follow, of which no time is known"
+
+
+def test_what_a_base_takes_is_no_step_of_a_cell() -> None:
+    """A pretrained base needs minutes of other work; taken for steps, a quarter of an hour was announced as two minutes."""
+    found = reporter(1, 1, 10, **{"base a": 1.0, "a": 0.0})
+    assert found.words() == "0/1 cells"
+    found.progress("a", 2, 10, "")
+    assert found.words() == "0/1 cells, 30 s a step, about 4 min left"
+
+
+def test_rate_and_time_left_are_those_of_the_steps_that_this_run_makes() -> None:
+    """Issue 24, line 20: steps of the run that was cut off took none of this one's time."""
+    found = reporter(0, 3, 400, trained=1.0, half=0.5, fresh=0.0)
+    assert found.words() == "0/3 cells"
+    found.end("trained", "done", "", 1.0)
+    found.progress("half", 205, 400, "")
+    found.progress("fresh", 5, 400, "")
+    assert found.words() == "1/3 cells, 6 s a step, about 59 min left"
+    found.end("half", "once more, after the others and alone", "", 0.0)
+    found.begin("half")
+    found.progress("half", 200, 400, "")
+    assert found.words() == "1/3 cells, 6 s a step, about 60 min left", "to be made again, and made"
+    found.end("fresh", "failed", "", 0.0)
+    assert found.words() == "1/3 cells, 6 s a step, about 20 min left", "its other steps are not made, nor will be"
+
+
+def test_plain_lines_name_the_phase(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = Reporter()
+    plain.start(1, 1, 2)
+    plain.begin("base pair/a")
+    plain.phase("base pair/a", "baseline evaluation of a: generating micro 12/60")
+    plain._said -= 60
+    plain.tick()
+    plain.end("base pair/a", "failed", "a reason [in brackets] longer than any terminal is wide" + " x" * 100, 0.0)
+    start, line, end = capsys.readouterr().err.splitlines()
+    assert start == "1 cell and 1 base checkpoint to do"
+    assert line == "0/1 cells; base pair/a: baseline evaluation of a: generating micro 12/60"
+    assert end.startswith("base pair/a: failed, a reason [in brackets]")
+    assert end.endswith("x  [0/1 cells]")
+
+
+def test_a_command_that_takes_long_says_what_it_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.05)
+    with watched("importing"):
+        time.sleep(0.15)
+        with phases.phase("generating micro", 3) as generating:
+            generating.count(2)
+            time.sleep(0.15)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "importing"
+    assert "generating micro 2/3" in lines

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import huggingface_hub
+import huggingface_hub.constants
 import pytest
 
 from harness.allocation import inventory, precision
 from harness.learning import registry
 from harness.learning.regime import Regime
 from harness.session.cell.manifests import cell_manifest, mark
-from harness.session.policy import weights
+from harness.session.policy import models as weights
 from harness.session.suite.prepare import prepare
 from harness.store.manifest import read_manifest
 from harness.tasks import sets

@@ -15,8 +15,7 @@ from harness.exchange.ledger import Entry
 from harness.exchange.receiving import Received, Receiver
 from harness.experience.records import Success
 from harness.learning.terms import Objective, Term, TermAnswer
-from harness.session.cell.step_rows import exchange_rows, k3, step_row, term_rows
-from harness.session.cell.traces import trace_rows
+from harness.session.cell.step_rows import exchange_rows, k3, step_row, term_rows, trace_rows
 from harness.store.rows import ExchangeRow, StepRow, TermRow
 from harness.suite.schema import Sharing
 from harness.tokenization.codec import TokenCodec

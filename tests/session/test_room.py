@@ -130,7 +130,7 @@ def test_best_of_a_damaged_manifest_is_not_evaluated_as_the_last(kept, folders, 
 
 
 def test_best_survives_being_cut_off(kept, folders, tmp_path):
-    from harness.session.cell.loop import Interrupted
+    from harness.phases import Interrupted
 
     from .conftest import SUITE
 
@@ -164,10 +164,10 @@ def test_best_survives_being_cut_off_while_weights_change_places(kept, folders, 
             done.append(target)
         return rename(path, target)
 
-    def cut(folder, guard):
+    def cut(folder):
         with monkeypatch.context() as patch:
             patch.setattr(Path, "rename", dies)
-            choose(folder, guard)
+            choose(folder)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -17,14 +17,20 @@ from harness.cli.standing import status
 from harness.errors import UsageError
 from harness.session.cell.manifests import cell_manifest
 from harness.session.suite.prepare import Shard, prepare
-from harness.store.manifest import Provenance, write_manifest
+from harness.store.manifest import Provenance, read_suite, write_manifest
 from harness.store.place import kind_of_mount, on_network, store_path
 
-from .command import harness, start, wait_until
-from .test_matrix import table
+from .running import harness, start, wait_until
 
+TIMES = ("cpu_seconds", "gpu_seconds", "gain_per_gpu_second", "cost")
 FOUR = ["--set", "regimes=[independent, hacpo]", "--set", "seeds=[3, 4]"]
 SHORT = [*FOUR, "--set", "training.steps=2", "--set", "training.checkpoint_every=1"]
+
+
+def table(suite: str, results: Path) -> list[dict[str, object]]:
+    code, out, err = harness("show", suite, "--format", "json", "--results", results)
+    assert code == 0, err
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in json.loads(out)["rows"]]
 
 
 def test_shards_share_out_every_cell_and_every_start_checkpoint_once(suite_file, tmp_path):
@@ -159,46 +165,71 @@ def test_machines_that_share_no_locks_share_out_a_suite(suite_file, tmp_path, mo
         assert table("tiny", here) == table("tiny", there)
 
 
-NO_LOCKS = """
-#include <errno.h>
-int flock(int fd, int op) { errno = ENOLCK; return -1; }
+SEEDS = """
+name: bop3
+groups:
+  - name: pair
+    policies:
+      - {{name: a, model: {llama}}}
+      - {{name: b, model: {qwen}}}
+regimes: [independent, sgt]
+seeds: [1, 2, 3]
+training: {{steps: 1, prompts: 4, rollouts: 4, max_new_tokens: 8, measure_every: 0}}
+evaluation: {{k: 0, limit: 4, curve_every: 0}}
 """
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_where_flock_fails_a_run_works_and_a_killed_one_goes_on(suite_file, tmp_path):
-    """`flock` answers ENOLCK, as on Lustre or NFS without a lock daemon: a library loaded before the C library's."""
-    if not shutil.which("gcc"):
-        pytest.skip("needs gcc")
-    (tmp_path / "no_locks.c").write_text(NO_LOCKS)
-    library = tmp_path / "no_locks.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "no_locks.c"], check=True)
-    env = {"LD_PRELOAD": str(library)}
-    results = tmp_path / "results"
-    first = start("run", suite_file, "--results", results, "--jobs", 1, *SHORT, env=env)
-    wait_until(lambda: any(results.glob("tiny/*/resume/step-*")), first)
-    first.send_signal(signal.SIGSTOP)  # so that it is not over before the next one asks
-    code, _, err = harness("run", suite_file, "--results", results, *SHORT, env=env)
-    assert (code, "another `harness run` is writing these results" in err) == (2, True), err
-    first.kill()
-    first.communicate()
-    code, _, err = harness("run", suite_file, "--results", results, "--jobs", 1, *SHORT, env=env)
-    assert code == 0, err
-    assert (results / "harness.duckdb").exists()
+@pytest.mark.timeout(900)
+def test_parts_and_alterations_lose_nothing(tmp_path, folders):
+    file, results = tmp_path / "bop3.yaml", tmp_path / "results"
+    file.write_text(SEEDS.format(**folders))
+
+    def run(*options):
+        code, _, err = harness("run", file, "--results", results, "--json", *options)
+        assert code == 0, err
+        return err
+
+    def shown(*options):
+        code, out, err = harness("show", "bop3", "--results", results, "--format", "json", *options)
+        assert code == 0, err
+        means = [row for row in json.loads(out)["rows"] if row["policy"] == "*"]
+        return {row["regime"]: (row["seeds"], row["baseline"]) for row in means}, err
+
+    run("--only", "*/[12]")
+    assert shown()[0] == {"independent": (2, None), "sgt": (2, "independent")}
+    assert "bop3: a part of the suite: 2 of 6 cells (--only */3)" in run("--only", "*/3")
+    whole = {"independent": (3, None), "sgt": (3, "independent")}
+    assert shown() == (whole, "")
+    assert "nothing left to do" in run()
+    stored = read_suite(results / "bop3")
+    assert len(stored.cells) == 6
+    assert len(stored.bases) == 2
+
+    for options in (["--set", "baseline=sgt"], ["--set", "evaluation.limit=2", "--only", "*/3"]):
+        err = run(*options)
+        assert f"bop3: altered by --set {options[1]}: its cells are stored under their own keys" in err
+        assert "the suite as written is unchanged" in err
+    assert read_suite(results / "bop3") == stored
+    found, err = shown()
+    assert found == whole
+    assert "not in this table: harness show bop3 --set 'baseline=sgt'" in err
+    assert shown("--set", "baseline=sgt")[0] == {"independent": (3, "sgt"), "sgt": (3, None)}
+    assert shown("--set", "evaluation.limit=2")[0] == {"independent": (1, None), "sgt": (1, "independent")}
+    states = json.loads(harness("status", "bop3", "--results", results, "--json")[1])["cells"]
+    assert [c["state"] for c in states] == ["done"] * 6
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_run_whose_cells_somebody_took_over_ends_and_writes_nothing_more(suite_file, tmp_path):
-    results = tmp_path / "results"
-    process = start("run", suite_file, "--results", results, "--jobs", 1, *FOUR, "--set", "training.steps=5000")
-    wait_until(lambda: any(results.glob("tiny/*/resume/step-*")), process)
-    (claim,) = results.glob("tiny/.runs/*.json")
-    claim.unlink()  # as the next run does with that of a dead one
-    _, err = process.communicate(timeout=60)
-    (line,) = [line for line in err.splitlines() if line.startswith("harness: ")]
-    assert (process.returncode, "another has taken its cells over" in line) == (1, True), err
-    states = {json.loads(file.read_text())["state"] for file in results.glob("tiny/*/manifest.json")}
-    assert "running" in states, "what it left is the next run's to mark"
-    assert not [*results.glob("tiny/.runs/*.json")]
+@pytest.mark.timeout(600)
+def test_an_altered_run_stands_for_a_suite_that_was_never_run_as_written(tmp_path, folders):
+    file, results = tmp_path / "bop3.yaml", tmp_path / "results"
+    file.write_text(SEEDS.format(**folders))
+    settings = ["--set", "seeds=[7]", "--set", "regimes=[independent]"]
+    code, _, err = harness("run", file, "--results", results, "--json", *settings)
+    assert code == 0, err
+    code, out, err = harness("show", "bop3", "--results", results, "--format", "json")
+    assert {row["seeds"] for row in json.loads(out)["rows"]} == {1}
+    assert "not run as written yet" in err
+    states = json.loads(harness("status", "bop3", "--results", results, "--json")[1])["cells"]
+    assert [(c["regime"], c["seed"], c["state"]) for c in states] == [("independent", 7, "done")]

@@ -23,7 +23,7 @@ from harness.engines.embedded.start import Start, _learn, _response, started
 from harness.errors import CellError, SuiteError, UsageError
 from harness.experience.answers import Prompt
 from harness.session.driver.jobs import base_job, run_job
-from harness.session.policy.model_folders import base_folder
+from harness.session.policy.models import base_folder
 from harness.session.suite.prepare import prepare
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal

@@ -19,9 +19,8 @@ pytest.importorskip("optuna", reason="the tune extra is not installed")
 from harness.cli.results import show_suite
 from harness.errors import Fault, SuiteError
 from harness.session.cell.manifests import cell_manifest, mark
-from harness.session.cell.prompt_order import training_prompts
-from harness.session.driver.jobs import cell_job, run_job
-from harness.session.driver.worker_messages import encoder, to_worker
+from harness.session.cell.questions import training_prompts
+from harness.session.driver.jobs import cell_job, encoder, run_job, to_worker
 from harness.session.suite.prepare import prepare, prepare_stored
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
@@ -31,7 +30,7 @@ from harness.suite.load import load
 from harness.tuning.stages import Stages
 from harness.verification.verifier import Verifier
 
-from .command import harness
+from .running import harness
 
 pytestmark = pytest.mark.slow
 

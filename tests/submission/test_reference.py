@@ -22,7 +22,7 @@ from command import harness
 
 from harness.errors import StoreError, UsageError
 from harness.formats.finished_cells import finished_cells
-from harness.session.cell.processor import processor
+from harness.session.cell.manifests import processor
 from harness.store.ingest import ingest
 from harness.store.manifest import Manifest, read_manifest, read_suite
 from harness.store.read import Snapshot

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.session.cell.clock import Clock
+from harness.session.cell.learners import Clock
 from harness.verification.scorer import Called, Score, Scorer
 from harness.verification.verifier import Verifier
 

@@ -37,8 +37,7 @@ from harness.engines.embedded.pretraining import Pretrainer, Schedule, one_threa
 from harness.engines.protocol import Sample, Sampling
 from harness.errors import CellError, CheckpointError, DiskFullError, UsageError
 from harness.experience.answers import Prompt
-from harness.files import is_full
-from harness.locks import lock
+from harness.files import is_full, lock
 from harness.phases import halt, inside
 from harness.tasks.micro import GROUPS, evaluation_prompts
 from harness.versions import versions

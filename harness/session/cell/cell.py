@@ -1,38 +1,57 @@
-"""One cell from start to end: open its learners, train, evaluate, and keep the manifest true at every moment."""
+"""One cell: open its learners, train, evaluate, and keep the manifest true.
+
+A step: roll out, verify, publish, collect, learn, update; then journal and checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from msgspec import structs
 
 from harness.engines.catalogue import open_engines
 from harness.engines.kind import Engines
-from harness.engines.protocol import PolicyEngine
-from harness.errors import HarnessError
+from harness.engines.protocol import Optimisation, PolicyEngine, Sampling
+from harness.errors import HarnessError, VerificationError
+from harness.exchange.receiving import Receiver
+from harness.experience.answers import Group, Prompt
 from harness.learning import registry
-from harness.phases import Phase, halt, log, phase
-from harness.session.cell import resume_point
-from harness.session.cell.clock import Clock
+from harness.learning.regime import Context, Measured, Need
+from harness.learning.terms import Objective, Term, TermAnswer
+from harness.phases import Interrupted, halt, log, phase
+from harness.session.cell import resume_point, step_rows
 from harness.session.cell.evaluate import cost_rows, evaluate_member
-from harness.session.cell.health import check_trained
-from harness.session.cell.learners import Learner
-from harness.session.cell.lengths import with_length
-from harness.session.cell.loop import Observer, Run
+from harness.session.cell.exchanges import CellExchange
+from harness.session.cell.health import Watch, check_loss, check_trained
+from harness.session.cell.learners import Clock, Learner, roll_out, verdicts
 from harness.session.cell.manifests import cell_manifest, mark, with_commits
-from harness.session.cell.prompt_order import pool_entry, trained_by
-from harness.session.policy.model_folders import base_folder, start_options
-from harness.store.fence import Fence
+from harness.session.cell.questions import (
+    as_asked,
+    curve_prompts,
+    pool_entry,
+    scored_as,
+    stop_strings,
+    training_prompts,
+    truncate_at_stop,
+    with_length,
+)
+from harness.session.policy.models import base_folder, start_options
 from harness.store.journal import Journal
-from harness.store.rows import Row
+from harness.store.rows import CurveRow, Row, StepRow, TermRow, TraceRow
 from harness.suite.cells import Cell
+from harness.suite.seeds import derive_many, generator
 from harness.verification.verifier import Verifier
+
+KL = Objective(form="kl", aggregation="token")
+COMMIT_EVERY = 5
+Observer = Callable[[int, int, str], None]
+"""(finished steps, all steps, a few words on the last one). Without words it is told where a start begins."""
 
 
 def run_cell(
@@ -42,37 +61,45 @@ def run_cell(
     observe: Observer,
     stopped: Callable[[], bool],
     layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
-    fence: Fence | None = None,
+    attempt: int = 1,
 ) -> float:
-    """Train and evaluate `cell` in `folder`, from its newest checkpoint if there is one. Returns the CPU-seconds it took.
+    """Train and evaluate `cell` in `folder`, from its newest checkpoint. Returns CPU-seconds.
 
-    layout: engine options that a plan has chosen, by policy; the suite's own come before them. fence: this start's, if it has
-    one by now.
+    layout: engine options of a plan, by policy; the suite's own come first. attempt: this start's number.
 
-    Raises CellError, DiskFullError, Interrupted.
-    """
-    fence = fence or Fence(folder)
-    attempt = fence.owner.attempt
+    Raises CellError, DiskFullError, Interrupted."""
+    policies = cell.group.policies
     manifest = structs.replace(cell_manifest(cell), pool=pool_entry(cell.training))
-    mark(folder, manifest, "running", attempts=attempt, guard=fence)
-    journal = Journal(folder, fence)
+    mark(folder, manifest, "running", attempts=attempt)
+    journal = Journal(folder)
     start = start_options(cell.engine, cell.engine_options)
-    folders = {p.name: base_folder(p, cell.seed, options=start) for p in cell.group.policies}
+    folders = {p.name: base_folder(p, cell.seed, options=start) for p in policies}
     chosen = {name: {**layout.get(name, {}), **cell.engine_options} for name in folders}
     options = {
-        p.name: with_length(cell.engine, chosen[p.name], p, folders[p.name], cell.evaluation, cell)
-        for p in cell.group.policies
+        p.name: with_length(cell.engine, chosen[p.name], p, folders[p.name], cell.evaluation, cell) for p in policies
     }
+
+    def opened(index: int) -> Learner:
+        policy = policies[index]
+        with phase(f"opening {policy.name}"):
+            engine = engines.open(policy, folders[policy.name])
+        regime = registry.build(cell.variant.regime, cell.variant.options)
+        clock = Clock(partial(engines.cpu_seconds, policy.name), engine.gpus, policy.name)
+        return Learner(policy, engine, regime, cell.rollouts(index), folders[policy.name], clock)
+
+    def evaluated(learner: Learner) -> list[Row]:
+        halt()
+        return [*evaluate_member(learner, cell, verifier, attempt)]
+
     with open_engines(cell.engine, options, cell.training.temperature) as engines:
-        learners = engines.each(partial(_open, cell, engines, folders), range(len(cell.group.policies)))
+        learners = engines.each(opened, range(len(policies)))
         computed = {m.name: getattr(m.engine, "precision", "") for m in learners}
         manifest = with_commits(manifest, {m.name: m.base for m in learners}, computed)
         try:
-            _train(
-                cell, folder, engines, learners, journal, trained_by(cell, verifier), attempt, observe, stopped, fence
-            )
+            trained = scored_as(cell.training.task, verifier)
+            Run(cell, folder, engines, learners, journal, trained, attempt, observe, stopped).to_the_end()
             check_trained(folder)
-            for rows in engines.each(partial(_evaluate, cell, verifier, attempt), learners):
+            for rows in engines.each(evaluated, learners):
                 journal.append(rows)
             journal.commit(cell.training.steps + 1)
         except Exception:
@@ -83,75 +110,313 @@ def run_cell(
             raise
     journal.compact()
     if cell.keep == "best":
-        resume_point.choose_best(folder, fence)
-    mark(folder, manifest, "done", attempts=attempt, guard=fence)
-    resume_point.tidy(folder, cell.keep, fence)
+        resume_point.choose_best(folder)
+    mark(folder, manifest, "done", attempts=attempt)
+    resume_point.tidy(folder, cell.keep)
     return sum(learner.clock.ever for learner in learners)
 
 
-def _train(
-    cell: Cell,
-    folder: Path,
-    engines: Engines,
-    learners: Sequence[Learner],
-    journal: Journal,
-    verifier: Verifier,
-    attempt: int,
-    observe: Observer,
-    stopped: Callable[[], bool],
-    fence: Fence,
-) -> None:
-    """Until the final checkpoint is there, or open that which is."""
-    final, steps = folder / resume_point.FINAL, cell.training.steps
-    if resume_point.holds_last(folder, steps):
-        resume_point.finish(folder, steps, fence)  # it may have been cut off there
-        resume_point.restore(final, cell.key, learners)
-        journal.rewind(steps)
-        observe(steps, steps, "")
-        return
-    references = _references(cell, engines, learners)
-    with phase("training", steps) as training:
-        heard = _Told(training, observe)
-        run = Run(cell, folder, engines, learners, journal, verifier, attempt, heard, stopped, references)
-        run.train()
-        run.costs()
-    resume_point.finish(folder, steps, fence)
-
-
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """Passes finished steps on to the driver, as a count of the phase and as a line of the log."""
+class Learnt:
+    """What one learner's update leaves in the journal."""
 
-    training: Phase
+    row: StepRow
+    details: list[TraceRow | TermRow]
+
+
+@dataclass(slots=True)
+class Run:
+    """references: each policy's base weights."""
+
+    cell: Cell
+    folder: Path
+    engines: Engines
+    learners: Sequence[Learner]
+    journal: Journal
+    verifier: Verifier
+    attempt: int
     observe: Observer
+    stopped: Callable[[], bool]
+    references: dict[str, PolicyEngine] = field(default_factory=dict)
+    exchange: CellExchange = field(init=False)
+    best: dict[str, resume_point.Best] = field(default_factory=dict)
+    _watch: Watch = field(default_factory=Watch)
+    _invalid: int = 0
+    _answers: int = 0
+    _drawn: dict[int, list[Prompt]] = field(default_factory=dict)
 
-    def __call__(self, done: int, total: int, words: str) -> None:
-        self.training.count(done)
-        if words:
-            log.info("step %d/%d  %s", done, total, words)
-        self.observe(done, total, words)
+    def to_the_end(self) -> None:
+        """Until the final checkpoint is there. Raises CellError, DiskFullError, Interrupted."""
+        cell, folder, steps = self.cell, self.folder, self.cell.training.steps
+        if resume_point.holds_last(folder, steps):
+            resume_point.finish(folder, steps)  # it may have been interrupted there
+            resume_point.restore(folder / resume_point.FINAL, cell.key, self.learners)
+            self.journal.rewind(steps)
+            self.observe(steps, steps, "")
+            return
+        if cell.training.kl or cell.training.measure_every or "strong" in cell.sharing.direction:
+            with phase("opening the frozen references"):
+                opened = self.engines.each(lambda m: self.engines.reference(m.policy, m.base), self.learners)
+            self.references = {m.name: engine for m, engine in zip(self.learners, opened, strict=True)}
+        with phase("training", steps) as training:
+            observe = self.observe
 
+            def told(done: int, total: int, words: str) -> None:
+                training.count(done)
+                if words:
+                    log.info("step %d/%d  %s", done, total, words)
+                observe(done, total, words)
 
-def _open(cell: Cell, engines: Engines, folders: Mapping[str, Path], index: int) -> Learner:
-    policy = cell.group.policies[index]
-    folder = folders[policy.name]
-    with phase(f"opening {policy.name}"):
-        engine = engines.open(policy, folder)
-    regime = registry.build(cell.variant.regime, cell.variant.options)
-    clock = Clock(partial(engines.cpu_seconds, policy.name), engine.gpus, policy.name)
-    return Learner(policy, engine, regime, cell.rollouts(index), folder, clock)
+            self.observe = told
+            self._train()
+            self._costs()
+        resume_point.finish(folder, steps)
 
+    def _train(self) -> None:
+        """From the newest checkpoint to the last step."""
+        cell, steps = self.cell, self.cell.training.steps
+        found = resume_point.latest(self.folder)
+        done = 0 if found is None else found[0]
+        self.journal.rewind(-1 if found is None else done)
+        lockstep = not (self.engines.side_by_side and cell.sharing.max_staleness) or cell.variant.replay is not None
+        self.exchange = CellExchange(
+            cell, self.folder, self.learners, self.engines.transport, self._strengths, done, lockstep
+        )
+        if found is None:
+            self._curve(0)
+        else:
+            state = resume_point.restore(found[1], cell.key, self.learners)
+            self.exchange.restore(state.exchange)
+            self.best = state.best
+            resume_point.keep_best(self.folder, self.best)
+        self.observe(done, steps, "")
+        while done < steps:
+            first, done = done + 1, done + 1 if lockstep else self._meeting(done + 1)
+            learnt = self._together(done) if lockstep else self._apart(first, done)
+            self._keep(learnt)
+            if self._has_curve(done):
+                self._curve(done)
+            stop = self.stopped()
+            if stop or self._has_checkpoint(done):
+                self._checkpoint(done)
+            elif done % COMMIT_EVERY == 0:
+                self.journal.commit(done)
+            last = learnt[-len(self.learners) :]
+            self.observe(done, steps, "  ".join(f"{one.row.policy} {one.row.reward_mean:.2f}" for one in last))
+            if stop and done < steps:
+                raise Interrupted
+        if steps == 0 and found is None:
+            self._checkpoint(0)
+        self.exchange.close()
 
-def _evaluate(cell: Cell, verifier: Verifier, attempt: int, learner: Learner) -> list[Row]:
-    halt()
-    return [*evaluate_member(learner, cell, verifier, attempt)]
+    def _has_curve(self, step: int) -> bool:
+        every = self.cell.evaluation.curve_every
+        return bool(every) and (step % every == 0 or step == self.cell.training.steps)
 
+    def _has_checkpoint(self, step: int) -> bool:
+        return step % self.cell.training.checkpoint_every == 0 or step == self.cell.training.steps
 
-def _references(cell: Cell, engines: Engines, learners: Sequence[Learner]) -> dict[str, PolicyEngine]:
-    """Frozen copies of the base weights, where something is measured against them."""
-    needed = cell.training.kl or cell.training.measure_every or "strong" in cell.sharing.direction
-    if not needed:
-        return {}
-    with phase("opening the frozen references"):
-        opened = engines.each(lambda learner: engines.reference(learner.policy, learner.base), learners)
-    return {learner.name: engine for learner, engine in zip(learners, opened, strict=True)}
+    def _meeting(self, step: int) -> int:
+        """The next step after which all learners wait for one another."""
+        while not (self._has_curve(step) or self._has_checkpoint(step) or step % COMMIT_EVERY == 0):
+            step += 1
+        return step
+
+    def _together(self, step: int) -> list[Learnt]:
+        """A step in lockstep: nobody learns before all have published."""
+        for learner in self.learners:
+            learner.clock.next_step()
+        self.exchange.begin(step)
+        rolled = self.engines.each(
+            lambda m: roll_out(m, self.cell, step, self._prompts(step, m), self.verifier), self.learners
+        )
+        groups = {m.name: own for m, own in zip(self.learners, rolled, strict=True)}
+        for learner in self.learners:
+            self._count_invalid(groups[learner.name])
+            self.exchange.publish(learner, groups[learner.name], step, self._measured(step))
+
+        def learn(learner: Learner) -> Learnt:
+            others = [own for name, own in groups.items() if name != learner.name]
+            return self._learn(learner, step, groups[learner.name], others, behind=0)
+
+        return self.engines.each(learn, self.learners)
+
+    def _apart(self, first: int, last: int) -> list[Learnt]:
+        """At each learner's own pace, at most `max_staleness` ahead."""
+        steps = range(first, last + 1)
+
+        def walk(learner: Learner) -> list[tuple[list[Group], Learnt]]:
+            return [self._alone(learner, step) for step in steps]
+
+        walks = self.engines.each(walk, self.learners)
+        learnt = []
+        for at in range(len(steps)):
+            rolled = [walked[at][0] for walked in walks]
+            for i, walked in enumerate(walks):
+                one = walked[at][1]
+                count = step_rows.rescued(rolled[i], rolled[:i] + rolled[i + 1 :])
+                learnt.append(replace(one, row=structs.replace(one.row, prompts_rescued=count)))
+        return learnt
+
+    def _alone(self, learner: Learner, step: int) -> tuple[list[Group], Learnt]:
+        learner.clock.next_step()
+        own = roll_out(learner, self.cell, step, self._prompts(step, learner), self.verifier)
+        self._count_invalid(own)
+        self.exchange.publish(learner, own, step, self._measured(step))
+        return own, self._learn(learner, step, own, [], behind=self.cell.sharing.max_staleness)
+
+    def _keep(self, learnt: Sequence[Learnt]) -> None:
+        for one in learnt:
+            self.journal.append(one.details)
+            for topic, line in self._watch.hear(one.row, one.details):
+                log.warning("%s", line, extra={"topic": f"{self.cell.group.name}/{topic}"})
+        self.journal.append([one.row for one in learnt])
+        self.journal.append(step_rows.exchange_rows(self.exchange.ledger()))
+
+    def _prompts(self, step: int, learner: Learner) -> list[Prompt]:
+        if step not in self._drawn:
+            self._drawn[step] = training_prompts(self.cell, step)
+        return as_asked(self._drawn[step], self.cell.training.task, learner.policy)
+
+    def _earlier(self, step: int, learner: Learner) -> list[Prompt]:
+        """On which stale answers may still arrive."""
+        for old in [at for at in list(self._drawn) if at < step - 2 * self.exchange.memory]:
+            self._drawn.pop(old, None)
+        current = {p.id for p in self._prompts(step, learner)}
+        kept = range(max(1, step - self.exchange.memory), step)
+        return list({p.id: p for at in kept for p in self._prompts(at, learner) if p.id not in current}.values())
+
+    def _learn(
+        self, learner: Learner, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]], behind: int
+    ) -> Learnt:
+        """On earlier prompts only stale peer answers exist: they stand as groups without own answers."""
+        prompts, earlier = self._prompts(step, learner), self._earlier(step, learner)
+        training = self.cell.training
+        receiver = Receiver(
+            self.exchange.exchange,
+            self.cell.sharing,
+            partial(verdicts, self.verifier),
+            longest=2 * training.max_new_tokens,
+            scored=any(Need.RECEIVER_OLD in m.regime.needs for m in self.learners),
+        )
+        received = receiver.collect(learner, step, prompts, earlier, behind)
+        context = Context(
+            learner=learner.name,
+            policies=tuple(m.name for m in self.learners),
+            step=step,
+            rng=generator(
+                self.cell.seed, self.cell.variant.sampling_stream, "learn", self.cell.group.name, learner.name, step
+            ),
+            max_tokens=training.max_new_tokens,
+            updates=training.updates,
+        )
+        with learner.clock.phase("exchange"):
+            late = [
+                Group(p, learner.name, learner.engine.version, step, ()) for p in earlier if p.id in received.prompts
+            ]
+            terms = learner.regime.learn([*own, *late], received.inbox, context)
+        if training.kl:
+            terms = [*terms, self._kl_term(learner, own)]
+        measure, told = self._measured(step), Need.GRADIENTS in learner.regime.needs
+        variant = self.cell.variant
+        optimisation = Optimisation(
+            learning_rate=training.learning_rate,
+            betas=(training.betas[0], training.betas[1]),
+            weight_decay=training.weight_decay,
+            clip_norm=training.clip_norm,
+            updates=training.updates,
+            max_tokens=training.max_new_tokens,
+            measure=measure or told,
+            old_logprobs=variant.old_logprobs or learner.regime.old_logprobs,
+            sampler_correction=variant.sampler_correction,
+        )
+        with learner.clock.phase("train"):
+            report = learner.engine.update([*prompts, *earlier], terms, optimisation)
+        check_loss(learner.name, step, report.loss)
+        if told:
+            learner.regime.learnt(Measured(report.own_gradient_norm, report.peer_gradient_norm, report.own_peer_cosine))
+        step_rows.mark_used(received, terms, report.terms)
+        kl_step, kl_base = self._divergences(learner, own) if measure else (step_rows.NAN, step_rows.NAN)
+        return Learnt(
+            step_rows.step_row(learner, step, own, others, received, terms, report, kl_step, kl_base),
+            [*step_rows.trace_rows(learner, step, own, received), *step_rows.term_rows(learner.name, step, report)],
+        )
+
+    def _measured(self, step: int) -> bool:
+        every = self.cell.training.measure_every
+        return bool(every) and step % every == 0
+
+    def _kl_term(self, learner: Learner, own: Sequence[Group]) -> Term:
+        pairs = [(g.prompt, a) for g in own for a in g.valid]
+        with learner.clock.phase("score"):
+            base = self.references[learner.name].score([p for p, _ in pairs], [a.tokens for _, a in pairs])
+        answers = tuple(
+            TermAnswer(p.id, a.tokens, 1.0, b, mask=a.chosen) for (p, a), b in zip(pairs, base, strict=True)
+        )
+        return Term("kl", "own", KL, answers, weight=self.cell.training.kl)
+
+    def _divergences(self, learner: Learner, own: Sequence[Group]) -> tuple[float, float]:
+        """KL of the sampling policy to the updated one and to the base, per own token."""
+        pairs = [(g.prompt, a) for g in own for a in g.valid]
+        prompts, tokens, old = [p for p, _ in pairs], [a.tokens for _, a in pairs], [a.logprobs for _, a in pairs]
+        with learner.clock.phase("measure"):
+            after = learner.engine.score(prompts, tokens)
+            base = self.references[learner.name].score(prompts, tokens)
+        return step_rows.k3(old, after), step_rows.k3(old, base)
+
+    def _curve(self, step: int) -> None:
+        if not self.cell.evaluation.curve_every:
+            return
+        found = self.engines.each(lambda m: self._probe(m, m.engine, f"curve at step {step}"), self.learners)
+        for learner, (accuracy, answers) in zip(self.learners, found, strict=True):
+            self.journal.append(
+                CurveRow(policy=learner.name, step=step, metric="sampled", accuracy=accuracy, answers=answers)
+            )
+            if self.cell.keep == "best":
+                resume_point.offer(self.folder, step, learner, accuracy, self.best)
+
+    def _probe(self, learner: Learner, engine: PolicyEngine, why: str) -> tuple[float, int]:
+        """Accuracy of one sample per prompt at temperature 1, with the same seeds at every step and in every cell."""
+        prompts = curve_prompts(self.cell, learner.policy)
+        seeds = np.stack(
+            [derive_many(1, self.cell.seed, "curve", self.cell.group.name, learner.name, p.id) for p in prompts]
+        )
+        with phase(f"{why}: {len(prompts)} questions"), learner.clock.phase("curve"):
+            samples = engine.sample(prompts, seeds, Sampling(1.0, self.cell.training.max_new_tokens))
+            strings = stop_strings(self.cell, learner.policy)
+            flat = [s for group in samples for s in group]
+            flat = [truncate_at_stop(learner.codec, s, strings)[0] for s in flat] if strings else flat
+            said = verdicts(
+                scored_as(self.cell.evaluation.tasks[0], self.verifier),
+                [p.gold for p in prompts],
+                [s.text for s in flat],
+                [s.finished for s in flat],
+            )
+        rewards = [v.reward for v in said if v.valid]
+        return (float(np.mean(rewards)) if rewards else step_rows.NAN), len(rewards)
+
+    def _strengths(self) -> dict[str, float]:
+        found = self.engines.each(lambda m: self._probe(m, self.references[m.name], "who is strong"), self.learners)
+        return {m.name: accuracy for m, (accuracy, _) in zip(self.learners, found, strict=True)}
+
+    def _count_invalid(self, groups: Sequence[Group]) -> None:
+        self._answers += sum(len(g.answers) for g in groups)
+        self._invalid += sum(len(g.answers) - len(g.valid) for g in groups)
+        limit = self.cell.training.max_invalid
+        if self._invalid > max(1.0, limit * self._answers):
+            raise VerificationError(
+                f"{self._invalid} of {self._answers} verdicts are invalid, more than {limit:.1%} (training.max_invalid)"
+            )
+
+    def _checkpoint(self, step: int) -> None:
+        """Rows first: rows after the checkpoint are made again, those before it would be lost."""
+        self._costs()
+        self.journal.commit(step)
+        with self.learners[0].clock.phase("save"):
+            exchange = self.exchange.state()
+            resume_point.save(self.folder, self.cell.key, step, self.learners, exchange, self.best)
+
+    def _costs(self) -> None:
+        """Move the clocks' totals into the append-only ledger."""
+        for learner in self.learners:
+            self.journal.append(cost_rows(self.attempt, learner.name, learner.clock))

@@ -15,12 +15,10 @@ from harness.evaluation.backends import EngineBackend
 from harness.evaluation.metrics import EvaluationSample, votes
 from harness.evaluation.run import evaluate, metric_names
 from harness.phases import halt, phase
-from harness.session.cell.clock import Clock
-from harness.session.cell.learners import Learner
-from harness.session.cell.lengths import with_length
+from harness.session.cell.learners import Clock, Learner
 from harness.session.cell.manifests import Base, base_manifest, mark, with_commits
-from harness.session.policy.model_folders import base_folder, has_start, raw_folder, start_options
-from harness.store.fence import Fence
+from harness.session.cell.questions import with_length
+from harness.session.policy.models import base_folder, has_start, raw_folder, start_options
 from harness.store.journal import Journal
 from harness.store.rows import PUBLISHED, CostRow, SampleRow
 from harness.suite.cells import Cell
@@ -30,7 +28,7 @@ from harness.verification.verifier import Verifier
 
 
 def evaluate_member(learner: Learner, cell: Cell, verifier: Verifier, attempt: int) -> list[SampleRow | CostRow]:
-    """Every sample and the cost. Samples of the same seed are paired across regimes."""
+    """Samples of the same seed are paired across regimes."""
     with learner.clock.phase("evaluate"):
         rows = sample_rows(learner.engine, cell.evaluation, learner.policy, cell.training.steps, cell.seed, verifier)
     return [*rows, *cost_rows(attempt, learner.name, learner.clock, rows)]
@@ -42,60 +40,49 @@ def evaluate_base(
     verifier: Verifier,
     progress: Callable[[float, float, str], None],
     layout: Mapping[str, Any] = MappingProxyType({}),
-    fence: Fence | None = None,
+    attempt: int = 1,
 ) -> float:
-    """Make the base checkpoint if need be, and measure it as every trained one is measured; returns the CPU-seconds it took.
-
-    layout, fence: as in `run_cell`.
-    """
-    fence = fence or Fence(folder)
-    clock = Clock()
-    with clock.phase("stage0"), phase(f"base weights of {base.policy.name}", 1.0) as weights:
+    """Make the base checkpoint if need be, and measure it as trained ones are; returns CPU-seconds. layout, attempt: as in
+    `run_cell`."""
+    policy, suite, seed, clock = base.policy, base.suite, base.seed or 0, Clock()
+    options = {**layout, **suite.engine_options}
+    with clock.phase("stage0"), phase(f"base weights of {policy.name}", 1.0) as weights:
 
         def trained(share: float, words: str) -> None:
             halt()
             weights.count(share)
             progress(share, 1.0, words)
 
-        options = {**layout, **base.suite.engine_options}
-        checkpoint = base_folder(base.policy, base.seed or 0, trained, start_options(base.suite.engine, options))
-    options = with_length(base.suite.engine, options, base.policy, checkpoint, base.suite.evaluation)
-    manifest = with_commits(base_manifest(base), {base.policy.name: checkpoint})
-    journal = Journal(folder, fence)
+        checkpoint = base_folder(policy, seed, trained, start_options(suite.engine, options))
+    options = with_length(suite.engine, options, policy, checkpoint, suite.evaluation)
+    journal = Journal(folder)
     journal.rewind(-1)
-    with open_engines(base.suite.engine, {base.policy.name: options}, 1.0) as engines:
-        with phase(f"opening {base.policy.name}"):
-            engine = engines.reference(base.policy, checkpoint)
-        computed = {base.policy.name: getattr(engine, "precision", "")}
-        manifest = with_commits(manifest, {base.policy.name: checkpoint}, computed)
-        clock.meter, clock.gpus = partial(engines.cpu_seconds, base.policy.name), engine.gpus
-        with clock.phase("evaluate"):
-            rows = sample_rows(engine, base.suite.evaluation, base.policy, 0, base.seed or 0, verifier)
-    if has_start(base.policy):
-        rows = [*_before(base, options, clock, verifier), *rows]
+
+    def measured(place: Path, step: int, what: str = "") -> tuple[list[SampleRow], str]:
+        with open_engines(suite.engine, {policy.name: options}, 1.0) as engines:
+            with phase(f"opening {policy.name}{what}"):
+                engine = engines.reference(policy, place)
+            clock.meter, clock.gpus = partial(engines.cpu_seconds, policy.name), engine.gpus
+            with clock.phase("evaluate"):
+                found = sample_rows(engine, suite.evaluation, policy, step, seed, verifier)
+            return found, getattr(engine, "precision", "")
+
+    rows, precision = measured(checkpoint, 0)
+    if has_start(policy):  # what it has changed
+        rows = [*measured(raw_folder(policy), PUBLISHED, " as published")[0], *rows]
     journal.append(rows)
-    journal.append(cost_rows(fence.owner.attempt, base.policy.name, clock, rows))
+    journal.append(cost_rows(attempt, policy.name, clock, rows))
     journal.commit(0)
     journal.compact()
-    mark(folder, manifest, "done", attempts=fence.owner.attempt, guard=fence)
+    manifest = with_commits(base_manifest(base), {policy.name: checkpoint}, {policy.name: precision})
+    mark(folder, manifest, "done", attempts=attempt)
     return clock.ever
-
-
-def _before(base: Base, options: Mapping[str, Any], clock: Clock, verifier: Verifier) -> list[SampleRow]:
-    """The same of the model as it was published, as step -1: what the start itself has changed."""
-    name = base.policy.name
-    with open_engines(base.suite.engine, {name: options}, 1.0) as engines:
-        with phase(f"opening {name} as published"):
-            engine = engines.reference(base.policy, raw_folder(base.policy))
-        clock.meter, clock.gpus = partial(engines.cpu_seconds, name), engine.gpus
-        with clock.phase("evaluate"):
-            return sample_rows(engine, base.suite.evaluation, base.policy, PUBLISHED, base.seed or 0, verifier)
 
 
 def sample_rows(
     engine: PolicyEngine, evaluation: Evaluation, policy: Policy, step: int, seed: int, verifier: Verifier
 ) -> list[SampleRow]:
-    """Greedy and avg@k samples of all tasks, asked in the policy's style. step: 0 for a base."""
+    """Greedy and avg@k samples of all tasks. step: 0 for a base."""
     with phase(f"{'final' if step else 'baseline'} evaluation of {policy.name}"):
         found = evaluate(
             EngineBackend(engine, seed),
@@ -110,7 +97,6 @@ def sample_rows(
 
 
 def journal_rows(samples: Iterable[EvaluationSample], policy: str, step: int) -> list[SampleRow]:
-    """Samples, question by question, as the journal keeps them."""
     questions = [list(found) for _, found in groupby(samples, key=lambda s: (s.task, s.mode, s.document))]
     return [_row(s, vote, policy, step) for found in questions for s, vote in zip(found, votes(found), strict=True)]
 
@@ -125,7 +111,7 @@ def _row(sample: EvaluationSample, vote: int, policy: str, step: int) -> SampleR
 
 
 def cost_rows(attempt: int, policy: str, clock: Clock, rows: Sequence[SampleRow] = ()) -> list[CostRow]:
-    """The clock's phases since it was last asked, as ledger entries; rows: the answers that belong to `evaluate`."""
+    """The clock's phases since it was last asked. rows: the answers of `evaluate`."""
     return [
         CostRow(
             attempt=attempt, policy=policy, phase=phase, cpu_seconds=spent.cpu, gpu_seconds=spent.gpu,

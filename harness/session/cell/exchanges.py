@@ -1,4 +1,4 @@
-"""A cell's exchange, from its sharing settings: who sends to whom, limits and defences, bad peers, recording and replay."""
+"""A cell's exchange: who sends to whom, defences, bad peers, recording and replay."""
 
 from __future__ import annotations
 
@@ -28,15 +28,13 @@ RECORDING = "exchange.replay"
 
 
 class ExchangeState(msgspec.Struct, frozen=True):
-    """What a checkpoint keeps: the receivers' memory, and messages that bad peers hold back."""
+    """The receivers' memory, and what bad peers hold back."""
 
     exchange: bytes
     senders: dict[str, bytes]
 
 
 class CellExchange:
-    """The exchange of one running cell and everything at its sending side."""
-
     def __init__(
         self,
         cell: Cell,
@@ -47,10 +45,8 @@ class CellExchange:
         done: int,
         lockstep: bool = True,
     ) -> None:
-        """`strengths` is asked only where the direction depends on it; `done` steps are already in the recording.
-
-        lockstep: all have published a step before the first collects, so there is nothing to wait for.
-        """
+        """strengths: asked where the direction depends on it. done: steps already in the recording. lockstep: all publish
+        before the first collects."""
         s = cell.sharing
         self._source = _replay_source(cell.variant.replay, cell, folder) if cell.variant.replay else None
         names = [m.name for m in learners]
@@ -85,10 +81,8 @@ class CellExchange:
             self._source.serve(self.exchange, step, self._replayed)
 
     def publish(self, learner: Learner, groups: Sequence[Group], step: int, measure: bool = False) -> None:
-        """Send what the learner's regime shares; a bad peer sends what its condition makes of it.
-
-        measure: rollouts also say which share of their tokens their own tokenizer would not have made (THL's `canonical`).
-        """
+        """Send what the regime shares; a bad peer sends what its condition makes of it. measure: rollouts also say which share of
+        their tokens is not canonical (THL)."""
         if not self.exchange.receivers(learner.name):
             return
         sender = self._senders.get(learner.name)
@@ -98,11 +92,11 @@ class CellExchange:
             self.exchange.publish(learner.name, step, _with_canonical(records, learner) if measure else records, sender)
 
     def ledger(self) -> list[Entry]:
-        """The step's entries, by receiver in suite order whoever was first; the ledger forgets them."""
+        """The step's entries by receiver, which the ledger forgets."""
         return sorted(self.exchange.ledger.take(), key=lambda entry: self._rank[entry.receiver])
 
     def state(self) -> ExchangeState:
-        """To checkpoint between steps; the recording is brought to the disk first."""
+        """The recording is brought to the disk first."""
         if self._writer is not None:
             self._writer.flush()
         return ExchangeState(self.exchange.state(), {name: s.state() for name, s in self._senders.items()})
@@ -131,10 +125,7 @@ def _with_canonical(records: Sequence[Record], learner: Learner) -> list[Record]
 
 
 def _replay_source(replay: Replay, cell: Cell, folder: Path) -> ReplaySource:
-    """The recording of the finished cell with the same group name and seed, of the suite as written or of an altered run.
-
-    Raises CellError.
-    """
+    """Of the finished cell of the same group and seed. Raises CellError."""
     recorded = folder.parent.parent / replay.suite
     current = [key for file in suite_files(recorded) for key in read_suite(recorded, file).cells]
     for key in current:

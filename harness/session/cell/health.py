@@ -1,9 +1,5 @@
-"""Whether there is anything left to measure: a training that ended in one of these states is a failed cell, not a low score.
-
-A cell that is kept although its policies answer nothing would be averaged over as if the regime had been measured; one that is
-left out is named wherever its table is shown. All states are read from the journal, so a run that was cut off and went on is
-judged as one that was not.
-"""
+"""Whether there is anything left to measure: these ends of a training are failures, not low scores, for a mean over them would say
+that the regime was measured. All are read from the journal, so a resumed run is judged as any other."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ CHANCE = 1e-6
 
 
 class Watch:
-    """Says during training what is wrong with a policy and what to do, each thing once; of few answers nothing is said."""
+    """What is wrong with a policy while it trains, each thing once."""
 
     def __init__(self) -> None:
         self._steps: dict[str, list[StepRow]] = {}
@@ -36,7 +32,7 @@ class Watch:
         self._told: set[tuple[str, Trouble]] = set()
 
     def hear(self, row: StepRow, details: Sequence[Row]) -> list[tuple[str, str]]:
-        """What a policy's newest step adds, as (who and what, the sentence). details: its terms are among them."""
+        """What a policy's newest step adds, as (who and what, the sentence). details: with its terms."""
         steps = self._steps.setdefault(row.policy, [])
         terms = self._terms.setdefault(row.policy, [])
         steps.append(row)

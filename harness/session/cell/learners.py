@@ -1,23 +1,91 @@
-"""The learners of a cell: each policy with its engine, its regime's instance and its tokenizer's codec."""
+"""The learners of a cell: each policy with its engine, regime, codec and clock."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.engines.protocol import PolicyEngine
+import numpy as np
+
+from harness import phases
+from harness.engines.protocol import PolicyEngine, Sampling
 from harness.experience.answers import Answer, Group, Prompt
 from harness.experience.records import Pieces
 from harness.learning.regime import Regime
-from harness.session.cell.clock import Clock
-from harness.session.cell.endings import ended, stops
+from harness.session.cell.questions import stop_strings, truncated_answers
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy
 from harness.suite.seeds import derive_many
 from harness.tokenization.codec import TokenCodec
+from harness.verification.pool import asked_seconds
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
+
+DOING = {
+    "generate": "sampling", "verify": "verifying", "exchange": "exchanging", "score": "scoring", "train": "learning",
+    "measure": "measuring", "curve": "sampling", "evaluate": "evaluating", "save": "saving",
+}  # fmt: skip
+"""What who watches reads."""
+_BESIDE = frozenset({"verify", "exchange"})
+"""Phases that do not touch the engine."""
+
+
+@dataclass(slots=True)
+class Spent:
+    """Seconds of one phase."""
+
+    cpu: float = 0.0
+    wall: float = 0.0
+    gpu: float = 0.0
+
+
+@dataclass(slots=True)
+class Clock:
+    """Adds up one policy's phases.
+
+    meter: CPU-seconds of its engine, wherever that runs; phases beside the engine count this thread's, and to either come those of
+    the verifier's processes. gpus: count by wall time while the engine works."""
+
+    meter: Callable[[], float] = time.process_time
+    gpus: int = 0
+    policy: str = ""
+    step: dict[str, Spent] = field(default_factory=dict)
+    total: dict[str, Spent] = field(default_factory=dict)
+    ever: float = 0.0
+    """CPU-seconds of all phases so far."""
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        engine = name not in _BESIDE
+        own = self.meter if engine else time.thread_time
+        cpu, wall = own() + asked_seconds(), time.perf_counter()
+        try:
+            with phases.phase(f"{self.policy} {DOING.get(name, name)}".strip(), quiet=True):
+                yield
+        finally:
+            wall, cpu = time.perf_counter() - wall, own() + asked_seconds() - cpu
+            self.ever += cpu
+            for book in (self.step, self.total):
+                spent = book.setdefault(name, Spent())
+                spent.cpu += cpu
+                spent.wall += wall
+                spent.gpu += wall * self.gpus * engine
+
+    def cpu(self, name: str) -> float:
+        """Of this step; NaN where the phase did not occur."""
+        return self.step[name].cpu if name in self.step else float("nan")
+
+    def next_step(self) -> None:
+        self.step = {}
+
+    def take(self) -> dict[str, Spent]:
+        """Totals since the last `take`."""
+        total, self.total = self.total, {}
+        return total
+
 
 TRUNCATED = Verdict("wrong", "truncated")
 
@@ -40,13 +108,13 @@ class Learner:
 
     @property
     def codec(self) -> TokenCodec:
-        """Made when first asked: a policy that exchanges no text needs none. Raises TokenizationError."""
+        """Made when first asked. Raises TokenizationError."""
         if self._codec is None:
             self._codec = TokenCodec(self.engine.tokenizer, self.engine.stop)
         return self._codec
 
     def pieces(self, groups: Sequence[Group]) -> Pieces:
-        """Byte length of each token of these groups' answers, final EOS left out; all are read at once, when first asked."""
+        """Byte length of each token of these answers, without the final EOS."""
         table: dict[int, list[int]] = {}
 
         def of(answer: Answer) -> list[int]:
@@ -60,7 +128,7 @@ class Learner:
 
 
 def verdicts(verifier: Verifier, golds: Sequence[str], texts: Sequence[str], finished: Sequence[bool]) -> list[Verdict]:
-    """The verifier's word on finished answers; one cut off at the token limit is wrong, whatever it contains."""
+    """One that is cut off at the token limit is wrong, whatever it contains."""
     asked = [i for i, done in enumerate(finished) if done]
     found = verifier.verify([(golds[i], texts[i]) for i in asked])
     result = [TRUNCATED] * len(texts)
@@ -70,37 +138,28 @@ def verdicts(verifier: Verifier, golds: Sequence[str], texts: Sequence[str], fin
 
 
 def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt], verifier: Verifier) -> list[Group]:
-    """The learner's groups of this step, verified. Seeds derive from (seed, stream, group, policy, step, prompt, sample)."""
-    import numpy as np
-
-    from harness.engines.protocol import Sampling
-
-    stream = cell.variant.sampling_stream
-    seeds = np.stack([
-        derive_many(learner.rollouts, cell.seed, stream, cell.group.name, learner.name, step, p.id) for p in prompts
-    ])  # fmt: skip
-    sampling = Sampling(cell.training.temperature, cell.training.max_new_tokens)
+    """Seeds derive from (seed, stream, group, policy, step, prompt, sample)."""
+    own = cell.seed, cell.variant.sampling_stream, cell.group.name, learner.name, step
+    seeds = np.stack([derive_many(learner.rollouts, *own, p.id) for p in prompts])
     version = learner.engine.version
     with learner.clock.phase("generate"):
+        sampling = Sampling(cell.training.temperature, cell.training.max_new_tokens)
         sampled = learner.engine.sample(prompts, seeds, sampling)
-    closed: set[int] = set()
-    if strings := stops(cell, learner.policy):
+    answers = [[(sample, False) for sample in row] for row in sampled]
+    if strings := stop_strings(cell, learner.policy):
         with learner.clock.phase("score"):
-            answers = ended(learner.codec, learner.engine, prompts, sampled, strings)
-        sampled = [[sample for sample, _ in row] for row in answers]
-        closed = {id(sample) for row in answers for sample, was in row if was}
+            answers = truncated_answers(learner.codec, learner.engine, prompts, sampled, strings)
     with learner.clock.phase("verify"):
-        flat = [(prompt, s) for prompt, samples in zip(prompts, sampled, strict=True) for s in samples]
-        said = iter(
-            verdicts(verifier, [p.gold for p, _ in flat], [s.text for _, s in flat], [s.finished for _, s in flat])
-        )
+        golds = [prompt.gold for prompt, row in zip(prompts, answers, strict=True) for _ in row]
+        flat = [sample for row in answers for sample, _ in row]
+        said = iter(verdicts(verifier, golds, [s.text for s in flat], [s.finished for s in flat]))
     return [
         Group(
             prompt,
             learner.name,
             version,
             step,
-            tuple(Answer(s.tokens, s.logprobs, s.text, s.finished, next(said), id(s) in closed) for s in samples),
+            tuple(Answer(s.tokens, s.logprobs, s.text, s.finished, next(said), closed) for s, closed in row),
         )
-        for prompt, samples in zip(prompts, sampled, strict=True)
+        for prompt, row in zip(prompts, answers, strict=True)
     ]

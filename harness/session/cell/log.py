@@ -1,7 +1,5 @@
-"""results/<suite>/<cell>/log: what happened in a cell's newest attempt; `log.1`, `log.2`, ... are the attempts before it.
-
-Everything that a worker process says while it has the job goes there, libraries and native code included. Imports without torch.
-"""
+"""results/<suite>/<cell>/log: everything that a worker says during a cell's newest attempt, libraries included; `log.1`, ... are
+earlier attempts. No torch."""
 
 from __future__ import annotations
 
@@ -23,13 +21,12 @@ _HEAD = 256 << 10
 
 
 def log_of(folder: Path, earlier: int = 0) -> Path:
-    """The log of the newest attempt, or of one so many attempts before it."""
     return folder / (f"{LOG}.{earlier}" if earlier else LOG)
 
 
 @contextmanager
 def logged(folder: Path) -> Iterator[Path]:
-    """A new log for an attempt that starts now; stdout and stderr of the whole process go there meanwhile."""
+    """A new log for an attempt; stdout and stderr of the process go there meanwhile."""
     folder.mkdir(parents=True, exist_ok=True)
     for earlier in range(KEPT, 0, -1):
         with suppress(FileNotFoundError):
@@ -50,7 +47,7 @@ def logged(folder: Path) -> Iterator[Path]:
 
 
 def trim(log: Path) -> None:
-    """Cut the middle out of a log over the limit. Writers append, so they go on behind what stays."""
+    """Cut the middle out of a log over the limit; writers append."""
     with suppress(OSError):
         if log.stat().st_size <= LIMIT:
             return
@@ -64,13 +61,13 @@ def trim(log: Path) -> None:
 
 
 def note(folder: Path, text: str) -> None:
-    """The driver's word at the log's end, where the worker can say nothing more."""
+    """The driver's word, where the worker can say nothing more."""
     with suppress(OSError), log_of(folder).open("a", encoding="utf-8") as file:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} DRIVER  {text}\n")
 
 
 def tail(log: Path, lines: int) -> list[str]:
-    """The last lines, at most 1 MiB of them; empty where there is no log."""
+    """At most 1 MiB; empty where there is no log."""
     try:
         with open_regular(log) as file:
             file.seek(max(0, log.stat().st_size - (1 << 20)))

@@ -1,25 +1,33 @@
-"""What a cell's or a base checkpoint's manifest says, and its changes of state."""
+"""What manifests say, their changes of state, and where a result came from. No torch."""
 
 from __future__ import annotations
 
-import contextlib
+import functools
+import hashlib
 import os
+import platform
+import subprocess
 from collections.abc import Container, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
+import harness
+from harness.allocation.gpus import visible
+from harness.engines import catalogue
 from harness.errors import Fault, StoreError
-from harness.session.cell.provenance import now, stamp
-from harness.session.policy.weights import loaded_commit
-from harness.store.fence import Guard
+from harness.session.policy.models import loaded_commit
 from harness.store.manifest import (
     MANIFEST,
     Manifest,
     PolicyEntry,
+    Provenance,
     State,
     SuiteFile,
     VariantEntry,
@@ -30,11 +38,21 @@ from harness.store.manifest import (
 from harness.suite.cells import Cell, Identity, digest, keyed, placeless
 from harness.suite.schema import ModelGroup, Policy, Suite, Variant
 
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "lm-eval", "math-verify", "sympy", "datasets", "duckdb")
+"""Recorded besides those of the engines."""
+ENVIRONMENT = (
+    "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS",
+    "PYTHONHASHSEED", "TOKENIZERS_PARALLELISM", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND",
+)  # fmt: skip
+"""Variables that are recorded: what decides threads and devices. Nothing else of the environment is written anywhere, for tokens
+and passwords stand there."""
+_LONGEST = 100
+_NUMERIC = ("avx", "fma", "amx", "sse", "f16c", "asimd", "sve")
+
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A start checkpoint that a suite evaluates once. `seed` is None where all seeds share it; key: its folder's name under the
-    suite's results."""
+    """A start checkpoint that a suite evaluates once. seed: None where all seeds share it."""
 
     suite: Suite
     group: ModelGroup
@@ -60,7 +78,7 @@ class Base:
 
 
 def variant_options(variant: Variant) -> dict[str, Any]:
-    """Every setting of a variant besides its name and budget: what must agree for a budget-matched baseline."""
+    """All but name and budget: what must agree for a budget-matched baseline."""
     sharing = variant.sharing.model_dump(mode="json") if variant.sharing else None
     own = {
         "sampling_stream": variant.sampling_stream,
@@ -83,10 +101,14 @@ def cell_manifest(cell: Cell) -> Manifest:
         options=variant_options(cell.variant),
         engine=cell.engine,
         baseline=cell.baseline,
-        policies=tuple(_entry(p) for p in cell.group.policies),
+        policies=_entries(cell.group.policies),
         config=cell.config(),
         identity=cell.identity,
     )
+
+
+def _entries(policies: Sequence[Policy]) -> tuple[PolicyEntry, ...]:
+    return tuple(PolicyEntry(p.name, p.model, p.revision or "") for p in policies)
 
 
 def base_manifest(base: Base) -> Manifest:
@@ -98,13 +120,13 @@ def base_manifest(base: Base) -> Manifest:
         seed=base.seed,
         engine=base.suite.engine,
         baseline=base.suite.baseline,
-        policies=(_entry(base.policy),),
+        policies=_entries([base.policy]),
         identity=base.identity,
     )
 
 
 def with_commits(manifest: Manifest, bases: Mapping[str, Path], precision: Mapping[str, str] = {}) -> Manifest:
-    """The manifest with the hub commits that were loaded, as far as the policies' folders tell, and what they compute in."""
+    """With the hub commits that were loaded, and what they compute in."""
     entries = (
         PolicyEntry(e.name, e.model, loaded_commit(bases[e.name]) or e.revision, precision.get(e.name, ""))
         if e.name in bases
@@ -117,7 +139,6 @@ def with_commits(manifest: Manifest, bases: Mapping[str, Path], precision: Mappi
 def suite_file(
     suite: Suite, cells: Sequence[Cell], bases: Sequence[Base] = (), altered: Sequence[str] = ()
 ) -> SuiteFile:
-    """altered: the settings by which the suite differs from the one as written."""
     return SuiteFile(
         name=suite.name,
         title=suite.title,
@@ -137,41 +158,40 @@ def suite_file(
 
 
 def mark(
-    folder: Path,
-    manifest: Manifest,
-    state: State,
-    reason: str = "",
-    attempts: int = 0,
-    guard: Guard = nullcontext,
-    fault: Fault | None = None,
+    folder: Path, manifest: Manifest, state: State, reason: str = "", attempts: int = 0, fault: Fault | None = None
 ) -> None:
-    """Write the manifest with its new state; it keeps the first start and what was noted of the training pool."""
-    started, pool = now(), manifest.pool
-    if (folder / "manifest.json").exists():
-        with contextlib.suppress(StoreError):
-            before = read_manifest(folder)
-            started, pool = before.provenance.started or started, pool or before.pool
-    versions = manifest.identity.versions
-    provenance = stamp(versions, started, now() if state in {"done", "failed"} else "")
-    write_manifest(
-        folder,
-        msgspec.structs.replace(
-            manifest, state=state, reason=reason, fault=fault, attempts=attempts, provenance=provenance, pool=pool
-        ),
-        guard,
+    """A new state; the first start and the training pool are kept."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    started, pool = now, manifest.pool
+    with suppress(StoreError):
+        before = read_manifest(folder)
+        started, pool = before.provenance.started or started, pool or before.pool
+    commit, dirty = _commit()
+    provenance = Provenance(
+        code_version=f"{harness.__version__}+{digest(dict(manifest.identity.versions))[:12]}",
+        commit=commit,
+        dirty=dirty,
+        packages=packages(),
+        machine=_machine(),
+        environment={name: os.environ[name][:_LONGEST] for name in ENVIRONMENT if name in os.environ},
+        python=platform.python_version(),
+        started=started,
+        finished=now if state in {"done", "failed"} else "",
     )
+    changed = {"state": state, "reason": reason, "fault": fault, "attempts": attempts}
+    write_manifest(folder, msgspec.structs.replace(manifest, **changed, provenance=provenance, pool=pool))
 
 
-def cut_off(folder: Path, states: Container[State] = ("running",)) -> None:
-    """Note that nobody runs this job any more. states: what the manifest may say now; any other stays."""
-    with contextlib.suppress(StoreError):
+def interrupted(folder: Path, states: Container[State] = ("running",)) -> None:
+    """Nobody runs this job any more. states: that are changed."""
+    with suppress(StoreError):
         found = read_manifest(folder)
         if found.state in states:
             write_manifest(folder, msgspec.structs.replace(found, state="cut off", reason="", fault=None))
 
 
 def state_of(folder: Path | str) -> tuple[str, str, int]:
-    """(state, reason, attempts) of a cell's folder; a cell that left no manifest is pending."""
+    """(state, reason, attempts); without a manifest pending."""
     try:
         found = read_standing(folder)
     except StoreError as error:
@@ -179,5 +199,54 @@ def state_of(folder: Path | str) -> tuple[str, str, int]:
     return found.state, found.reason, found.attempts
 
 
-def _entry(policy: Policy) -> PolicyEntry:
-    return PolicyEntry(policy.name, policy.model, policy.revision or "")
+@functools.cache
+def _commit() -> tuple[str, bool]:
+    """Of the checkout, with its dirty flag; empty outside one."""
+    folder = Path(str(resources.files(harness))).parent
+
+    def git(*args: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(folder), *args], capture_output=True, text=True, timeout=10, check=True
+        ).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")) != folder:
+            return "", False
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):
+        return "", False
+
+
+@functools.cache
+def packages() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {**found, **catalogue.packages()}
+
+
+@functools.cache
+def _machine() -> dict[str, str]:
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": processor(),
+        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1),
+        "memory_gib": f"{psutil.virtual_memory().total / 2**30:.0f}",
+        **({"gpu": ", ".join(kinds)} if (kinds := sorted({card.kind for card in visible()})) else {}),
+    }
+
+
+def processor() -> str:
+    """Model, and a digest of the instruction sets that decide numerical code: runs repeat to the digit on one kind."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return platform.machine()
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    model = facts.get("model name") or facts.get("CPU part") or platform.machine()
+    sets = sorted(f for f in (facts.get("flags") or facts.get("Features") or "").split() if f.startswith(_NUMERIC))
+    digest = hashlib.blake2b(" ".join(sets).encode(), digest_size=4).hexdigest()
+    return f"{platform.machine()}, {' '.join(model.split())}, {digest}"

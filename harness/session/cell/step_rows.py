@@ -9,10 +9,11 @@ import numpy as np
 from harness.engines.protocol import TermReport, UpdateReport
 from harness.exchange.ledger import Entry
 from harness.exchange.receiving import Received
-from harness.experience.answers import Group
+from harness.experience.answers import Group, PeerAnswer
+from harness.experience.records import Rollout
 from harness.learning.terms import Term, TermAnswer
 from harness.session.cell.learners import Learner
-from harness.store.rows import ExchangeRow, StepRow, TermRow
+from harness.store.rows import ExchangeRow, StepRow, TermRow, TraceRow
 from harness.store.symptoms import is_empty, is_unboxed
 
 NAN = float("nan")
@@ -29,7 +30,7 @@ def step_row(
     kl_step: float,
     kl_base: float,
 ) -> StepRow:
-    """Everything that one row says, as `StepRow` defines it; `received` has its used answers marked."""
+    """`received` has its used answers marked."""
     answers = [a for g in own for a in g.answers]
     tokens = sum(a.tokens.size for a in answers)
     rewards = np.concatenate([g.rewards for g in own]) if own else np.empty(0)
@@ -85,7 +86,7 @@ def step_row(
 
 
 def rescued(own: Sequence[Group], others: Sequence[Sequence[Group]]) -> int:
-    """Prompts without a success of one's own that somebody else solved at the same step."""
+    """Prompts that only somebody else solved at this step."""
     return len(_failed(own) & {g.prompt.id for groups in others for g in groups if (g.rewards > 0).any()})
 
 
@@ -94,7 +95,7 @@ def _failed(own: Sequence[Group]) -> set[str]:
 
 
 def mark_used(received: Received, terms: Sequence[Term], reports: Sequence[TermReport]) -> None:
-    """Note in the ledger which peer answers gave a nonzero gradient, as the update's reports of these terms say."""
+    """Which peer answers gave a nonzero gradient."""
     for term, report in zip(terms, reports, strict=True):
         for answer, tokens in zip(term.answers, report.moved, strict=True):
             if term.source == "peer" and answer.origin is not None and tokens:
@@ -116,19 +117,18 @@ def term_rows(policy: str, step: int, report: UpdateReport) -> list[TermRow]:
 
 
 def exchange_rows(entries: Sequence[Entry]) -> list[ExchangeRow]:
-    """The ledger's entries as rows; the two structs agree by name."""
     names = [n for n in ExchangeRow.__struct_fields__ if n in Entry.__struct_fields__]
     return [ExchangeRow(**{n: getattr(e, n) for n in names}) for e in entries]
 
 
 def k3(old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> float:
-    """Mean over tokens of exp(new - old) - 1 - (new - old): an estimate of KL(old || new) from samples of old, in nats."""
+    """Mean of exp(new - old) - 1 - (new - old) over tokens: KL(old || new) from samples of old, nats."""
     difference = np.concatenate(new).astype(np.float64) - np.concatenate(old).astype(np.float64)
     return float((np.expm1(difference) - difference).mean()) if difference.size else NAN
 
 
 def _moments(terms: Sequence[TermReport]) -> tuple[float, float]:
-    """Mean and mean square of all their importance weights together; NaN where there are none."""
+    """Of all importance weights together; NaN where there are none."""
     known = [t for t in terms if t.ratios]
     count = sum(t.ratios for t in known)
     if not count:
@@ -158,3 +158,41 @@ def _reinforced(term: Term, answer: TermAnswer) -> bool:
     """Whether the term makes the answer likelier."""
     push = 1.0 if term.objective.form == "nll" else answer.advantage
     return term.weight * answer.weight * push > 0
+
+
+PER_STEP = 2
+
+
+def trace_rows(learner: Learner, step: int, own: Sequence[Group], received: Received) -> list[TraceRow]:
+    """`PER_STEP` of the received answers, those that were learnt from first."""
+    groups = {g.prompt.id: g for g in own if g.answers}
+    inbox = received.inbox
+    answers = [a for box in (inbox.answers, inbox.successes) for found in box.values() for a in found]
+    known = [(a, received.entries[a.author, a.prompt_id, a.index]) for a in answers if a.prompt_id in groups]
+    chosen = sorted(known, key=lambda pair: not pair[1].used)[:PER_STEP]
+    return [_row(learner, step, groups[a.prompt_id], a, entry.used, received) for a, entry in chosen]
+
+
+def _row(learner: Learner, step: int, group: Group, answer: PeerAnswer, used: bool, received: Received) -> TraceRow:
+    record = received.originals[answer.author, answer.prompt_id, answer.index]
+    content = answer.tokens[: answer.tokens.size - answer.finished]
+    source = record if isinstance(record, Rollout) else None
+    return TraceRow(
+        step=step,
+        author=answer.author,
+        receiver=learner.name,
+        prompt_id=answer.prompt_id,
+        prompt=group.prompt.text,
+        gold=group.prompt.gold,
+        own_text=group.answers[0].text,
+        own_verdict=group.answers[0].verdict.value,
+        peer_text=answer.text,
+        peer_verdict=answer.verdict.value,
+        used=used,
+        index=answer.index,
+        source_pieces=source.pieces if source else [],
+        source_logprobs=source.logprobs if source else [],
+        receiver_pieces=learner.codec.read([content])[0].pieces.tolist(),
+        aligned=[] if answer.aligned is None else answer.aligned[: content.size].tolist(),
+        receiver_logprobs=[] if answer.receiver_old is None else answer.receiver_old[: content.size].tolist(),
+    )

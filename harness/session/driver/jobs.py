@@ -1,4 +1,4 @@
-"""Jobs for workers: from a cell or base to a message, and from a message to work."""
+"""Jobs: what driver and workers say to each other, one JSON object a line, and what is done."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import re
 import socket
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from harness.errors import (
     CheckpointError,
@@ -25,14 +28,14 @@ from harness.errors import (
     TrainingError,
     VerificationError,
 )
-from harness.files import TEMPORARY, remove
+from harness.files import TEMPORARY, guarded, remove
 from harness.learning import registry
 from harness.phases import Interrupted
 from harness.session.cell.manifests import Base, base_manifest, cell_manifest, mark, state_of
-from harness.session.driver.worker_messages import BaseJob, CellJob, Job
-from harness.store.fence import Fence
-from harness.store.manifest import remedy
-from harness.suite.cells import Cell
+from harness.session.suite.lock import held
+from harness.store.journal import read_journal
+from harness.store.manifest import Manifest, remedy
+from harness.suite.cells import Cell, read, written
 
 if TYPE_CHECKING:
     from harness.verification.verifier import Verifier
@@ -42,54 +45,143 @@ _NO_MEMORY = re.compile(r"out of memory|(?:can't|cannot) allocate memory|not eno
 """In the words of CUDA, PyTorch's allocators, the C library and C++."""
 
 
-def cell_job(cell: Cell, folder: Path, layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> CellJob:
-    return CellJob(cell.label, str(folder), cell, {name: dict(options) for name, options in layout.items()})
+class _Message(msgspec.Struct, frozen=True, tag=True):
+    pass
 
 
-def base_job(base: Base, folder: Path, layout: Mapping[str, Mapping[str, Any]]) -> BaseJob:
+class CellJob(_Message, frozen=True):
+    """layout: engine options of the plan, by policy. claim: the run's, by which it may write; empty where nobody else can."""
+
+    id: str
+    folder: str
+    cell: Cell
+    layout: dict[str, dict[str, Any]] = {}
+    claim: str = ""
+
+    def manifest(self) -> Manifest:
+        return cell_manifest(self.cell)
+
+
+class BaseJob(_Message, frozen=True):
+    """As CellJob."""
+
+    id: str
+    folder: str
+    base: Base
+    layout: dict[str, Any] = {}
+    claim: str = ""
+
+    def manifest(self) -> Manifest:
+        return base_manifest(self.base)
+
+
+class Leave(_Message, frozen=True):
+    """After a checkpoint at the next step's end."""
+
+
+class Progress(_Message, frozen=True):
+    """`words` on the last step."""
+
+    id: str
+    done: float
+    total: float
+    words: str
+
+
+class Alive(_Message, frozen=True):
+    """The worker got on since the last one. phase: with its own count."""
+
+    phase: str
+
+
+class Said(_Message, frozen=True):
+    """A line of the log. topic: where whoever watches should read it, once."""
+
+    text: str
+    topic: str = ""
+
+
+class Finished(_Message, frozen=True):
+    """outcome: `done`, `failed`, `interrupted`, `disk` (full)."""
+
+    id: str
+    outcome: str
+    reason: str = ""
+    fault: Fault = Fault.ERROR
+    cpu_seconds: float = 0.0
+
+
+Job = CellJob | BaseJob
+ToWorker = CellJob | BaseJob | Leave
+FromWorker = Progress | Alive | Said | Finished
+
+encoder = msgspec.json.Encoder(enc_hook=written)
+to_worker = msgspec.json.Decoder(ToWorker, dec_hook=read)
+from_worker = msgspec.json.Decoder(FromWorker)
+
+
+def cell_job(
+    cell: Cell, folder: Path, layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({}), claim: str = ""
+) -> CellJob:
+    return CellJob(cell.label, str(folder), cell, {name: dict(options) for name, options in layout.items()}, claim)
+
+
+def base_job(base: Base, folder: Path, layout: Mapping[str, Mapping[str, Any]], claim: str = "") -> BaseJob:
     label = f"base {base.group.name}/{base.policy.name}" + (f"/{base.seed}" if base.seed is not None else "")
-    return BaseJob(label, str(folder), base, dict(layout.get(base.policy.name, {})))
+    return BaseJob(label, str(folder), base, dict(layout.get(base.policy.name, {})), claim)
 
 
 def run_job(
     job: Job, verifier: Verifier, progress: Callable[[float, float, str], None], stopped: Callable[[], bool]
 ) -> float:
-    """Do it; returns the CPU-seconds it took. Start and end are noted in its manifest. Raises HarnessError, Interrupted."""
-    folder = Path(job.folder)
-    manifest = cell_manifest(job.cell) if isinstance(job, CellJob) else base_manifest(job.base)
-    fence = Fence(folder, attempts=state_of(folder)[2])
-    attempt = fence.owner.attempt
-    for leftover in folder.glob(f"*{TEMPORARY}"):  # of a start that was killed
-        remove(leftover)
-    mark(folder, manifest, "running", attempts=attempt, guard=fence)
-    log.info("start %d of %s (%s), process %d on %s", attempt, job.id, folder.name, os.getpid(), socket.gethostname())
-    try:
-        if isinstance(job, CellJob):
-            from harness.session.cell.cell import run_cell
+    """Returns CPU-seconds. Raises HarnessError, Interrupted."""
+    folder, claim = Path(job.folder), Path(job.claim)
+    with guarded(folder, partial(held, claim, folder)) if job.claim else contextlib.nullcontext():
+        attempt = _attempts(folder) + 1
+        for leftover in folder.glob(f"*{TEMPORARY}"):  # of a start that was killed
+            remove(leftover)
+        mark(folder, job.manifest(), "running", attempts=attempt)
+        process = f"process {os.getpid()} on {socket.gethostname()}"
+        log.info("start %d of %s (%s), %s", attempt, job.id, folder.name, process)
+        try:
+            if isinstance(job, CellJob):
+                from harness.session.cell.cell import run_cell
 
-            return run_cell(job.cell, folder, verifier, progress, stopped, job.layout, fence)
-        from harness.session.cell.evaluate import evaluate_base
+                return run_cell(job.cell, folder, verifier, progress, stopped, job.layout, attempt)
+            from harness.session.cell.evaluate import evaluate_base
 
-        return evaluate_base(job.base, folder, verifier, progress, job.layout, fence)
-    except (DiskFullError, Interrupted):
-        log.info("broken off", exc_info=True)
-        raise
-    except Exception as error:
-        log.exception("failed")
-        if reason := reason_of(error, job):
+            return evaluate_base(job.base, folder, verifier, progress, job.layout, attempt)
+        except (DiskFullError, Interrupted):
+            log.info("interrupted", exc_info=True)
+            raise
+        except Exception as error:
+            log.exception("failed")
             with contextlib.suppress(StoreError, FencedError):
-                mark(folder, manifest, "failed", reason, attempts=attempt, guard=fence, fault=fault_of(error))
-        raise
+                mark(folder, job.manifest(), "failed", failure_reason(error, job), attempt, fault_of(error))
+            raise
 
 
-def reason_of(error: Exception, job: Job) -> str:
-    """An expected error's own words; any other with the line that it comes from: the last one in the plugin, else the last."""
+def _attempts(folder: Path) -> int:
+    """Earlier starts; where the manifest is damaged by the ledger of costs."""
+    state, _, attempts = state_of(folder)
+    if state == "failed" and not attempts:
+        with contextlib.suppress(StoreError):
+            costs = read_journal(folder).tables.get("costs")
+            return 0 if costs is None else max(costs["attempt"].to_pylist())
+    return attempts
+
+
+def failure_reason(error: Exception, job: Job) -> str:
+    """An expected error's own words; any other with its last line in the plugin, else its last."""
     if isinstance(error, CheckpointError):
         return f"{error}; {remedy(Path(job.folder))}"
     if isinstance(error, HarnessError):
         return str(error)
+    package = ""
+    if isinstance(job, CellJob):
+        with contextlib.suppress(PluginError):
+            package = registry.load(job.cell.variant.regime).__module__.partition(".")[0]
     frames = list(traceback.walk_tb(error.__traceback__))
-    package = _plugin_package(job)
     theirs = [f for f in frames if package and str(f[0].f_globals.get("__name__", "")).partition(".")[0] == package]
     frame, line = (theirs or frames)[-1]
     file = "/".join(Path(frame.f_code.co_filename).parts[-2:])
@@ -112,12 +204,3 @@ def fault_of(error: Exception) -> Fault:
         case EngineError():
             return Fault.ENGINE
     return Fault.ERROR
-
-
-def _plugin_package(job: Job) -> str:
-    """Top-level package of the cell's regime; empty for a base checkpoint."""
-    if not isinstance(job, CellJob):
-        return ""
-    with contextlib.suppress(PluginError):
-        return registry.load(job.cell.variant.regime).__module__.partition(".")[0]
-    return ""

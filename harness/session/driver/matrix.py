@@ -1,4 +1,4 @@
-"""The driver: spreads base checkpoints and cells over worker processes, and survives what they do. Imports without torch."""
+"""The driver: spreads jobs over worker processes, and survives what they do. No torch."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ from harness.engines.catalogue import engines_of
 from harness.errors import Fault, HarnessError
 from harness.files import TEMPORARY, remove
 from harness.session.cell.log import note
-from harness.session.cell.manifests import base_manifest, cell_manifest, cut_off, mark, state_of
-from harness.session.driver.jobs import base_job, cell_job
-from harness.session.driver.process import LAST_WORDS_SECONDS, Inbox, WorkerProcess
+from harness.session.cell.manifests import interrupted, mark, state_of
+from harness.session.driver.jobs import Alive, Finished, FromWorker, Job, Leave, Progress, Said, base_job, cell_job
+from harness.session.driver.process import STACKS_SECONDS, Inbox, WorkerProcess
 from harness.session.driver.progress import Reporter
-from harness.session.driver.worker_messages import Alive, Finished, Job, Leave, Progress, Said
-from harness.session.suite.lock import holding, locked
+from harness.session.suite.lock import Claim, holding, locked
 from harness.session.suite.planning import place_of_base, place_of_cell
 from harness.session.suite.prepare import Prepared
 
@@ -51,7 +50,7 @@ ONCE_MORE = frozenset({Fault.MEMORY, Fault.KILLED})
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """How a run ended. `failed` maps labels to reasons; `disk` is the sentence on a full disk."""
+    """failed: reasons by label; disk: the sentence on a full disk."""
 
     done: int = 0
     failed: dict[str, str] = field(default_factory=dict)
@@ -72,29 +71,26 @@ def run_matrix(
     verbose: bool = False,
     address: str | None = None,
 ) -> RunSummary:
-    """Run what is not done, as planned. `refresh` is called after each finished job (the store's snapshot).
+    """Run what is not done, as planned. refresh: called after each finished job. address: of a Ray cluster. silence: seconds
+    without a sign of life after which a worker is killed. verbose: report the lines of the cells' logs.
 
-    address: of the Ray cluster to join.
-    silence: seconds without a sign of life after which a worker is killed. verbose: report the lines of the cells' logs.
-
-    Raises UsageError if another run has some of these cells, EngineError if the cluster does not start.
-    """
+    Raises UsageError if another run has some of these cells, EngineError if the cluster does not start."""
     keys = prepared.keys()
-    with locked(prepared.folder, keys) as held:
+    with locked(prepared.folder, keys) as claim:
         theirs = holding(prepared.folder) - keys
         for manifest in prepared.folder.glob("*/manifest.json"):
             if manifest.parent.name not in theirs:
-                cut_off(manifest.parent)  # left by a driver that was killed: nobody else writes this cell
+                interrupted(manifest.parent)  # left by a driver that was killed: nobody else writes this cell
         for leftover in [] if theirs else prepared.folder.glob(f"*{TEMPORARY}"):
             remove(leftover)
         prepared = prepared.looked()  # once more: the run before may have ended between the planning and the lock
         prepared.record()
         with engines_of(prepared.suite.engine).cluster(address) as environment:
-            return _Driver(prepared, plan, reporter, refresh, environment, silence, verbose, held.lost).run()
+            return _Driver(prepared, plan, reporter, refresh, environment, silence, verbose, claim).run()
 
 
 class _Driver:
-    """Jobs wait for their base checkpoints, then for the scheduler's word, then for a worker process."""
+    """Jobs wait for their bases, the scheduler's word, a process."""
 
     def __init__(
         self,
@@ -105,35 +101,35 @@ class _Driver:
         environment: Mapping[str, str],
         silence: float = SILENCE_SECONDS,
         verbose: bool = False,
-        lost: Callable[[], bool] = lambda: False,
+        claim: Claim | None = None,
     ) -> None:
-        self.lost = lost
         self.prepared, self.reporter, self.refresh, self.environment = prepared, reporter, refresh, environment
-        self.silence, self.verbose, self.looked = silence, verbose, time.monotonic()
+        self.silence, self.verbose, self.claim, self.looked = silence, verbose, claim, time.monotonic()
         self.inbox: Inbox = queue.Queue()
         self.workers: list[WorkerProcess] = []
         self.failed: dict[str, str] = {}
         self.topics: set[str] = set()
         self.done = 0
         self.disk = ""
-        folder = prepared.folder
         cells = prepared.pending()
-        self.bases = {b.key: b for b in prepared.missing()}
-        self.cells = {c.key: c for c in cells}
-        self.waits = {c.key: {b.key for b in prepared.bases_of(c)} & self.bases.keys() for c in cells}
+        self.bases = {b.key for b in prepared.missing()}
+        self.cells = {c.key for c in cells}
+        self.waits = {c.key: {b.key for b in prepared.bases_of(c)} & self.bases for c in cells}
         self.most = max(1, plan.resources.workers)
         priors = {kind.kind: kind.seconds for kind in plan.kinds}
         nodes = Inventory(plan.resources.nodes)
         self.scheduler = Scheduler(nodes, LONGEST_SECONDS, PATIENCE_SECONDS, estimates=Estimates(priors))
         self.jobs: dict[str, Job] = {}
+        """By key, until they are granted and given to a worker."""
         self.requests: dict[str, Request] = {}
-        for key, base in self.bases.items():
+        folder, own = prepared.folder, "" if claim is None else str(claim.file)
+        for base in prepared.missing():
             place = place_of_base(plan, base)
-            self.jobs[key] = base_job(base, folder / key, place.layout)
-            self.requests[key] = Request(key, "base", place.bundles, LONGEST_SECONDS)
+            self.jobs[base.key] = base_job(base, folder / base.key, place.layout, own)
+            self.requests[base.key] = Request(base.key, "base", place.bundles, LONGEST_SECONDS)
         for cell in cells:
             place = place_of_cell(plan, cell)
-            self.jobs[cell.key] = cell_job(cell, folder / cell.key, place.layout)
+            self.jobs[cell.key] = cell_job(cell, folder / cell.key, place.layout, own)
             self.requests[cell.key] = Request(cell.key, kind_of(cell), place.bundles, LONGEST_SECONDS)
         self.granted: deque[str] = deque()
         self.again: dict[str, Job | None] = {}
@@ -160,24 +156,30 @@ class _Driver:
                 if not self._busy():
                     return
             if not self.granted and not self._busy():
-                self._once_more()
+                self._retry_alone()
             while self.granted and (worker := self._free()) is not None:
-                key = self.granted.popleft()
-                job = self.jobs.pop(key)
+                job = self.jobs.pop(self.granted.popleft())
                 worker.take(job)
                 self.reporter.begin(job.id)
-            self._hear()
+            if time.monotonic() - self.looked >= LOOK_SECONDS:
+                self._check_heartbeats()
+            try:
+                worker, message = self.inbox.get(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                continue
+            if worker in self.workers:  # else it was closed meanwhile
+                self._process_message(worker, message)
 
     def _free(self) -> WorkerProcess | None:
-        """A worker without a job, a new one where there is none and may be more; None where there may not."""
+        """One without a job, or a new one; None where there may be no more."""
         free = [worker for worker in self.workers if worker.job is None]
         if not free and len(self.workers) < self.most:
             free = [WorkerProcess(self.inbox, {**self.environment, **self._gpu()}, self.silence)]
             self.workers += free
         return free[0] if free else None
 
-    def _once_more(self) -> None:
-        """Nothing else runs or can: what has failed for want of memory, or was killed, gets the machine and a new process."""
+    def _retry_alone(self) -> None:
+        """Nothing else runs: what failed for want of memory, or was killed, gets the machine and a new process."""
         for key, job in self.again.items():
             if job is not None:
                 self.again[key], self.jobs[key] = None, job
@@ -186,7 +188,7 @@ class _Driver:
                 return
 
     def _gpu(self) -> dict[str, str]:
-        """The one GPU that a new worker sees, where workers share this machine's: that with the fewest of them."""
+        """The GPU with the fewest workers, where they share a machine."""
         if engines_of(self.prepared.suite.engine).clustered or not self.gpus:
             return {}
         seen = Counter(worker.gpu for worker in self.workers)
@@ -196,7 +198,7 @@ class _Driver:
         return sum(worker.job is not None for worker in self.workers)
 
     def _submit(self) -> None:
-        """Hand the scheduler whatever waits for nothing else; it says at once or later what may start."""
+        """Whatever waits for nothing else."""
         able = [key for key in self.requests if not self.waits.get(key)]
         self._act(self.scheduler.submit([self.requests.pop(key) for key in able], time.monotonic()))
 
@@ -210,17 +212,9 @@ class _Driver:
                         if worker.job is not None and Path(worker.job.folder).name == key:
                             worker.process.kill()
                 case Refuse(key=key, reason=reason):
-                    self._fail(key, self.jobs.pop(key).id, reason, Fault.MEMORY)
+                    self._fail(self.jobs.pop(key), reason, Fault.MEMORY)
 
-    def _hear(self) -> None:
-        if time.monotonic() - self.looked >= LOOK_SECONDS:
-            self._look()
-        try:
-            worker, message = self.inbox.get(timeout=LOOK_SECONDS)
-        except queue.Empty:
-            return
-        if worker not in self.workers:
-            return  # closed meanwhile
+    def _process_message(self, worker: WorkerProcess, message: FromWorker | None) -> None:
         worker.heard = time.monotonic()
         match message:
             case Progress(id=label, done=done, total=total, words=words):
@@ -235,22 +229,17 @@ class _Driver:
                 if (self.verbose or new) and worker.job is not None:
                     self.reporter.message(f"{worker.job.id}: {text}")
             case Finished():
-                self._finished(worker, message.outcome, message.reason, message.cpu_seconds, message.fault)
+                self._finished(worker, message)
             case None:
                 self.workers.remove(worker)
                 if worker.job is not None:
-                    self._finished(
-                        worker, "failed", worker.last_words(), 0.0, Fault.SILENT if worker.verdict else Fault.KILLED
-                    )
+                    fault = Fault.SILENT if worker.kill_reason else Fault.KILLED
+                    self._finished(worker, Finished(worker.job.id, "failed", worker.exit_reason(), fault))
                 worker.close(time.monotonic() + CLOSE_SECONDS)
 
-    def _look(self) -> None:
-        """Time has passed: for the scheduler, for who watches, and for workers without a sign of life."""
-        if self.lost():
-            raise HarnessError(
-                f"{self.prepared.folder}: this run gave no sign of life for long, and another has taken its cells over: "
-                "it ends here, and writes nothing more"
-            )
+    def _check_heartbeats(self) -> None:
+        """Also of our own claim."""
+        self._check_claim()
         now, before = time.monotonic(), self.looked
         self.looked = now
         self.reporter.tick()
@@ -260,45 +249,53 @@ class _Driver:
                 worker.heard = max(worker.heard, now)
             elif worker.job is not None and now - worker.heard > self.silence:
                 doing = f" while {worker.phase}" if worker.phase else ""
-                worker.give_up(f"no sign of life for {self.silence:g} s{doing}: taken for hung and killed")
-                worker.heard = now + LAST_WORDS_SECONDS
+                worker.kill(f"no sign of life for {self.silence:g} s{doing}: taken for hung and killed")
+                worker.heard = now + STACKS_SECONDS
 
-    def _finished(self, worker: WorkerProcess, outcome: str, reason: str, cpu: float, fault: Fault) -> None:
+    def _check_claim(self) -> None:
+        if self.claim is not None and self.claim.lost():
+            raise HarnessError(
+                f"{self.prepared.folder}: this run gave no sign of life for long, and another has taken its cells over: "
+                "it ends here, and writes nothing more"
+            )
+
+    def _finished(self, worker: WorkerProcess, end: Finished) -> None:
+        self._check_claim()  # a worker that was refused to write has failed, and another run says what becomes of its cell
         job, worker.job = worker.job, None
         assert job is not None
-        key = Path(job.folder).name
+        key, outcome = Path(job.folder).name, end.outcome
         if outcome == "done":
             for waiting in self.waits.values():
                 waiting.discard(key)
             self.done += key in self.cells
         elif outcome == "disk":
-            self.disk = reason
-        elif outcome == "failed" and fault in ONCE_MORE and key not in self.again:
+            self.disk = end.reason
+        elif outcome == "failed" and end.fault in ONCE_MORE and key not in self.again:
             self.again[key] = job
             outcome = "once more, after the others and alone"
         elif outcome == "failed":
-            self._fail(key, job.id, reason, fault)
-        self.reporter.end(job.id, outcome, reason, cpu)
+            self._fail(job, end.reason, end.fault)
+        self.reporter.end(job.id, outcome, end.reason, end.cpu_seconds)
         ended = self.scheduler.finished if outcome == "done" else self.scheduler.failed
         self._act(ended(key, time.monotonic()))
         self._submit()
         if outcome in {"done", "failed"} and key in self.cells:
             self.refresh()
 
-    def _fail(self, key: str, label: str, reason: str, fault: Fault) -> None:
-        folder = self.prepared.folder / key
-        self.failed[label] = reason
-        if state_of(folder)[:2] != ("failed", reason):  # else the worker has said it
-            manifest = cell_manifest(self.cells[key]) if key in self.cells else base_manifest(self.bases[key])
-            mark(folder, manifest, "failed", reason, attempts=state_of(folder)[2], fault=fault)
+    def _fail(self, job: Job, reason: str, fault: Fault) -> None:
+        folder = Path(job.folder)
+        self.failed[job.id] = reason
+        state, known, attempts = state_of(folder)
+        if (state, known) != ("failed", reason):  # else the worker has said it
+            mark(folder, job.manifest(), "failed", reason, attempts, fault)
             note(folder, f"failed: {reason}")
-        for cell_key, waiting in self.waits.items():
-            if key in waiting and cell_key in self.requests:
-                del self.requests[cell_key], self.jobs[cell_key]
-                self._fail(cell_key, self.cells[cell_key].label, f"{label} failed: {reason}", Fault.BASE)
+        for key, waiting in self.waits.items():
+            if folder.name in waiting and key in self.requests:
+                del self.requests[key]
+                self._fail(self.jobs.pop(key), f"{job.id} failed: {reason}", Fault.BASE)
 
     def _interrupt(self) -> None:
-        """Let every worker write a checkpoint; a second Ctrl-C or the deadline ends it at once."""
+        """Each worker writes a checkpoint; a second Ctrl-C or the deadline ends it."""
         self.reporter.message("stopping: each running cell writes a checkpoint (Ctrl-C again to leave at once)")
         end = time.monotonic() + STOP_SECONDS
         stopped = [Path(worker.job.folder) for worker in self.workers if worker.job is not None and worker.begun]
@@ -317,14 +314,14 @@ class _Driver:
         finally:
             self._close()
             for folder in stopped:
-                cut_off(folder, {"running", "failed"})  # what failed now did so because its surroundings were stopped
+                interrupted(
+                    folder, {"running", "failed"}
+                )  # what failed now did so because its surroundings were stopped
 
     def _close(self) -> None:
-        """End all workers: at once where they have a job, else as soon as they leave by themselves. Idempotent."""
+        """Idempotent."""
         workers, self.workers = self.workers, []
         for worker in workers:
-            if worker.job is not None:
-                worker.process.kill()
             worker.dismiss()
         deadline = time.monotonic() + CLOSE_SECONDS
         for worker in workers:

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import IO
 
 from harness.allocation.gpus import VISIBLE
+from harness.limits import LARGE_BLOCKS, ONE_THREAD
 from harness.session.cell.log import log_of, tail
-from harness.session.driver.worker_messages import FromWorker, Job, Said, ToWorker, encoder, from_worker
-from harness.threads import LARGE_BLOCKS, ONE_THREAD
+from harness.session.driver.jobs import FromWorker, Job, Said, ToWorker, encoder, from_worker
 
-LAST_WORDS_SECONDS = 1.0
+STACKS_SECONDS = 1.0
+"""For the stacks of a hung worker's threads, before it is killed."""
 START_SECONDS = 300.0
 """So much longer than ever after a new process may be silent: it imports its libraries."""
 Inbox = queue.Queue[tuple["WorkerProcess", FromWorker | None]]
@@ -28,7 +29,7 @@ Inbox = queue.Queue[tuple["WorkerProcess", FromWorker | None]]
 
 
 class WorkerProcess:
-    """One worker process and the job it has."""
+    """begun: whether it has said anything of its job. kill_reason: why it was killed."""
 
     def __init__(self, inbox: Inbox, environment: Mapping[str, str], silence: float) -> None:
         self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the worker
@@ -41,24 +42,19 @@ class WorkerProcess:
         self.job: Job | None = None
         self.heard = time.monotonic() + START_SECONDS
         self.begun = False
-        """Whether it has said anything of its job."""
-        self.phase = ""
-        self.verdict = ""
-        """Why it was killed."""
+        self.phase = self.kill_reason = ""
         threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
 
     def take(self, job: Job) -> None:
-        """Give it a job, also before its process is up. It must have none."""
+        """Also before its process is up."""
         self.job, self.heard, self.begun, self.phase = job, max(self.heard, time.monotonic()), False, ""
         self.send(job)
 
     def send(self, message: ToWorker) -> None:
         assert self.process.stdin is not None
-        try:
+        with suppress(OSError):  # it died; the listener reports that
             self.process.stdin.write(encoder.encode(message) + b"\n")
             self.process.stdin.flush()
-        except OSError:
-            pass  # it died; the listener reports that
 
     def _listen(self, inbox: Inbox) -> None:
         assert self.process.stdout is not None
@@ -69,19 +65,19 @@ class WorkerProcess:
         self.process.wait()
         inbox.put((self, None))
 
-    def give_up(self, reason: str) -> None:
-        """Kill it, after it was asked where its threads are."""
-        self.verdict = reason
+    def kill(self, reason: str) -> None:
+        """After it was asked where its threads are."""
+        self.kill_reason = reason
         with suppress(OSError):
             self.process.send_signal(signal.SIGUSR1)
-        killing = threading.Timer(LAST_WORDS_SECONDS, self.process.kill)
+        killing = threading.Timer(STACKS_SECONDS, self.process.kill)
         killing.daemon = True
         killing.start()
 
-    def last_words(self) -> str:
-        """Why or how it ended, with the last line that it wrote: into its job's log, before that to stderr."""
-        if self.verdict:
-            return self.verdict
+    def exit_reason(self) -> str:
+        """With the last line of its job's log, before that of stderr."""
+        if self.kill_reason:
+            return self.kill_reason
         code = self.process.returncode
         if self.job is not None and self.begun:
             lines = tail(log_of(Path(self.job.folder)), 20)
@@ -92,8 +88,16 @@ class WorkerProcess:
         said = [line for line in lines if line.strip()]
         return f"the worker process was {how}" + (f" ({said[-1][:200]})" if said else "")
 
+    def dismiss(self) -> None:
+        """It leaves when its stdin closes; a job is given up."""
+        if self.job is not None:
+            self.process.kill()
+        if self.process.stdin is not None:
+            with suppress(OSError):
+                self.process.stdin.close()
+
     def close(self, deadline: float) -> None:
-        """It leaves when its stdin closes; at `deadline` (monotonic) it is killed."""
+        """At `deadline` (monotonic) it is killed."""
         self.dismiss()
         try:
             self.process.wait(timeout=max(0.0, deadline - time.monotonic()))
@@ -101,8 +105,3 @@ class WorkerProcess:
             self.process.kill()
             self.process.wait()
         self.stderr.close()
-
-    def dismiss(self) -> None:
-        if self.process.stdin is not None:
-            with suppress(OSError):
-                self.process.stdin.close()

@@ -1,10 +1,8 @@
-"""A worker process: takes cells and base checkpoints one after another, so that torch is imported once.
+"""A worker process: takes jobs one after another, so that torch is imported once.
 
-    python -m harness.session.driver.worker SECONDS     jobs as JSON lines on stdin, progress as JSON lines on stdout
+    python -m harness.session.driver.worker SECONDS     jobs as JSON lines on stdin, progress on stdout
 
-It leaves when its stdin closes, so no worker outlives its driver. While it has a job, whatever libraries print goes to the
-job's log. SECONDS is the driver's limit on silence.
-"""
+It leaves when its stdin closes. SECONDS is the driver's limit on silence."""
 
 from __future__ import annotations
 
@@ -16,16 +14,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from harness import phases
 from harness.errors import DiskFullError
 from harness.files import is_full
 from harness.session.cell.log import log_of, logged, trim
-from harness.session.driver.jobs import fault_of, reason_of, run_job
-from harness.session.driver.worker_messages import (
+from harness.session.driver.jobs import (
     Alive,
     Finished,
     FromWorker,
@@ -34,11 +31,11 @@ from harness.session.driver.worker_messages import (
     Progress,
     Said,
     encoder,
+    failure_reason,
+    fault_of,
+    run_job,
     to_worker,
 )
-
-if TYPE_CHECKING:
-    from harness.verification.verifier import Verifier
 
 GRACE_SECONDS = 30.0
 _REPORT_SECONDS = 0.2
@@ -51,18 +48,35 @@ FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 log = logging.getLogger("harness")
 
 
-class Worker:
-    """Runs jobs and reports on them."""
+@dataclass(slots=True)
+class Heartbeat:
+    """Whether the work gets on: a phase counted, or the main thread computed. The pulse's own thread says nothing of that."""
+
+    said: float
+    used: float = 0.0
+    beats: int = -1
+
+    def due(self, now: float, cpu: float, beats: int) -> bool:
+        """now: seconds of the clock, cpu: of the main thread; beats: signs of life so far."""
+        if beats == self.beats and cpu - self.used < LEAST_CPU_SHARE * (now - self.said):
+            return False
+        self.said, self.used, self.beats = now, cpu, beats
+        return True
+
+
+class Worker(logging.Handler):
+    """A handler of the harness's log: it sends its records to the driver."""
 
     def __init__(self, source: BinaryIO, sink: BinaryIO, silence: float) -> None:
+        super().__init__(logging.INFO)
         self._sink, self._source = sink, source
-        self._lock = threading.Lock()
+        self._writing = threading.Lock()
         self._jobs: queue.Queue[Job | None] = queue.Queue()
         self._stopped = threading.Event()
         self._reported = 0.0
         self._job: Job | None = None
         phases.obey(self._stopped.is_set)
-        log.addHandler(_ToDriver(self._say))
+        log.addHandler(self)
         threading.Thread(target=self._read, daemon=True).start()
         threading.Thread(target=self._pulse, args=(min(PULSE_SECONDS, silence / 10),), daemon=True).start()
 
@@ -75,49 +89,40 @@ class Worker:
             self._job = job
             try:
                 with logged(Path(job.folder)):
-                    finished = self._finished(job, verifier)
+                    try:
+                        spent = run_job(job, verifier, self._progress, self._stopped.is_set)
+                        finished = Finished(job.id, "done", cpu_seconds=spent)
+                    except Exception as error:  # a fault of ours or of a plugin ends this cell, not the others
+                        finished = _ended(error, job)
                     log.info("end: %s %s", finished.outcome, finished.reason)
             except OSError as error:  # of the log itself
-                finished = _failed(error, job)
+                finished = _ended(error, job)
             self._job = None
             self._say(finished)
         verifier.close()
 
-    def _finished(self, job: Job, verifier: Verifier) -> Finished:
-        try:
-            spent = run_job(job, verifier, lambda *a: self._progress(job.id, *a), self._stopped.is_set)
-        except phases.Interrupted:
-            return Finished(job.id, "interrupted", "")
-        except DiskFullError as error:
-            return Finished(job.id, "disk", str(error))
-        except Exception as error:  # a fault of ours or of a plugin ends this cell, not the others
-            return _failed(error, job)
-        return Finished(job.id, "done", cpu_seconds=spent)
+    def emit(self, record: logging.LogRecord) -> None:
+        self._say(Said(record.getMessage(), getattr(record, "topic", "")))
 
-    def _progress(self, job: str, done: float, total: float, words: str) -> None:
+    def _progress(self, done: float, total: float, words: str) -> None:
         if time.monotonic() - self._reported >= _REPORT_SECONDS or done >= total or not words:
             self._reported = time.monotonic()
-            self._say(Progress(job, done, total, words))
+            assert self._job is not None
+            self._say(Progress(self._job.id, done, total, words))
 
     def _say(self, message: FromWorker) -> None:
         try:
-            with self._lock:
+            with self._writing:
                 self._sink.write(encoder.encode(message) + b"\n")
                 self._sink.flush()
         except BrokenPipeError:  # the driver is gone: the step ends and is kept, as if it had said so
             self._stopped.set()
 
     def _pulse(self, interval: float) -> None:
-        """Tell the driver that the work gets on, as long as it does: a phase counted, or the main thread computed.
-
-        This thread's own life says nothing: a main thread that waits for ever leaves the worker silent.
-        """
-        said, used, beats = time.monotonic(), 0.0, -1
+        heartbeat = Heartbeat(time.monotonic())
         while True:
             time.sleep(interval)
-            now, cpu = time.monotonic(), _main_cpu_seconds()
-            if phases.beats() != beats or cpu - used >= LEAST_CPU_SHARE * (now - said):
-                said, used, beats = now, cpu, phases.beats()
+            if heartbeat.due(time.monotonic(), _main_cpu_seconds(), phases.beats()):
                 self._say(Alive(phases.words()))
             if (job := self._job) is not None:
                 trim(log_of(Path(job.folder)))
@@ -136,25 +141,16 @@ class Worker:
         os._exit(1)
 
 
-def _failed(error: Exception, job: Job) -> Finished:
-    if isinstance(error, OSError) and is_full(error):
+def _ended(error: Exception, job: Job) -> Finished:
+    if isinstance(error, phases.Interrupted):
+        return Finished(job.id, "interrupted")
+    if isinstance(error, DiskFullError) or (isinstance(error, OSError) and is_full(error)):
         return Finished(job.id, "disk", str(error))
-    return Finished(job.id, "failed", reason_of(error, job), fault_of(error))
-
-
-class _ToDriver(logging.Handler):
-    """The harness's own records, for who watches the run."""
-
-    def __init__(self, say: Callable[[FromWorker], None]) -> None:
-        super().__init__(logging.INFO)
-        self._tell = say
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._tell(Said(record.getMessage(), getattr(record, "topic", "")))
+    return Finished(job.id, "failed", failure_reason(error, job), fault_of(error))
 
 
 def _main_cpu_seconds() -> float:
-    """CPU time of the main thread, in which jobs run; of the process where the system does not tell threads apart."""
+    """Of the process where the system does not tell threads apart."""
     thread = threading.main_thread().ident
     if thread is None or not hasattr(time, "pthread_getcpuclockid"):
         return time.process_time()

@@ -1,8 +1,7 @@
-"""Where a policy stands on the ladder: which levels it can learn from, and which of two policies could help the other.
+"""Which levels a policy can learn from, and which of two policies could help the other.
 
-RL learns from questions that a policy answers right sometimes. Of each level are measured: pass@1, pass@k, how many answers have
-the form that is scored, and for each pair of policies how often one's whole group fails where the other has a success.
-"""
+RL learns from questions that are answered right sometimes. Measured by level: pass@1, pass@k, form, and how often one's whole
+group fails where the other has a success."""
 
 from __future__ import annotations
 
@@ -18,11 +17,12 @@ from jaxtyping import Bool
 
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.protocol import Sample, Sampling
+from harness.engines.vocabulary import open_vocabulary
 from harness.errors import CellError, DataError, EngineError, UsageError
 from harness.experience.answers import Prompt
 from harness.phases import phase
 from harness.session.cell.learners import verdicts
-from harness.session.policy.model_folders import base_folder
+from harness.session.policy.models import base_folder
 from harness.suite.schema import Policy
 from harness.suite.seeds import derive, derive_many
 from harness.tasks import ladder, micro
@@ -36,9 +36,9 @@ ROWS = 512
 Solved = Bool[np.ndarray, "prompts answers"]
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy on one level. pass1: share of right answers (boxed or not, but finished), error: its standard error over prompts;
-    pass_any: share of prompts with a right answer among `answers`. boxed, finished: shares of all answers."""
+class Level(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy. pass1: share of right, finished answers, error: its standard error over prompts; pass_any: of prompts with a
+    right answer; boxed, finished: of answers."""
 
     policy: str
     level: str
@@ -57,7 +57,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rescue(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares of a level's prompts. failed: all of the learner's answers are wrong. rescued: and one of the peer's is right."""
+    """Shares of prompts. failed: all the learner's answers are wrong; rescued: and a peer's is right."""
 
     level: str
     learner: str
@@ -69,9 +69,9 @@ class Rescue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """What was measured, and with which settings. chat: policies that were asked through their chat template."""
+    """chat: policies that were asked through their template."""
 
-    standings: list[Standing]
+    standings: list[Level]
     rescues: list[Rescue]
     few_shot: int
     chat: list[str]
@@ -87,51 +87,45 @@ def calibrate(
     few_shot: int = 0,
     plain: bool = False,
 ) -> Calibration:
-    """Sample `answers` at temperature 1 to up to `prompts` training questions of each level, one policy after another.
+    """Sample `answers` to up to `prompts` training questions of each level, at temperature 1.
 
-    Parameters
-    ----------
-    models
-        Folders, `pretrained/NAME`, `micro/FAMILY` or hub names.
-    levels
-        Of the task: the ladder's levels, the micro task's skills; all where none is named.
-    few_shot
-        Worked questions of the same level before each.
-    plain
-        Leave out the chat template of those that have one.
-
-    Raises
-    ------
-    UsageError
-        An unknown task or level, the same policy twice, or a model that does not open.
-    """
-    asked = {name: _questions(task, name, prompts) for name in _levels(task, levels)}
-    shots = {name: _shots(task, name, few_shot) for name in asked}
-    folders = _folders(models)
-    found: dict[str, dict[str, Solved]] = {}
+    models: folders, `pretrained/NAME`, `micro/FAMILY`, hub names. levels: all where none is named. few_shot: worked questions
+    before each. plain: without chat templates. Raises UsageError."""
+    asked = {name: questions_of(task, name, prompts) for name in _levels(task, levels)}
+    if few_shot and task == "micro":
+        raise UsageError("--few-shot: of the ladder only")
+    shots = {name: ladder.worked(name, few_shot) if few_shot else "" for name in asked}
+    folders: dict[str, Path] = {}
+    for model in models:
+        name = model.rstrip("/").rsplit("/", 1)[-1]
+        if name in folders:
+            raise UsageError(f"{model}: a policy named {name!r} is there already")
+        try:
+            folders[name] = base_folder(Policy(name="policy", model=model), seed=0)
+        except (DataError, CellError) as error:
+            raise UsageError(str(error)) from None
+    solved: dict[str, dict[str, Solved]] = {name: {} for name in folders}
     standings, chats = [], []
-    length = 44 if task == "micro" else 48
     with Verifier(workers=1) as verifier:
         for name, folder in folders.items():
-            chat = not plain and _has_template(folder)
-            chats += [name] if chat else []
             try:
+                chat = not plain and bool(open_vocabulary(folder, chat=False).tokenizer.chat_template)
                 engine = EmbeddedEngine(name, folder, chat=chat)
             except EngineError as error:
                 raise UsageError(str(error)) from None
-            found[name] = {}
+            chats += [name] * chat
             for level, questions in asked.items():
-                drawn = _drawn(engine, questions, shots[level], answers, length)
-                standing, found[name][level] = _standing(name, level, questions, drawn, verifier)
+                drawn = _drawn(engine, questions, shots[level], answers, 44 if task == "micro" else 48)
+                standing, solved[name][level] = measured(name, level, questions, drawn, verifier)
                 standings.append(standing)
                 print(f"{name} {level}: pass@1 {standing.pass1:.0%}", file=sys.stderr)
             engine.close()
             del engine
-    return Calibration(standings, rescues(found, answers), few_shot, chats)
+    return Calibration(standings, rescues(solved, answers), few_shot, chats)
 
 
-def rescues(found: Mapping[str, Mapping[str, Solved]], answers: int) -> list[Rescue]:
-    """Both ways for each pair, from what each policy solved of each level's same prompts."""
+def rescues(solved_by: Mapping[str, Mapping[str, Solved]], answers: int) -> list[Rescue]:
+    """Both ways for each pair."""
     return [
         Rescue(
             level=level,
@@ -140,10 +134,10 @@ def rescues(found: Mapping[str, Mapping[str, Solved]], answers: int) -> list[Res
             prompts=len(solved),
             answers=answers,
             failed=float(np.mean(~solved.any(axis=1))),
-            rescued=float(np.mean(~solved.any(axis=1) & found[peer][level].any(axis=1))),
+            rescued=float(np.mean(~solved.any(axis=1) & solved_by[peer][level].any(axis=1))),
         )
-        for learner, peer in permutations(found, 2)
-        for level, solved in found[learner].items()
+        for learner, peer in permutations(solved_by, 2)
+        for level, solved in solved_by[learner].items()
     ]
 
 
@@ -160,48 +154,15 @@ def _levels(task: str, levels: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(levels)) or list(known)
 
 
-def _questions(task: str, level: str, count: int) -> list[Prompt]:
-    """Of the training side, so that a choice of levels never looks at evaluation; fewer where the level is small."""
-    seed = derive(SEED, level)
+def questions_of(task: str, level: str, count: int) -> list[Prompt]:
+    """Of the training side, never of evaluation; fewer where the level is small."""
+    seed, source = derive(SEED, level), micro if task == "micro" else ladder
     for fewer in range(count, 0, -1):
         try:
-            if task == "micro":
-                return micro.training_prompts(seed, fewer, [level])
-            return ladder.training_prompts(seed, fewer, [level])
+            return source.training_prompts(seed, fewer, [level])
         except DataError:
             continue
     raise UsageError(f"--prompts {count}: at least 1")
-
-
-def _shots(task: str, level: str, count: int) -> str:
-    if not count:
-        return ""
-    if task == "micro":
-        raise UsageError("--few-shot: of the ladder only")
-    return ladder.worked(level, count)
-
-
-def _folders(models: Sequence[str]) -> dict[str, Path]:
-    """By a short name. Raises UsageError for what cannot be had, or comes twice."""
-    found: dict[str, Path] = {}
-    for model in models:
-        name = model.rstrip("/").rsplit("/", 1)[-1]
-        if name in found:
-            raise UsageError(f"{model}: a policy named {name!r} is there already")
-        try:
-            found[name] = base_folder(Policy(name="policy", model=model), seed=0)
-        except (DataError, CellError) as error:
-            raise UsageError(str(error)) from None
-    return found
-
-
-def _has_template(folder: Path) -> bool:
-    from harness.engines.vocabulary import open_vocabulary
-
-    try:
-        return bool(open_vocabulary(folder, chat=False).tokenizer.chat_template)
-    except EngineError as error:
-        raise UsageError(str(error)) from None
 
 
 def _drawn(
@@ -216,24 +177,24 @@ def _drawn(
             seeds = np.stack([derive_many(answers, "calibrate", p.id) for p in part])
             drawn += engine.sample(part, seeds, Sampling(max_new_tokens=length))
             sampling.count(len(drawn))
-    return drawn if not shots else [[_first(sample) for sample in row] for row in drawn]
+    return drawn if not shots else [[first_question(sample) for sample in row] for row in drawn]
 
 
-def _first(sample: Sample) -> Sample:
-    """What comes before another question: with that a base model, which has seen some, ends its answer."""
+def first_question(sample: Sample) -> Sample:
+    """A base model ends its answer with the next question."""
     text, cut, _ = sample.text.partition("\n\nQ:")
     return replace(sample, text=text, finished=sample.finished or bool(cut))
 
 
-def _standing(
+def measured(
     policy: str, level: str, questions: Sequence[Prompt], drawn: Sequence[Sequence[Sample]], verifier: Verifier
-) -> tuple[Standing, Solved]:
-    """Right is what RL rewards: finished, and right by the verifier."""
+) -> tuple[Level, Solved]:
+    """Right: finished, and right by the verifier."""
     flat = [(prompt, sample) for prompt, row in zip(questions, drawn, strict=True) for sample in row]
     said = verdicts(verifier, [p.gold for p, _ in flat], [s.text for _, s in flat], [s.finished for _, s in flat])
     solved = np.array([verdict.value == "right" for verdict in said]).reshape(len(drawn), -1)
     each = solved.mean(axis=1)
-    standing = Standing(
+    standing = Level(
         policy=policy,
         level=level,
         prompts=len(drawn),

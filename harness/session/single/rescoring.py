@@ -1,4 +1,4 @@
-"""`harness rescore`: today's verifier on stored samples. Texts and journals are read, never written."""
+"""`harness rescore`: today's verifier on stored samples, which are only read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.verification.verifier import Verifier
 
 
 class CellChange(msgspec.Struct, frozen=True):
-    """One sample of one cell whose verdict is another now."""
+    """A verdict that is another now."""
 
     suite: str
     cell: str
@@ -53,10 +53,8 @@ class RescoreReport:
 
 
 def rescore_results(results: Path, suite: str | None = None, scorer: str | None = None) -> RescoreReport:
-    """Every finished evaluation of one suite, by its name, or of all, by each task's own scorer or by this one.
-
-    Raises UsageError, PluginError, VerificationError.
-    """
+    """Of one suite, by its name, or of all, by each task's own scorer or by this one. Raises UsageError, PluginError,
+    VerificationError."""
     if scorer is not None:
         called(scorer)
     manifests = (results / suite).glob("*/manifest.json") if suite else results.glob("*/*/manifest.json")
@@ -80,7 +78,7 @@ def rescore_results(results: Path, suite: str | None = None, scorer: str | None 
 
 
 def _scorer(folder: Path, name: str) -> str:
-    """Of a task of a stored cell, base or stand-alone evaluation. Raises PluginError for one that is not installed here."""
+    """Raises PluginError for a task that is not installed."""
     configs = [manifest.config for _, manifest in readable([folder])]
     for file in suite_files(folder.parent):
         with suppress(StoreError):

@@ -13,10 +13,10 @@ from harness.evaluation.backends import open_backend
 from harness.evaluation.metrics import EvaluationSample, Metric
 from harness.evaluation.run import evaluate, metric_names
 from harness.phases import phase
-from harness.session.cell.clock import Clock
 from harness.session.cell.evaluate import cost_rows, journal_rows
+from harness.session.cell.learners import Clock
 from harness.session.cell.manifests import mark
-from harness.session.policy.weights import content_digest
+from harness.session.policy.models import content_digest
 from harness.store.ingest import ingest
 from harness.store.journal import Journal
 from harness.store.manifest import EVALUATIONS, Manifest, PolicyEntry
@@ -29,7 +29,7 @@ from harness.versions import BASE, versions
 
 
 class Standalone(msgspec.Struct, frozen=True):
-    """What was measured, the folder that holds every sample, and the answers in a line: right, cut off, empty, without a box."""
+    """folder: holds every sample; answers: right, cut off, empty, without a box, in a line."""
 
     checkpoint: str
     metrics: tuple[Metric, ...]
@@ -51,13 +51,8 @@ def evaluate_checkpoint(
     data_dir: Path | None = None,
     results: Path = Path("results"),
 ) -> Standalone:
-    """Greedy and avg@k on `tasks`.
-
-    max_new_tokens: None for each task's own. chat: through the chat template; None where there is one. few_shot: after worked
-    examples; otherwise as the task does, and in a chat with what is wanted where the task can say it.
-
-    Raises UsageError, PluginError, DataError, EngineError, VerificationError.
-    """
+    """Greedy and avg@k. max_new_tokens: None for each task's own; chat: None for a template where there is one; few_shot: after
+    worked examples. Raises UsageError, PluginError, DataError, EngineError, VerificationError."""
     if not checkpoint.is_dir():
         raise UsageError(f"{checkpoint}: no such folder")
     chosen = [get_task(named(name)) for name in tasks]

@@ -1,18 +1,17 @@
-"""`harness new-suite --models A B`: a suite for two models, with settings that fit their sizes and the task, each explained.
+"""`harness new-suite --models A B`: a suite with settings that fit, each explained.
 
-The rates and batches are those of published runs on models of these sizes (docs/pretrained.md), rounded; nothing is measured here.
-"""
+Rates and batches are those of published runs (docs/pretrained.md), rounded."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.allocation import inventory
 from harness.allocation.precision import chosen, cpu_bf16
 from harness.allocation.shapes import MICRO, load_config, load_shape
 from harness.errors import UsageError
@@ -32,7 +31,7 @@ EMBEDDED_PARAMETERS = 1.6e9
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Settings for models up to so many parameters. tokens: of the longest answer, by training task; `other` for the rest."""
+    """Up to so many parameters. tokens: of the longest answer, by task."""
 
     parameters: float
     rate: float
@@ -52,7 +51,7 @@ SIZES = (
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One of the two, as far as its config tells. positions: that its config allows, 0 where it does not say."""
+    """positions: 0 where its config does not say."""
 
     name: str
     model: str
@@ -67,15 +66,8 @@ class Model:
 
 
 def draft(models: Sequence[str], task: str, name: str) -> str:
-    """The text of a suite called `name` for `models`, folders or hub names, trained on `task`.
-
-    Raises
-    ------
-    UsageError
-        A model's config cannot be had or used, or the same model stands twice.
-    PluginError
-        There is no such training task.
-    """
+    """The text of a suite for `models`, trained on `task`. Raises UsageError for a config that cannot be had, or a model that
+    stands twice, PluginError."""
     chosen = by_name(task)
     if isinstance(chosen, FileTask):
         chosen = chosen.model_copy(update={"held_out": HELD_OUT})
@@ -94,7 +86,7 @@ def draft(models: Sequence[str], task: str, name: str) -> str:
     if task == "micro" and largest > SIZES[0].parameters:
         tokens = min(sizes.tokens["micro"], room // 2)
     embedded = largest <= EMBEDDED_PARAMETERS
-    fast = bool(cpu_bf16()) or _gpu()
+    fast = bool(cpu_bf16()) or any(node.gpus for node in inventory.local().nodes)
     dtype = "bf16" if (fast or not embedded) and all(m.half for m in read if not m.micro) else "fp32"
     values = {
         "name": name,
@@ -135,27 +127,18 @@ def _read(given: str) -> Model:
 
 
 def _chats(model: str) -> bool:
-    """Whether prompts go through a chat template: by the tokenizer's files where they are at hand, else by the name."""
-    if os.path.isdir(model):
-        return _templated(Path(model))
+    """By the tokenizer's files where they are here, else by the name."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(model, "tokenizer_config.json")
-    if isinstance(found, str):
-        return _templated(Path(found).parent)
-    return bool(CHATTY.search(model.rsplit("/", 1)[-1]))
-
-
-def _templated(folder: Path) -> bool:
     from harness.engines.folder import has_template
 
+    folder = Path(model)
+    if not folder.is_dir():
+        found = try_to_load_from_cache(model, "tokenizer_config.json")
+        if not isinstance(found, str):
+            return bool(CHATTY.search(model.rsplit("/", 1)[-1]))
+        folder = Path(found).parent
     return has_template(folder)
-
-
-def _gpu() -> bool:
-    from harness.allocation.inventory import local
-
-    return any(node.gpus for node in local().nodes)
 
 
 def _written(task: str | FileTask) -> str:

@@ -1,16 +1,14 @@
-"""A suite's identities: what its cells' keys hold besides the configuration, and why a stored cell is another one. No torch."""
+"""What cells' keys hold besides the configuration, and why a stored cell is another one. No torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from harness.engines.catalogue import DOOR, engines_of
-from harness.errors import PluginError, SuiteError
 from harness.learning import registry
-from harness.session.policy.weights import COMMIT, identity_of, is_micro, local_folder, on_hub, unpinned
+from harness.session.policy.models import COMMIT, identity_of, is_micro, local_folder, on_hub, unpinned
 from harness.store.manifest import Manifest, readable
 from harness.suite.cells import Cell, Identity
 from harness.suite.schema import ModelGroup, Policy, Suite, Variant
@@ -22,27 +20,17 @@ _SHOWN = 4
 
 
 class Identities:
-    """What each cell and base of a suite is. Each model folder is looked at once.
+    """Each model folder is looked at once. Raises PluginError for a task without a training pool, DataError for a folder that
+    cannot be read."""
 
-    Raises SuiteError for an unknown task, DataError for a model folder that cannot be read.
-    """
-
-    def __init__(self, suite: Suite, source: str) -> None:
-        self._suite = suite
-        self._evaluation: dict[str, str] = {}
-        self._asked: dict[str, str] = {}
-        for i, name in enumerate(suite.evaluation.tasks):
-            with _at(source, f"evaluation.tasks[{i}]"):
-                self._evaluation[str(name)] = get_task(name).checksum or ""
-                self._asked |= results_versions(name)
-        with _at(source, "training.task"):
-            self._pool = training_source(suite.training.task).pool_digest()
-            self._trained = results_versions(suite.training.task)
+    def __init__(self, suite: Suite) -> None:
+        training, tasks = suite.training.task, suite.evaluation.tasks
+        self._evaluation = {str(name): get_task(name).checksum or "" for name in tasks}
+        self._asked = {package: version for name in tasks for package, version in results_versions(name).items()}
+        self._pool, self._trained = training_source(training).pool_digest(), results_versions(training)
         models = {(p.model, p.revision): p for group in suite.groups for p in group.policies}
         self._models = {name: identity_of(policy) for name, policy in models.items()}
-        with _at(source, "engine"):
-            engine, version = DOOR.results_version(suite.engine)
-        self._engine = {engine: version}
+        self._engine = dict([DOOR.results_version(suite.engine)])
         half = "" if suite.engine_options.get("dtype") else engines_of(suite.engine).half_precision
         self._precision = {"dtype of half-precision models": half} if half else {}
 
@@ -52,7 +40,7 @@ class Identities:
         return self._identity(group.policies, CELL, self._pool, {**self._trained, regime: version})
 
     def of_base(self, policy: Policy) -> Identity:
-        """Of a base checkpoint's measurement: neither regimes nor the training pool are in it."""
+        """Without regimes and training pool."""
         return self._identity([policy], BASE, "", {})
 
     def _identity(
@@ -69,17 +57,8 @@ class Identities:
         )
 
 
-@contextmanager
-def _at(source: str, place: str) -> Iterator[None]:
-    """An unknown name as the suite's fault, with its place."""
-    try:
-        yield
-    except PluginError as error:
-        raise SuiteError(source, place, str(error)) from None
-
-
 def notes(suite: Suite, stored: Iterable[Manifest]) -> list[str]:
-    """A line for each model that has a digest or a commit, and one for the training pool once a cell has run on it."""
+    """Lines on models, and on the training pool once a cell has run on it."""
     policies = {p.name: p for group in suite.groups for p in group.policies if not is_micro(p)}
     lines = {name: f"model {name}: {policy.model}, {_which(policy)}" for name, policy in policies.items()}
     pools: dict[str, None] = {}
@@ -101,13 +80,12 @@ def _which(policy: Policy) -> str:
 
 
 def unknown_commits(suite: Suite) -> list[str]:
-    """A line for each hub model whose commit nobody could tell."""
     models = {p.model: p for group in suite.groups for p in group.policies if unpinned(p)}
     return [f"{m}: neither a download nor the hub tells its commit; the one that is loaded is noted" for m in models]
 
 
 def forerunners(folder: Path, keys: set[str]) -> dict[tuple[str, str, int | None], Manifest]:
-    """The newest stored cell of each label under results/<suite> among those that are not in `keys`."""
+    """The newest stored cell of each label that is not in `keys`."""
     found: dict[tuple[str, str, int | None], Manifest] = {}
     for _, manifest in readable(f.parent for f in folder.glob("*/manifest.json") if f.parent.name not in keys):
         if manifest.kind == "cell":
@@ -118,8 +96,9 @@ def forerunners(folder: Path, keys: set[str]) -> dict[tuple[str, str, int | None
 
 
 def why_anew(cell: Cell, before: Manifest) -> str:
-    """Why `cell` is another one than the stored cell of its label."""
-    return f"to be run anew: {_named(list(_differences(cell, before)))} (was {before.key})"
+    found = list(_differences(cell, before))
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"to be run anew: {', '.join(found[:_SHOWN])}{more} (was {before.key})"
 
 
 def _differences(cell: Cell, before: Manifest) -> Iterator[str]:
@@ -156,8 +135,3 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(inner, f"{path}[{i}]")
     elif value not in (None, {}, []):
         yield path, value
-
-
-def _named(differences: list[str]) -> str:
-    more = len(differences) - _SHOWN
-    return ", ".join(differences[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,13 +1,12 @@
-"""Who writes which cells of results/<suite>: one writer per cell, also over file systems without locks.
+"""One run a cell of results/<suite>, also over file systems without locks.
 
-A run lays a claim, `results/<suite>/.runs/<name>.json`: where it runs, and the keys of its cells. Claims need an atomic rename and
-file times, nothing else, so they hold where `flock` is refused, or known to one machine only; a lock on a file (`harness.locks`,
-or the library filelock) holds in neither case. Two runs whose keys are disjoint, such as two shards, go on side by side.
+A run lays a claim, `.runs/<name>.json`: where it runs, and the keys of its cells. It needs an atomic rename and file times, nothing
+else. Whether its holder lives is asked of the system where that is the same, and exact; else its time tells, which the holder
+renews: not renewed for LEASE_SECONDS it is dead, and removed.
 
-Whether a claim's holder lives is asked of the system where it is the same one, and is then exact. Of another machine it is told
-by the claim's time, which the holder renews every BEAT_SECONDS: without renewal for LEASE_SECONDS it is dead. A holder that was
-stopped for longer finds its claim gone when it wakes up, and gives up.
-"""
+Every process of a run changes a cell (a rename, a removal) under a shared lock on the claim's file, after it has seen that the
+file is still there; a claim is removed under that lock alone. So a stopped worker changes nothing once its cell has gone to
+another. Without locks one case remains: stopped between that look and its change."""
 
 from __future__ import annotations
 
@@ -22,22 +21,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
-import psutil
 
-from harness.errors import UsageError
-from harness.files import write_atomic
+from harness.errors import FencedError, UsageError
+from harness.files import disk_errors, lock, write_atomic
 
 RUNS = ".runs"
 PATIENCE_SECONDS = 2.0
 """For a run that is just ending, or one that began at the same moment and steps back."""
+CHANGE_SECONDS = 30.0
+"""For a change of a cell that is being made; one takes longer only if its process was stopped just then."""
 BEAT_SECONDS = 10.0
 LEASE_SECONDS = 90.0
 _LOOK_SECONDS = 0.1
 
 
-class Claim(msgspec.Struct, frozen=True):
-    """A run and the keys of what it writes. system: a boot of a machine and a space of process ids in it; born: when the process
-    started, in the system's own count."""
+class Holder(msgspec.Struct, frozen=True):
+    """keys: what it writes. system: a boot of a machine and a space of process ids; born: when the process started."""
 
     host: str
     system: str
@@ -45,115 +44,143 @@ class Claim(msgspec.Struct, frozen=True):
     born: str
     keys: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
 
-class Held:
-    """A claim that is ours."""
+    def lives(self, age: float) -> bool:
+        """age: seconds since its claim was renewed."""
+        return _born(self.pid) == self.born if self.system == _system() else age < LEASE_SECONDS
+
+
+class Claim:
+    """One that is ours, renewed until it ends."""
 
     def __init__(self, file: Path) -> None:
-        self._file, self._lost, self._ended = file, threading.Event(), threading.Event()
-        threading.Thread(target=self._beat, daemon=True).start()
+        self.file, self._ended = file, threading.Event()
+        threading.Thread(target=self._renew, daemon=True).start()
 
     def lost(self) -> bool:
-        """Whether others took us for dead: nothing may be written any more."""
-        return self._lost.is_set()
+        """Others took us for dead."""
+        return not self.file.exists()
 
-    def _beat(self) -> None:
+    def _renew(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):
-            try:
-                os.utime(self._file)
-            except FileNotFoundError:
-                self._lost.set()
-                return
-            except OSError:
-                continue  # the file system does not answer: in time, or others will have taken over
+            with suppress(OSError):  # the file system does not answer, or others have taken over
+                os.utime(self.file)
 
     def end(self) -> None:
         self._ended.set()
-        self._file.unlink(missing_ok=True)
+        self.file.unlink(missing_ok=True)
 
 
 @contextmanager
-def locked(folder: Path, keys: Collection[str]) -> Iterator[Held]:
-    """Be the one writer of `keys` in results/<suite>.
-
-    Raises UsageError where a living run has some of them; a claim from another machine is watched for at most LEASE_SECONDS.
-    """
+def locked(folder: Path, keys: Collection[str]) -> Iterator[Claim]:
+    """Be the one writer of `keys`. Raises UsageError where a living run has some; another machine's claim is watched for
+    LEASE_SECONDS at most."""
     mine = folder / RUNS / f"{time.time_ns():020d}-{secrets.token_hex(4)}.json"
     try:
-        _alone(mine, Claim(platform.node(), _system(), os.getpid(), _born(os.getpid()), tuple(sorted(keys))))
-        held = Held(mine)
+        _lay(mine, Holder(platform.node(), _system(), os.getpid(), _born(os.getpid()), tuple(sorted(keys))))
+        claim = Claim(mine)
     except BaseException:
         mine.unlink(missing_ok=True)
         raise
     try:
-        yield held
+        yield claim
     finally:
-        held.end()
+        claim.end()
+
+
+@contextmanager
+def held(claim: Path, cell: Path) -> Iterator[None]:
+    """One change of `cell`'s folder by a process of the run. Raises FencedError, StoreError."""
+    try:
+        file = os.open(claim, os.O_RDONLY)
+    except FileNotFoundError:
+        raise FencedError(_taken_over(cell)) from None
+    try:
+        with disk_errors(claim, "cannot be locked"):
+            lock(file, CHANGE_SECONDS, shared=True)
+        if not claim.exists():
+            raise FencedError(_taken_over(cell))
+        yield
+    finally:
+        os.close(file)
 
 
 def holding(folder: Path) -> set[str]:
     """The keys that living runs write."""
     now = time.time()
-    return {key for _, claim, renewed in _claims(folder) if _lives(claim, now - renewed) for key in claim.keys}
+    return {key for _, holder, renewed in _claims(folder) if holder.lives(now - renewed) for key in holder.keys}
 
 
-def _alone(mine: Path, claim: Claim) -> None:
-    """Lay the claim and wait until no living run has its keys.
+def _taken_over(cell: Path) -> str:
+    others = [holder for _, holder, _ in _claims(cell.parent) if cell.name in holder.keys]
+    by = f" by {others[-1]}" if others else ""
+    return f"{cell}: taken over{by}; process {os.getpid()} on {platform.node()} writes nothing more"
 
-    Of two that come at once each sees the other: the one of the higher name steps back, and claims nothing meanwhile.
-    """
-    end, seen, laid = time.monotonic() + PATIENCE_SECONDS, dict[Path, float](), True
-    write_atomic(mine, msgspec.json.encode(claim))
+
+def _lay(mine: Path, holder: Holder) -> None:
+    """Wait until no living run has our keys. Of two at once the higher name steps back, and claims nothing meanwhile."""
+    folder, end = mine.parent.parent, time.monotonic() + PATIENCE_SECONDS
+    seen, laid = dict[Path, float](), True
+    write_atomic(mine, msgspec.json.encode(holder))
     while True:
         os.utime(mine)
         now = _renewed(mine)  # the file system's own clock: those of the machines may differ
         rivals = []
-        for file, other, renewed in _claims(mine.parent.parent):
-            if file == mine or not {*other.keys} & {*claim.keys}:
+        for file, other, renewed in _claims(folder):
+            if file == mine or not {*other.keys} & {*holder.keys}:
                 continue
-            if not _lives(other, now - renewed):
-                file.unlink(missing_ok=True)
+            if not other.lives(now - renewed):
+                _remove_dead(file, other)
                 continue
             rivals.append(file)
-            if time.monotonic() >= end and (other.system == claim.system or renewed > seen.get(file, renewed)):
-                who = f"process {other.pid} on {other.host}"
-                raise UsageError(f"{mine.parent.parent}: another `harness run` is writing these results ({who})")
-            if file not in seen and other.system != claim.system:
+            if time.monotonic() >= end and (other.system == holder.system or renewed > seen.get(file, renewed)):
+                raise UsageError(f"{folder}: another `harness run` is writing these results ({other})")
+            if file not in seen and other.system != holder.system:
                 words = f"last sign of life of a run on {other.host} {now - renewed:.0f} s ago: waiting to see whether it lives"
-                print(f"{mine.parent.parent}: {words}", file=sys.stderr)
+                print(f"{folder}: {words}", file=sys.stderr)
             seen.setdefault(file, renewed)
         if laid and not rivals:
             return
         if (back := any(file < mine for file in rivals)) is laid:
-            write_atomic(mine, msgspec.json.encode(msgspec.structs.replace(claim, keys=() if back else claim.keys)))
+            write_atomic(mine, msgspec.json.encode(msgspec.structs.replace(holder, keys=() if back else holder.keys)))
             laid = not back
         if back or (laid and rivals):
             time.sleep(_LOOK_SECONDS)
 
 
-def _claims(folder: Path) -> list[tuple[Path, Claim, float]]:
-    """All claims, with the time of their last renewal."""
+def _remove_dead(claim: Path, holder: Holder) -> None:
+    """Raises UsageError where one of its processes is stopped in the middle of a change."""
+    with suppress(FileNotFoundError):
+        file = os.open(claim, os.O_RDWR)
+        try:
+            lock(file, CHANGE_SECONDS)
+            claim.unlink()
+        except TimeoutError:
+            words = f"a worker of the run that was {holder} holds these results and does not let go"
+            raise UsageError(f"{claim.parent.parent}: {words} (stopped? kill it, and run again)") from None
+        finally:
+            os.close(file)
+
+
+def _claims(folder: Path) -> list[tuple[Path, Holder, float]]:
+    """With the time of the last renewal."""
     found = []
     for file in sorted((folder / RUNS).glob("*.json")):
         with suppress(OSError, msgspec.MsgspecError):  # it has just ended, or is no claim
-            found.append((file, msgspec.json.decode(file.read_bytes(), type=Claim), _renewed(file)))
+            found.append((file, msgspec.json.decode(file.read_bytes(), type=Holder), _renewed(file)))
     return found
 
 
 def _renewed(file: Path) -> float:
-    """Opened first: network file systems ask the server about a file's times then, and otherwise remember them."""
+    """Opened first: network file systems then ask the server."""
     with file.open("rb") as handle:
         return os.fstat(handle.fileno()).st_mtime
 
 
-def _lives(claim: Claim, age: float) -> bool:
-    if claim.system == _system():
-        return _born(claim.pid) == claim.born
-    return age < LEASE_SECONDS
-
-
 def _system() -> str:
-    """What process ids belong to: this boot of the machine, and the name space of processes."""
+    """What process ids belong to."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{platform.node()} {boot} {os.readlink('/proc/self/ns/pid')}"
@@ -162,7 +189,9 @@ def _system() -> str:
 
 
 def _born(pid: int) -> str:
-    """When a process started, which tells it from a later one of the same number; empty where there is none."""
+    """Tells a process from a later one of its number; empty where there is none."""
+    import psutil
+
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if state in "ZX" else fields[18]

@@ -34,8 +34,7 @@ from harness.engines.catalogue import engines_of
 from harness.engines.embedded.presets import START_EXAMPLES, START_STEPS
 from harness.errors import DataError, EngineError, InfeasibleError, StoreError, SuiteError
 from harness.session.cell.manifests import Base
-from harness.session.policy.model_folders import at_hand
-from harness.session.policy.weights import is_micro
+from harness.session.policy.models import at_hand, is_micro
 from harness.session.suite.demands import asked, demand_of, loads
 from harness.session.suite.prepare import Prepared
 from harness.session.suite.room import disk_of
@@ -136,7 +135,7 @@ def _lengths(prepared: Prepared, known: dict[tuple[str, str], Lengths | None], c
 
 
 def _measured_lengths(prepared: Prepared, policy: Policy, cell: Cell) -> Lengths | None:
-    from harness.session.cell.lengths import checked, measured
+    from harness.session.cell.questions import checked, measured
 
     try:
         folder = at_hand(policy)

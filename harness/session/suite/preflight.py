@@ -16,7 +16,7 @@ from harness.errors import DataError, EngineError, SuiteError, TokenizationError
 from harness.experience.records import Rollout, Success, TextRollout
 from harness.learning import registry
 from harness.scoring.catalogue import scorer_of
-from harness.session.policy.model_folders import hub_folder, local_folder
+from harness.session.policy.models import hub_folder, required_folder
 from harness.session.suite.prepare import Prepared
 from harness.store.manifest import suite_files
 from harness.suite.cells import Cell
@@ -173,7 +173,7 @@ def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, at: str, r
     """Whether the policy's folder, local or in the hub's cache, could be checked. cells: those to be run with it."""
     suite, source = prepared.suite, prepared.source
     try:
-        folder = local_folder(policy)
+        folder = required_folder(policy)
         if folder is None:
             try:
                 folder = hub_folder(policy, fetch=run)

@@ -1,0 +1,180 @@
+"""What a cell asks: prompts of training and curve, their lengths, and where answers end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.allocation.cells_as_demand import Lengths
+from harness.engines.catalogue import engines_of
+from harness.errors import EngineError
+from harness.experience.answers import Prompt
+from harness.scoring.catalogue import called
+from harness.store.manifest import Pool
+from harness.suite.cells import Cell
+from harness.suite.schema import Evaluation, FileTask, Policy, Training
+from harness.suite.seeds import derive
+from harness.tasks.data import load
+from harness.tasks.registry import get_task, training_source
+from harness.tasks.sets import SOURCES
+from harness.tasks.source import fair_part, part_of
+from harness.tokenization.codec import TokenCodec
+from harness.verification.verifier import Verifier
+
+if TYPE_CHECKING:
+    from harness.engines.protocol import PolicyEngine, Sample
+    from harness.engines.vocabulary import Vocabulary
+
+
+def training_prompts(cell: Cell, step: int) -> list[Prompt]:
+    training, stream = cell.training, cell.variant.sampling_stream
+    seed = derive(cell.seed, stream, "prompts", cell.group.name, step)
+    source = training_source(training.task)
+    return source.draw(seed, training.prompts, min_level=training.min_level, part=training.part)
+
+
+def as_asked(prompts: Sequence[Prompt], task: str | FileTask, policy: Policy) -> list[Prompt]:
+    if policy.style is None:
+        return list(prompts)
+    known = get_task(task)
+    return [replace(p, text=known.render(p, policy.style)) for p in prompts]
+
+
+def pool_entry(training: Training) -> Pool | None:
+    """For the manifest; None where code makes the prompts. Raises DataError."""
+    source = training_source(training.task)
+    if source.generated:
+        return None
+    pool = part_of(source.pool(training.min_level), training.part)
+    dropped = Counter(overlap.evaluation_set for overlap in pool.overlaps)
+    return Pool(pool.name, len(pool.prompts), pool.digest(), dict(dropped), len(pool.ambiguous), pool.below_level)
+
+
+def curve_prompts(cell: Cell, policy: Policy) -> list[Prompt]:
+    """The same in every cell of a suite."""
+    task = get_task(cell.evaluation.tasks[0])
+    prompts = fair_part(task.documents(None), cell.evaluation.curve_prompts)
+    return [replace(p, text=task.render(p, policy.style or task.styles[0])) for p in prompts]
+
+
+def scored_as(task: str | FileTask, verifier: Verifier) -> Verifier:
+    """The verifier as the task's scorer. Raises PluginError."""
+    return verifier.by(called(get_task(task).scorer))
+
+
+def stop_strings(cell: Cell, policy: Policy) -> tuple[str, ...]:
+    """Of `training.answer_ends`, as in evaluation: a base model seldom writes its EOS after worked examples, and goes on with the
+    next one."""
+    if cell.training.answer_ends == "eos" or policy.style is None:
+        return ()
+    return get_task(cell.training.task).stop(policy.style)
+
+
+def truncated_answers(
+    codec: TokenCodec,
+    engine: PolicyEngine,
+    prompts: Sequence[Prompt],
+    sampled: Sequence[Sequence[Sample]],
+    strings: Sequence[str],
+) -> list[list[tuple[Sample, bool]]]:
+    """Answers up to the first of `strings`, and whether each was ended by one.
+
+    Its EOS stands for the string, with its log-probability (nats); the policy did not choose it, so it is not learnt
+    (`Answer.closed`). Raises TokenizationError."""
+    cut = [[truncate_at_stop(codec, sample, strings) for sample in row] for row in sampled]
+    asked = [(p, sample) for p, row in zip(prompts, cut, strict=True) for sample, closed in row if closed]
+    scores = iter(engine.score([p for p, _ in asked], [sample.tokens for _, sample in asked]) if asked else [])
+
+    def scored(sample: Sample) -> Sample:
+        eos = np.float32(next(scores)[-1])
+        return replace(sample, logprobs=np.append(sample.logprobs, eos).astype(np.float32))
+
+    return [[(scored(sample) if closed else sample, closed) for sample, closed in row] for row in cut]
+
+
+def truncate_at_stop(codec: TokenCodec, sample: Sample, strings: Sequence[str]) -> tuple[Sample, bool]:
+    """The EOS has no log-probability yet. A token that reaches over the beginning of the string stays whole."""
+    starts = [at for string in strings if (at := sample.text.find(string)) >= 0]
+    if not starts:
+        return sample, False
+    content = sample.tokens[: sample.tokens.size - sample.finished]
+    size = len(sample.text[: min(starts)].encode())
+    kept = int(np.searchsorted(np.cumsum(codec.pieces(content)), size)) + 1 if size else 0
+    tokens = np.append(content[:kept], np.int32(codec.eos_id)).astype(np.int32)
+    text = codec.decode(content[:kept])
+    return replace(sample, tokens=tokens, logprobs=sample.logprobs[:kept], text=text, finished=True), True
+
+
+def measured(
+    policy: Policy, folder: Path, evaluation: Evaluation, cell: Cell | None = None, fetch: bool = True
+) -> Lengths:
+    """Tokens of the longest prompt and answer, by the policy's tokenizer. folder: may lack weights.
+
+    Raises EngineError for a tokenizer that does not open, DataError for questions that cannot be had."""
+    from harness.engines.vocabulary import open_vocabulary
+
+    vocabulary = open_vocabulary(folder, policy.chat, policy.name)
+    prompt = longest = 0
+    if cell is not None:
+        prompt = _longest(vocabulary, as_asked(_trained(cell, fetch), cell.training.task, policy))
+        longest = prompt + cell.training.max_new_tokens
+    for i, task in enumerate(map(get_task, evaluation.tasks)):
+        style = policy.style or task.styles[0]
+        documents = fair_part(task.documents(None, fetch), evaluation.limit)
+        answer = evaluation.max_new_tokens or task.max_new_tokens
+        if cell is not None and i == 0:  # of which the learning curve is
+            answer = max(answer, cell.training.max_new_tokens)
+        asked = [Prompt(p.id, task.render(p, style), "") for p in documents]
+        longest = max(longest, _longest(vocabulary, asked) + answer)
+    return Lengths(prompt, longest)
+
+
+def checked(engine: str, options: Mapping[str, Any], policy: Policy, folder: Path, lengths: Lengths) -> dict[str, Any]:
+    """Options with the `max_length` that is needed, where nobody stated it. Raises EngineError where what was stated, or the model,
+    holds less."""
+    stated = options.get("max_length")
+    if stated is not None and stated < lengths.longest:
+        raise EngineError(
+            f"engine_options.max_length: {stated:,} tokens would cut answers short: the longest question and answer of "
+            f"{policy.name} take {lengths.longest:,}. Left out, it is measured"
+        )
+    found = {**options, "max_length": stated or lengths.longest}
+    engines_of(engine).check(folder, found)
+    return found
+
+
+def with_length(
+    engine: str,
+    options: Mapping[str, Any],
+    policy: Policy,
+    folder: Path,
+    evaluation: Evaluation,
+    cell: Cell | None = None,
+) -> dict[str, Any]:
+    if "max_length" not in engines_of(engine).Options.__struct_fields__:
+        return dict(options)
+    return checked(engine, options, policy, folder, measured(policy, folder, evaluation, cell))
+
+
+def _trained(cell: Cell, fetch: bool) -> Sequence[Prompt]:
+    source = training_source(cell.training.task)
+    if not fetch and str(cell.training.task) in SOURCES:
+        load(SOURCES[str(cell.training.task)], fetch=False)
+    if source.generated:
+        return [p for step in range(1, cell.training.steps + 1) for p in training_prompts(cell, step)]
+    return part_of(source.pool(cell.training.min_level), cell.training.part).prompts
+
+
+def _longest(vocabulary: Vocabulary, prompts: Sequence[Prompt]) -> int:
+    """A token is at least a byte long, so shorter prompts are skipped."""
+    around, longest = len(vocabulary.encode(Prompt("", "a", ""))), 0
+    for size, prompt in sorted(((len(p.text.encode()), p) for p in prompts), key=lambda pair: -pair[0]):
+        if size + around <= longest:
+            break
+        longest = max(longest, len(vocabulary.encode(prompt)))
+    return longest

@@ -1,0 +1,309 @@
+"""From a suite's `model` to a folder, and what a model is: the commit of a hub name, the content of a folder. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from harness import phases
+from harness.cache import PRETRAINED, cache_folder, hub_cache, model_folder
+from harness.errors import DataError, DiskFullError, StoreError
+from harness.files import write_atomic
+from harness.reading import open_regular
+from harness.suite.schema import Policy, Stage0, Suite
+
+if TYPE_CHECKING:
+    from harness.engines.embedded.stage0 import MicroSpec
+
+MICRO = "micro/"
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+HUB_SECONDS = 4.0
+MAX_FILES = 10_000
+"""Of a model's folder."""
+SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
+_CREDENTIALS = re.compile(r"//[^/@\s]*@")
+"""Of an address that the environment gives, as HF_ENDPOINT may."""
+_REMEMBERED_BYTES = 1 << 20
+"""Smaller files are read each time."""
+_SETTLED_NS = 2_000_000_000
+"""A file changed more recently than this may change again without another time stamp."""
+_ANNOUNCED_BYTES = 2 << 30
+Progress = Callable[[float, str], None]
+"""(share done, a few words)"""
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """stamp: size, times of content and inode, inode."""
+
+    stamp: tuple[int, int, int, int]
+    digest: str
+
+
+def is_micro(policy: Policy) -> bool:
+    return policy.model.startswith(MICRO)
+
+
+def local_folder(model: str) -> Path | None:
+    folder = model_folder(model)
+    return folder if not model.startswith(MICRO) and folder.is_dir() else None
+
+
+def required_folder(policy: Policy) -> Path | None:
+    """None for a hub name. Raises DataError if the model can be neither."""
+    folder = local_folder(policy.model)
+    if folder is None and policy.model.startswith(PRETRAINED):
+        place = model_folder(policy.model)
+        raise DataError(f"{policy.model} is not in the cache ({place}): `make pretrained` fetches and converts it")
+    if folder is None and not HUB_NAME.fullmatch(policy.model):
+        raise DataError(f"no such folder: {policy.model}")
+    return folder
+
+
+def on_hub(policy: Policy) -> bool:
+    named = policy.model.startswith(PRETRAINED) or local_folder(policy.model) is not None
+    return not is_micro(policy) and not named and HUB_NAME.fullmatch(policy.model) is not None
+
+
+def unpinned(policy: Policy) -> bool:
+    """A hub model whose commit is not known."""
+    return on_hub(policy) and not COMMIT.fullmatch(policy.revision or "")
+
+
+# From a model to its folder -------------------------------------------------------------------------------------------
+
+
+def base_folder(
+    policy: Policy, seed: int, progress: Progress | None = None, options: Mapping[str, Any] = MappingProxyType({})
+) -> Path:
+    """The policy's start weights: a micro family's cached stage 0, a folder, a hub snapshot, or what a supervised start made of
+    one.
+
+    options: the embedded engine's, for a start. Raises CellError for a base without the competence that RL needs, DataError."""
+    if is_micro(policy):
+        from harness.engines.embedded.stage0 import base_checkpoint
+
+        return base_checkpoint(micro_spec(policy, seed), progress)
+    folder, stage0 = raw_folder(policy), policy.stage0
+    if stage0 is None:
+        return folder
+    from harness.engines.embedded.start import Start, started
+
+    stated = {name: getattr(stage0, name) for name in ("task", "steps", "learning_rate", "gate")}
+    start = Start(
+        name=policy.name,
+        content=identity_of(policy),
+        chat=policy.chat,
+        preset=stage0.preset,
+        strong=stage0.strong,
+        seed=_base_seed(stage0, seed),
+        **{name: value for name, value in stated.items() if value is not None},
+    )
+    return started(start, folder, progress, **{n: options[n] for n in ("device", "dtype", "threads") if n in options})
+
+
+def micro_spec(policy: Policy, seed: int) -> MicroSpec:
+    """`per_seed` bases derive from the suite's seed."""
+    from harness.engines.embedded.stage0 import MicroSpec
+
+    stage0, family = policy.stage0 or Stage0(), policy.model.removeprefix(MICRO)
+    return MicroSpec(family=family, preset=stage0.preset, strong=stage0.strong, seed=_base_seed(stage0, seed))
+
+
+def _base_seed(stage0: Stage0, seed: int) -> int:
+    return stage0.seed + 1000 * (seed + 1) if stage0.per_seed else stage0.seed
+
+
+def start_options(engine: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    return options if engine == "embedded" else {}
+
+
+def has_start(policy: Policy) -> bool:
+    """So that there is something to measure before it."""
+    return policy.stage0 is not None and not is_micro(policy)
+
+
+def raw_folder(policy: Policy) -> Path:
+    """As published. Raises DataError."""
+    return required_folder(policy) or _snapshot(policy)
+
+
+def hub_folder(policy: Policy, fetch: bool) -> Path:
+    """In this machine's cache, perhaps without weights. fetch: whether a few MB may be fetched. Raises DataError."""
+    if fetch:
+        return _snapshot(policy, allow_patterns=SMALL_FILES)
+    if not hub_cache(policy.model).is_dir():
+        raise DataError(f"model {policy.model!r}: not in this machine's cache")
+    return _snapshot(policy, local_files_only=True)
+
+
+def at_hand(policy: Policy) -> Path | None:
+    """The folder with a policy's tokenizer, where it is here."""
+    if is_micro(policy):
+        return None
+    try:
+        folder = required_folder(policy) or hub_folder(policy, fetch=False)
+    except DataError:
+        return None
+    return folder if (folder / "tokenizer_config.json").is_file() else None
+
+
+def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) -> Path:
+    """From the hub, or from the cache alone where it cannot be reached."""
+    from huggingface_hub import is_offline_mode, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.utils.tqdm import tqdm
+
+    class HeartbeatTqdm(tqdm):
+        """A download that moves is alive."""
+
+        def update(self, n: float | None = 1) -> Any:
+            phases.beat()
+            return super().update(n)
+
+    offline, failures = is_offline_mode(), []
+    for cached in [True] if offline or local_files_only else [False, True]:
+        try:
+            return Path(
+                snapshot_download(
+                    policy.model, revision=policy.revision, etag_timeout=10, tqdm_class=HeartbeatTqdm,
+                    local_files_only=cached, **options,
+                )
+            )  # fmt: skip
+        except Exception as error:  # the hub's, its HTTP client's and the disk's have no common base
+            failures.append(error)
+    cause = "HF_HUB_OFFLINE is set" if offline else "the hub does not answer"
+    absent = isinstance(failures[0], LocalEntryNotFoundError)
+    said = _CREDENTIALS.sub("//", " ".join(str(failures[0]).split()))[:200]
+    reason = f"not in this machine's cache, and {cause}" if absent else said
+    raise DataError(f"model {policy.model!r}: neither a local folder nor to be had from the hub ({reason})")
+
+
+# What a model is ------------------------------------------------------------------------------------------------------
+
+
+def pinned(suite: Suite, online: bool) -> Suite:
+    """With hub commits as revisions, where known here or, `online`, said in time."""
+    commits: dict[tuple[str, str | None], str | None] = {}
+
+    def pin(policy: Policy) -> Policy:
+        if not unpinned(policy):
+            return policy
+        name = policy.model, policy.revision
+        if name not in commits:
+            commits[name] = _commit_of(policy.model, policy.revision or "main", online)
+        return policy.model_copy(update={"revision": commits[name] or policy.revision})
+
+    groups = [g.model_copy(update={"policies": [pin(p) for p in g.policies]}) for g in suite.groups]
+    return suite.model_copy(update={"groups": groups})
+
+
+def identity_of(policy: Policy) -> str:
+    """In a key. Raises DataError for a folder that cannot be read."""
+    folder = local_folder(policy.model)
+    if folder is not None:
+        return f"content {content_digest(folder)}"
+    return policy.model if is_micro(policy) else f"{policy.model}@{policy.revision or 'main'}"
+
+
+def loaded_commit(base: Path) -> str:
+    """Empty for another folder than a hub snapshot."""
+    return base.name if base.parent.name == "snapshots" and COMMIT.fullmatch(base.name) else ""
+
+
+def _commit_of(model: str, revision: str, online: bool) -> str | None:
+    """As downloaded, noted by an earlier run, or as the hub says within HUB_SECONDS; a thread asks, for name resolution knows no
+    time-out."""
+    from huggingface_hub import constants
+
+    ref = hub_cache(model) / "refs" / revision
+    name = hashlib.blake2b(f"{model}@{revision}".encode(), digest_size=16).hexdigest()
+    note = cache_folder() / "models" / "commits" / name
+    for place in (ref, note):
+        with suppress(OSError, UnicodeDecodeError):
+            if COMMIT.fullmatch(known := place.read_text("ascii").strip()):
+                return known
+    said: list[str] = []
+
+    def ask() -> None:
+        from huggingface_hub import HfApi
+
+        with suppress(Exception):  # no network, no such model, no access: all leave the commit unknown
+            said.append(str(HfApi().model_info(model, revision=revision, timeout=HUB_SECONDS).sha))
+
+    if online and not constants.HF_HUB_OFFLINE:
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        thread.join(HUB_SECONDS)
+    if not said or not COMMIT.fullmatch(said[0]):
+        return None
+    _remember(note, said[0].encode())
+    return said[0]
+
+
+def content_digest(folder: Path) -> str:
+    """Names and bytes of all files, links followed, without hidden ones and *.md. Large files are remembered by path, size,
+    times, inode.
+
+    Raises DataError."""
+    try:
+        listed = list(itertools.islice(folder.rglob("*"), MAX_FILES + 1))
+        if len(listed) > MAX_FILES:
+            raise DataError(f"{folder}: more than {MAX_FILES:,} files: not a model's folder")
+        files = {p.relative_to(folder).as_posix(): p for p in sorted(listed) if _counts(p.relative_to(folder))}
+        files = {name: path for name, path in files.items() if not path.is_dir()}
+        found = {name: path.stat() for name, path in files.items()}
+        stamps = {name: (s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for name, s in found.items()}
+        note = cache_folder() / "models" / "folders"
+        note /= f"{hashlib.blake2b(bytes(folder.resolve()), digest_size=16).hexdigest()}.json"
+        seen: dict[str, _Seen] = {}
+        with suppress(OSError, msgspec.MsgspecError):
+            seen = msgspec.json.decode(note.read_bytes(), type=dict[str, _Seen])
+        unread = [name for name in files if name not in seen or seen[name].stamp != stamps[name]]
+        if (size := sum(stamps[name][0] for name in unread)) >= _ANNOUNCED_BYTES:
+            print(f"{folder}: reading {size / 1e9:.0f} GB once, to know which weights these are", file=sys.stderr)
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            read = dict(zip(unread, pool.map(lambda name: _file_digest(files[name]), unread), strict=True))
+    except OSError as error:
+        raise DataError(f"{error.filename or folder}: cannot be read: {error.strerror or error}") from None
+    digests = {name: read.get(name) or seen[name].digest for name in files}
+    settled = time.time_ns() - _SETTLED_NS
+    kept = {
+        name: _Seen(stamp, digests[name])
+        for name, stamp in stamps.items()
+        if stamp[0] >= _REMEMBERED_BYTES and max(stamp[1:3]) < settled
+    }
+    if kept and kept != seen:
+        _remember(note, msgspec.json.encode(kept))
+    whole = hashlib.blake2b(digest_size=16)
+    for name, digest in digests.items():
+        whole.update(f"{name}\0{digest}\0".encode())
+    return whole.hexdigest()
+
+
+def _counts(path: Path) -> bool:
+    return not any(part.startswith(".") for part in path.parts) and path.suffix.lower() != ".md"
+
+
+def _file_digest(path: Path) -> str:
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def _remember(note: Path, content: bytes) -> None:
+    with suppress(OSError, StoreError, DiskFullError):  # a cache that cannot be written costs time, nothing else
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(note, content)

@@ -1,0 +1,271 @@
+"""Kill and resume; docs/recovery.md names the test of each fault. Many of them at random moments: benchmarks/torture.py."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from safetensors.numpy import load_file
+
+from harness.errors import StoreError
+from harness.phases import Interrupted
+from harness.session.cell import resume_point
+from harness.session.suite.prepare import Prepared
+from harness.store.journal import read_journal
+from harness.store.manifest import Manifest, PolicyEntry, read_manifest, read_suite, write_manifest
+
+from .running import cell, harness, rows, run, said, start, wait_until
+
+ROOT = Path(__file__).parents[2]
+FAST = ["evaluation.curve_every=0", "regimes=[independent]"]
+LONG = ["--jobs", 1, "--set", "training.checkpoint_every=1000", *(x for o in FAST for x in ("--set", o))]
+
+
+class Killed(BaseException):
+    """Nothing of ours catches it, as nothing catches SIGKILL."""
+
+
+def worker_of(results: Path, words: str, process: subprocess.Popen[str]) -> tuple[psutil.Process, Path]:
+    """The process that writes the one log which says these words, once it does; and the cell's folder."""
+    wait_until(lambda: bool(said(results, words)), process, 300)
+    (log,) = said(results, words)
+    found = re.search(r"process (\d+)", log.read_text())
+    assert found is not None
+    return psutil.Process(int(found[1])), log.parent
+
+
+def weights(prepared: Prepared, regime: str) -> dict[str, object]:
+    folder = prepared.folder / cell(prepared, regime).key / "checkpoint"
+    return {f"{p}.{k}": v.tobytes() for p in "ab" for k, v in load_file(folder / p / "model.safetensors").items()}
+
+
+@pytest.fixture(scope="module")
+def straight(suite_text: str, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """Two cells in one go."""
+    place = tmp_path_factory.mktemp("straight")
+    (place / "tiny.yaml").write_text(suite_text)
+    return run(place / "tiny.yaml", place / "results", ["regimes=[independent, hacpo, sgt]"], only="[hs]*")
+
+
+@pytest.mark.slow_but("hacpo")
+@pytest.mark.parametrize(
+    ("regime", "moment"), [("hacpo", "stopped"), ("sgt", "stopped"), ("hacpo", "before"), ("sgt", "after")]
+)
+def test_an_interrupted_cell_resumes_exactly(
+    straight: Prepared, suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, regime: str, moment: str
+) -> None:
+    """Stopped between two checkpoints, or killed before or after one was written: the same rows and weights, no cost lost."""
+    save = resume_point.save
+
+    def killed(*arguments: object) -> None:
+        if moment == "after":
+            save(*arguments)  # type: ignore[arg-type]
+        raise Killed
+
+    again: Callable[..., Prepared] = lambda **more: run(  # noqa: E731
+        suite_file, tmp_path, ["regimes=[independent, hacpo, sgt]"], only=regime, **more
+    )
+    if moment != "stopped":
+        monkeypatch.setattr(resume_point, "save", killed)
+    with pytest.raises((Interrupted, Killed)):
+        again(stop_after=3)
+    monkeypatch.undo()
+    resumed = again()
+    (one,), folder = resumed.cells, resumed.folder / resumed.cells[0].key
+    assert not list(resumed.folder.rglob("*.tmp"))
+    for table in ("steps", "terms", "exchanges", "curves", "samples"):
+        assert rows(resumed, one, table) == rows(straight, one, table), table
+    assert weights(resumed, regime) == weights(straight, regime)
+    journal = read_journal(folder).tables
+    for phase in ("generate", "train"):  # what was lost with the checkpoint was spent, too
+        survived = sum(row[f"{phase}_seconds"] for row in journal["steps"].to_pylist())
+        spent = [row["cpu_seconds"] for row in journal["costs"].to_pylist() if row["phase"] == phase]
+        assert sum(spent) >= survived - 1e-9
+    assert {row["attempt"] for row in rows(resumed, one, "costs")} == {1, 2}
+    (folder / "manifest.json").write_bytes(b"torn")
+    run(suite_file, tmp_path, ["regimes=[independent, hacpo, sgt]"], only=regime)
+    assert read_manifest(folder).attempts == 3, "the ledger of costs knows the starts"
+
+
+@pytest.mark.timeout(300)
+def test_no_steps_and_killed_before_the_end_is_finished(
+    suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Item 24: its checkpoint stood in its own way."""
+    settings = ["regimes=[independent]", "training.steps=0", "evaluation.limit=2"]
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(resume_point, "finish", killed)
+    with pytest.raises(Killed):
+        run(suite_file, tmp_path / "killed", settings)
+    monkeypatch.undo()
+    resumed, whole = (run(suite_file, tmp_path / name, settings) for name in ("killed", "straight"))
+    for name in ("curves", "samples"):
+        assert rows(resumed, resumed.cells[0], name) == rows(whole, whole.cells[0], name) != []
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_worker_is_tried_once_more(suite_file: Path, tmp_path: Path) -> None:
+    """By `kill -9`. The store, when it is gone afterwards, is built again, though nothing is left to do."""
+    results, short = tmp_path / "results", ["--set", "regimes=[independent]", "--jobs", 1]
+    process = start("run", suite_file, "--results", results, *short)
+    worker_of(results, "step 2/4", process)[0].kill()
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert "pair/independent/3: once more, after the others and alone, the worker process was killed by signal 9" in err
+    states = {(m.kind, m.state, m.fault, m.attempts) for m in map(read_manifest, results.glob("tiny/[!.a]*/"))}
+    assert states == {("base", "done", None, 1), ("cell", "done", None, 2)}
+    shown = json.loads(harness("show", "tiny", "--results", results, "--format", "json")[1])
+    (results / "harness.duckdb").unlink()
+    code, out, err = harness("run", suite_file, "--results", results, "--json", *short)
+    assert (code, "nothing left to do" in err) == (0, True), err
+    assert json.loads(out)["rows"] == shown["rows"]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Digests of all files but the logs."""
+    files = [file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("log")]
+    return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_stopped_worker_wakes_up_too_late(suite_file: Path, tmp_path: Path) -> None:
+    steps = ["--set", "training.steps=8"]
+    process = start("run", suite_file, "--results", tmp_path, *LONG, *steps)
+    worker, folder = worker_of(tmp_path, "step 2/8", process)
+    worker.suspend()
+    process.kill()
+    process.communicate()
+    assert harness("run", suite_file, "--results", tmp_path, *LONG, *steps, timeout=400)[0] == 0
+    done = contents(folder)
+    assert worker.status() == psutil.STATUS_STOPPED
+    worker.resume()  # its step ends, its driver is gone: it would write a checkpoint and its rows
+    worker.wait(100)
+    assert contents(folder) == done
+    assert read_manifest(folder).state == "done"
+    assert "taken over; process" in (folder / "log.1").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_worker_whose_driver_was_killed_keeps_its_step(suite_file: Path, tmp_path: Path) -> None:
+    process = start("run", suite_file, "--results", tmp_path, *LONG, "--set", "training.steps=8")
+    worker, folder = worker_of(tmp_path, "step 2/8", process)
+    process.kill()
+    process.communicate()
+    worker.wait(100)
+    assert list(folder.glob("resume/step-*")), "the checkpoint of the step in which the driver died"
+    assert read_manifest(folder).state == "running", "not failed: the next run calls it cut off, and goes on"
+    assert "BrokenPipeError" not in (folder / "log").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_sigterm_on_a_busy_machine_ends_like_ctrl_c(suite_file: Path, tmp_path: Path) -> None:
+    long = [*LONG[2:], "--set", "seeds=[3, 4]", "--set", "training.steps=40"]
+    with ExitStack() as stack:
+        for _ in range(2 * (os.cpu_count() or 1)):
+            hog = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            stack.callback(hog.kill)
+        process = start("run", suite_file, "--results", tmp_path, "--jobs", 2, *long, start_new_session=True)
+        wait_until(lambda: len(said(tmp_path, "step 2/40")) == 2, process, 400)
+        began = time.monotonic()
+        os.killpg(process.pid, signal.SIGTERM)  # to every process, as SLURM does
+        _, err = process.communicate(timeout=60)
+        assert time.monotonic() - began < 30
+    assert process.returncode == 130, err
+    assert "goes on from here" in err
+    assert len(list(tmp_path.glob("tiny/*/resume/step-*"))) == 2, "there can be no checkpoints but those of the end"
+    found = json.loads(harness("status", "tiny", "--results", tmp_path, "--json")[1])["cells"]
+    assert [(c["state"], c["attempts"]) for c in found] == [("cut off", 1)] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_where_flock_fails_a_run_works_and_a_killed_one_goes_on(suite_file: Path, tmp_path: Path) -> None:
+    """`flock` answers ENOLCK, as on Lustre or NFS without a lock daemon: a library loaded before the C library's."""
+    if not shutil.which("gcc"):
+        pytest.skip("needs gcc")
+    source, library = tmp_path / "no_locks.c", tmp_path / "no_locks.so"
+    source.write_text("#include <errno.h>\nint flock(int fd, int op) { errno = ENOLCK; return -1; }\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    env, results = {"LD_PRELOAD": str(library)}, tmp_path / "results"
+    command = ["run", suite_file, "--results", results, "--jobs", 1, "--set", "regimes=[independent, hacpo]"]
+    first = start(*command, env=env)
+    wait_until(lambda: any(results.glob("tiny/*/resume/step-*")), first)
+    first.send_signal(signal.SIGSTOP)  # so that it is not over before the next one asks
+    code, _, err = harness(*command, env=env)
+    assert (code, "another `harness run` is writing these results" in err) == (2, True), err
+    first.kill()
+    first.communicate()
+    code, _, err = harness(*command, env=env)
+    assert code == 0, err
+    assert (results / "harness.duckdb").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_whose_cells_somebody_took_over_ends_and_writes_nothing_more(suite_file: Path, tmp_path: Path) -> None:
+    process = start("run", suite_file, "--results", tmp_path, *LONG[:2], "--set", "training.steps=5000")
+    wait_until(lambda: any(tmp_path.glob("tiny/*/resume/step-*")), process)
+    (claim,) = tmp_path.glob("tiny/.runs/*.json")
+    claim.unlink()  # as the next run does with that of a dead one
+    _, err = process.communicate(timeout=60)
+    (line,) = [line for line in err.splitlines() if line.startswith("harness: ")]
+    assert (process.returncode, "another has taken its cells over" in line) == (1, True), err
+
+
+def test_every_altered_byte_of_a_manifest_is_noticed(tmp_path: Path) -> None:
+    policies = (PolicyEntry("a", "micro/llama"), PolicyEntry("b", "micro/qwen"))
+    manifest = Manifest(suite="s", key="k", group="pair", regime="hacpo", seed=13, policies=policies, config={"x": 1.5})
+    write_manifest(tmp_path, manifest)
+    file = tmp_path / "manifest.json"
+    data, unnoticed = file.read_bytes(), []
+    for at in range(len(data)):
+        altered = bytearray(data)
+        altered[at] ^= 1 + at % 127
+        file.write_bytes(altered)
+        with suppress(StoreError):
+            unnoticed += [at] if read_manifest(tmp_path) != manifest else []
+    assert unnoticed == []
+    shipped = (ROOT / "results" / "reference" / "quickstart" / "suite.json").read_bytes()
+    (tmp_path / "suite.json").write_bytes(shipped.replace(b'"quickstart"', b'"quickstarx"', 1))
+    with pytest.raises(StoreError, match="altered"):
+        read_suite(tmp_path)
+
+
+def test_the_table_of_faults_names_tests_that_there_are() -> None:
+    section = (ROOT / "docs" / "recovery.md").read_text().partition("| moment |")[2].partition("\n\n")[0]
+    lines = section.splitlines()[2:]
+    assert len(lines) >= 20
+    for line in lines:
+        found = re.search(r"\| `(tests/[\w/]+\.py)::(test_\w+)` \|$", line)
+        assert found is not None, f"no test: {line}"
+        assert f"\ndef {found[2]}(" in (ROOT / found[1]).read_text(), found[0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_dozen_faults(tmp_path: Path) -> None:
+    """benchmarks/torture.py in short: tables and costs compared after each fault."""
+    torture = [sys.executable, str(ROOT / "benchmarks/torture.py"), "--short", "--seed", "4", "--work", str(tmp_path)]
+    done = subprocess.run(torture, capture_output=True, text=True, timeout=1400, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["violation"] == ""
+    assert sum(n for kind, n in summary["faults"].items() if kind != "clock step") >= 12, summary
