@@ -26,8 +26,8 @@ from synthetic_results import REGIMES, write_results
 from harness.errors import StoreError, UsageError
 from harness.formats.cards import write_cards
 from harness.formats.every_eval_ever import write_every_eval_ever
+from harness.formats.finished_cells import write_parquet
 from harness.formats.lm_eval import write_lm_eval
-from harness.formats.parquet import write_parquet
 from harness.store.ingest import ingest
 from harness.store.manifest import read_manifest, write_manifest
 from harness.store.read import Snapshot
@@ -89,14 +89,14 @@ def test_lm_eval_reads_its_own_shape(results: Path, snapshot: Snapshot, tmp_path
 
 
 def test_parquet_has_the_rows_of_show(snapshot: Snapshot, tmp_path: Path) -> None:
-    assert write_parquet(snapshot, SUITE, tmp_path) == 9
+    assert write_parquet(snapshot, tmp_path, SUITE, tmp_path) == 9
     rows = show_rows(snapshot, SUITE)
     read = duckdb.sql(f"SELECT regime, policy, accuracy, gain FROM '{tmp_path}/show.parquet'").fetchall()
     assert read == [(r.regime, r.policy, r.accuracy, r.gain) for r in rows]
     stored = snapshot.query("SELECT count(*) AS n FROM samples")["n"][0].as_py()
     assert duckdb.sql(f"SELECT count(*) FROM '{tmp_path}/samples.parquet'").fetchall() == [(stored,)]
     with pytest.raises(UsageError, match="no results of a suite 'nothing'"):
-        write_parquet(snapshot, "nothing", tmp_path)
+        write_parquet(snapshot, tmp_path, "nothing", tmp_path)
 
 
 def test_the_hub_reads_the_cards(results: Path, snapshot: Snapshot, tmp_path: Path) -> None:
