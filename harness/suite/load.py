@@ -18,6 +18,8 @@ from harness.errors import SuiteError, UsageError
 from harness.suite import schema, yaml
 from harness.suite.schema import TASK_FORMS, Suite
 
+__all__ = ["LABORATORY", "find", "first_error", "load", "resolve", "shipped"]
+
 _STEP = re.compile(r"([A-Za-z0-9_.+-]+?)((?:\[\d{1,4}\])*)(?:\.(?=[A-Za-z])|$)")
 _LONGEST_KEY = 200
 _SHOWN = 80

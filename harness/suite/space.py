@@ -14,6 +14,8 @@ from statistics import NormalDist
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+__all__ = ["Choice", "Range", "Space", "as_dict", "spaces_of"]
+
 WIDTH = 0.25
 """Standard deviation of a normal prior, as a part of the range on its scale."""
 DIGITS = 3
@@ -116,6 +118,7 @@ class Choice:
 
 
 Space = Range | Choice
+"""Of one setting."""
 
 
 def as_dict(space: Space) -> dict[str, Any]:
