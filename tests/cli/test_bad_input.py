@@ -65,12 +65,15 @@ def test_nor_is_its_suite(harness: Harness, suite: str) -> None:
     refused(harness("logs", "ab/sgt/1", "pair"), "there is no such log")  # results made here have none
 
 
+EMPTY = dict.fromkeys(("run", "plan"), "no such suite")
+
+
 @pytest.mark.parametrize(
     "command", ["status", "show", "logs ab", "export", "bundle", "track", "doctor", "rescore", "run", "plan"]
 )
 @pytest.mark.parametrize("suite", [LONG, f"{LONG}.yaml", f"a/{LONG}", ""])
 def test_a_name_longer_than_names_are_or_none(harness: Harness, command: str, suite: str) -> None:
-    refused(harness(*command.split(), suite), "x" * 30 if suite else "not the name of a suite")
+    refused(harness(*command.split(), suite), "x" * 30 if suite else EMPTY.get(command, "not the name of a suite"))
 
 
 def started(
@@ -234,8 +237,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "line"), REFUSED)
-def test_an_evaluation_is_refused_before_libraries_are_imported(checkpoint: Path, words: list[str], line: str) -> None:
-    call = ["harness", "eval", "ck", *words]
+def test_an_evaluation_is_refused(harness: Harness, checkpoint: Path, words: list[str], line: str) -> None:
+    refused(harness("eval", "ck", *words), line)
+
+
+def test_it_is_refused_before_libraries_are_imported(checkpoint: Path) -> None:
+    call = ["harness", "eval", "ck"]
     code = f"import sys; sys.argv = {call}; import atexit; from harness.cli import main\n"
     code += (
         "atexit.register(lambda: print([m for m in ('torch', 'transformers', 'lm_eval') if m in sys.modules]))\nmain()"
@@ -243,4 +250,4 @@ def test_an_evaluation_is_refused_before_libraries_are_imported(checkpoint: Path
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=checkpoint.parent, capture_output=True, text=True, timeout=100
     )
-    assert (done.returncode, done.stdout, done.stderr.count("\n"), line in done.stderr) == (2, "[]\n", 1, True), done
+    assert (done.returncode, done.stdout) == (2, "[]\n"), done

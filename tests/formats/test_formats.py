@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +19,7 @@ from lm_eval.utils import (
     get_sample_results_filenames,
     make_table,
 )
+from session.command import harness
 from synthetic_results import REGIMES, write_results
 
 from harness.errors import StoreError, UsageError
@@ -163,17 +162,15 @@ def test_nothing_is_written_outside_whatever_our_own_manifests_are_called(
 
 
 @pytest.mark.slow
-def test_the_pages_commands_run_as_printed(tmp_path: Path) -> None:
+def test_the_pages_commands_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "results", "quickstart")
     page = (Path(__file__).parents[2] / "docs/formats.md").read_text()
     commands = [line.strip() for line in page.splitlines() if line.startswith("    harness ")]
     assert len(commands) == 8
+    monkeypatch.chdir(tmp_path)
     for command in commands:
         if "track" in command and find_spec(command.split("--to ")[1]) is None:
             continue
-        done = subprocess.run(
-            [Path(sys.executable).with_name("harness"), *command.split()[1:]],
-            cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        code, _, err = harness(*command.split()[1:])
+        assert code == 0, err
     assert {"report.html", "lm-eval", "eee", "parquet", "cards"} <= {p.name for p in tmp_path.iterdir()}
