@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from session.running import harness
 
-from harness.cli.against import against
+from harness.cli.tables import against
 from harness.errors import UsageError
 from harness.store.ingest import ingest
 from harness.store.journal import Journal
@@ -111,14 +110,12 @@ def test_only_what_was_trained_alike_stands_beside_a_paper(results: Path) -> Non
 
 
 def test_the_command(results: Path) -> None:
-    command = [sys.executable, "-c", "from harness.cli import main; main()", "show", "--results", str(results)]
-    done = subprocess.run([*command, "--against", "hacpo2026"], capture_output=True, text=True, timeout=120, check=True)
-    assert "22.5 [15.0]!" in done.stdout
-    assert "What does not fit together:" in done.stdout
-    document = subprocess.run(
-        [*command, "hand", "--format", "json", "--margin", "3"], capture_output=True, text=True, timeout=120, check=True
-    )
-    shown = json.loads(document.stdout)
+    code, out, err = harness("show", "--results", results, "--against", "hacpo2026")
+    assert (code, "22.5 [15.0]!" in out, "What does not fit together:" in out) == (0, True, True), err
+    assert harness("show", "--results", results, "--against", "nobody2020")[0] == 2
+    code, out, err = harness("show", "--results", results, "hand", "--format", "json", "--margin", "3")
+    assert code == 0, err
+    shown = json.loads(out)
     assert shown["margin"] == 0.03
     assert all(
         "On 1 pair" in headline["sentence"] or "No regime" in headline["sentence"] for headline in shown["sentences"]

@@ -14,7 +14,7 @@ import pytest
 from synthetic_results import Regime, write_results
 from test_leaderboard import rows
 
-from harness.cli.against import against
+from harness.cli.tables import against
 from harness.statistics import judge
 from harness.statistics.judgement import CEILING, FLOOR, IDLE, family
 from harness.store.comparisons import finished

@@ -22,7 +22,6 @@ from harness.store.manifest import read_manifest, read_standing, write_manifest
 from harness.store.read import Snapshot
 from harness.store.rows import ExchangeRow, StepRow
 from harness.store.symptoms import Trouble
-from harness.suite.cells import Identity, cell_keys, digest, keyed
 
 SUITE = "synthetic-small"
 
@@ -97,23 +96,6 @@ def test_a_standing_is_the_manifests_and_an_altered_one_is_refused(tmp_path: Pat
     file.write_text(json.dumps(plain | {"seed": "one"}))
     with pytest.raises(StoreError, match="not a manifest"):
         read_standing(folder)
-
-
-def test_keys_of_seeds_are_digests_of_whole_configurations() -> None:
-    policy = {"name": "a", "model": "m", "revision": None, "style": None, "stage0": {"seed": 3}}
-    config = {
-        "engine": "embedded", "engine_options": {"seed": "\0"}, "group": {"name": "g", "policies": [policy]},
-        "variant": {"x": "é"},
-        "sharing": {}, "training": {"task": {"file": "/here", "sha": "1"}, "seed": 9},
-        "evaluation": {"tasks": ["micro"]}, "seed": 0,
-    }  # fmt: skip
-    identity = Identity(models={"a": "content 1"}, versions={"b": "2"})
-    for seed, key in cell_keys(config, identity, [0, 7, 10**9]):
-        hashed = {
-            **config, "seed": seed, "group": {"name": "g", "policies": [keyed(policy)]},
-            "training": {"task": {"sha": "1"}, "seed": 9},
-        }  # fmt: skip
-        assert key == digest(hashed, msgspec.to_builtins(identity))
 
 
 PLAN = """

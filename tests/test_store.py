@@ -18,7 +18,7 @@ from scipy import stats
 from synthetic_results import REGIMES, write_results
 
 from harness import files
-from harness.cli.results import show_suite
+from harness.cli.tables import show_suite
 from harness.errors import DiskFullError, StoreError, UsageError
 from harness.store.columns import SCHEMAS
 from harness.store.ddl import create_statements

@@ -3,7 +3,6 @@ current: `python tools/suite_keys.py`."""
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 import types
@@ -52,11 +51,10 @@ def sections() -> dict[type[BaseModel], str]:
 
 def page() -> str:
     """The whole text."""
-    sentences = _sentences(Path(schema.__file__))
     parts = [HEAD]
     for model, prefix in sections().items():
         rows = [
-            (prefix + name, _annotated(field), _default(field), sentences[model.__name__, name])
+            (prefix + name, _annotated(field), _default(field), field.description or ""),
             for name, field in model.model_fields.items()
         ]
         title = f"`{prefix.rstrip('.')}`" if prefix else "The file"
@@ -85,16 +83,6 @@ def _table(rows: list[tuple[str, str, str, str]]) -> str:
         cells = (f"`{key}`", kind, default, " ".join(sentence.split()))
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
-
-
-def _sentences(file: Path) -> dict[tuple[str, str], str]:
-    """By (class, field): the docstring that follows it."""
-    found = {}
-    for node in ast.parse(file.read_text("utf-8")).body:
-        for field, after in zip(node.body, node.body[1:], strict=False) if isinstance(node, ast.ClassDef) else ():
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
-                found[node.name, field.target.id] = str(ast.literal_eval(after.value))
-    return found
 
 
 def _told(options: type[msgspec.Struct]) -> dict[str, str]:
@@ -179,11 +167,8 @@ def _plain(value: Any) -> str:
 
 def missing() -> Iterator[str]:
     """Keys that nobody has described."""
-    sentences = _sentences(Path(schema.__file__))
     for model in sections():
-        yield from (
-            f"{model.__name__}.{name}" for name in model.model_fields if (model.__name__, name) not in sentences
-        )
+        yield from (f"{model.__name__}.{name}" for name, field in model.model_fields.items() if not field.description)
     for options in ENGINES.values():
         told = _told(options)
         yield from (f"{options.__name__}.{f.name}" for f in msgspec.structs.fields(options) if f.name not in told)
@@ -191,7 +176,7 @@ def missing() -> Iterator[str]:
 
 def main() -> None:
     if bare := list(missing()):
-        sys.exit(f"say in a docstring what these are (harness/suite/schema.py: below the key): {', '.join(bare)}")
+        sys.exit(f"say what these are (harness/suite/schema.py: in the description): {', '.join(bare)}")
     PAGE.write_text(page(), "utf-8")
     print(f"{PAGE.name}: written")
 

@@ -67,8 +67,7 @@ def _settle_output() -> None:
 
 
 def _told(error: OSError) -> NoReturn:
-    """One of writing to stdout leaves nothing that the interpreter would write to it again; whoever closed a pipe, as `head`
-    does, is told nothing."""
+    """Writing to stdout failed: nothing more is written there; whoever closed a pipe, as `head` does, is told nothing."""
     if error.filename is None and sys.__stdout__ is not None:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.__stdout__.fileno())
@@ -84,12 +83,9 @@ def refuse(message: str, code: int) -> NoReturn:
 
     line = visible(" ".join(message.splitlines()), _LONGEST)
     print(f"harness: {line}", file=sys.stderr)
-    if _json_wanted(sys.argv[1:]):
+    words = sys.argv[1:]
+    if not {"--json", "--format=json"}.isdisjoint(words) or ("--format", "json") in pairwise(words):
         from harness.cli.arguments import print_json
 
         print_json({"error": line, "exit_code": code})
     sys.exit(code)
-
-
-def _json_wanted(words: list[str]) -> bool:
-    return not {"--json", "--format=json"}.isdisjoint(words) or ("--format", "json") in pairwise(words)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 import harness
-from harness.cli import drafting, listing, models, results, running, sharing, standing, submitting
+from harness.cli import listing, making, results, running, sharing
 
 app = typer.Typer(
     name="harness",
@@ -34,29 +35,33 @@ def shared(
     """Compare experience-sharing regimes: train every cell of regime x group of policies x seed, evaluate, store, show."""
 
 
-app.command("run")(running.run)
-app.command("plan")(running.plan)
-app.command("submit")(submitting.submit)
-app.command("status")(standing.status)
-app.command("logs")(standing.logs)
-app.command("show")(results.show)
-app.command("regimes")(listing.regimes)
-app.command("tasks")(listing.tasks)
-app.command("engines")(listing.engines)
-app.command("data")(listing.data)
-app.command("eval")(running.evaluate)
-app.command("convert")(models.convert)
-app.command("rescore")(results.rescore)
-app.command("sql")(results.sql)
-app.command("new-suite")(drafting.new_suite)
-app.command("bandit")(running.bandit)
-app.command("new-regime")(listing.new_regime)
-app.command("new-task")(listing.new_task)
-app.command("new-engine")(listing.new_engine)
-app.command("export")(results.export)
-app.command("import")(sharing.import_)
-app.command("bundle")(sharing.bundle)
-app.command("submit-check")(sharing.submit_check)
-app.command("track")(sharing.track)
-app.command("doctor")(listing.doctor)
-app.command("leaderboard")(results.leaderboard)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "run": running.run,
+    "plan": running.plan,
+    "submit": running.submit,
+    "status": results.status,
+    "logs": results.logs,
+    "show": results.show,
+    "regimes": listing.regimes,
+    "tasks": listing.tasks,
+    "engines": listing.engines,
+    "data": listing.data,
+    "eval": running.evaluate,
+    "convert": making.convert,
+    "rescore": results.rescore,
+    "sql": results.sql,
+    "new-suite": making.new_suite,
+    "bandit": running.bandit,
+    "new-regime": making.new_regime,
+    "new-task": making.new_task,
+    "new-engine": making.new_engine,
+    "export": results.export,
+    "import": sharing.import_,
+    "bundle": sharing.bundle,
+    "submit-check": sharing.submit_check,
+    "track": sharing.track,
+    "doctor": listing.doctor,
+    "leaderboard": results.leaderboard,
+}
+for _name, _command in COMMANDS.items():
+    app.command(_name)(_command)

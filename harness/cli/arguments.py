@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,13 +34,7 @@ Address = Annotated[
 RESULTS = Path("results")
 
 
-def _is_there(folder: Path) -> None:
-    if not folder.expanduser().is_dir():
-        raise typer.BadParameter(f"{folder}: no such folder")
-
-
 def _use_results(folder: Path) -> Path:
-    """Refuse what can be no folder. Raises UsageError."""
     if too_long(folder):
         raise UsageError(f"--results {str(folder)[:40]}...: longer than a folder's name can be")
     if folder.exists() and not folder.is_dir():
@@ -55,9 +50,14 @@ Results = Annotated[
 def _use_data(folder: Path | None) -> Path | None:
     """`--data-dir` is HARNESS_DATA for one command: for this process and for the workers that it starts."""
     if folder is not None:
-        _is_there(folder)
-        os.environ["HARNESS_DATA"] = str(folder.expanduser().resolve())
+        os.environ["HARNESS_DATA"] = _resolved(folder)
     return folder
+
+
+def _resolved(folder: Path) -> str:
+    if not folder.expanduser().is_dir():
+        raise typer.BadParameter(f"{folder}: no such folder")
+    return str(folder.expanduser().resolve())
 
 
 DataDir = Annotated[
@@ -66,11 +66,8 @@ DataDir = Annotated[
 
 
 def _use_models(folders: list[Path] | None) -> list[Path] | None:
-    """`--models` adds to HARNESS_MODELS for one command."""
     if folders:
-        for folder in folders:
-            _is_there(folder)
-        named = [str(folder.expanduser().resolve()) for folder in folders]
+        named = map(_resolved, folders)
         os.environ["HARNESS_MODELS"] = os.pathsep.join(filter(None, [os.environ.get("HARNESS_MODELS", ""), *named]))
     return folders
 
@@ -84,13 +81,9 @@ Models = Annotated[
 ]  # fmt: skip
 
 
-LONGEST_NAME = 255
-"""Bytes of a file's name: what no file system of ours exceeds."""
-
-
 def too_long(path: str | Path) -> bool:
-    """Whether a part of the path is longer than a file's name can be."""
-    return any(len(os.fsencode(part)) > LONGEST_NAME for part in str(path).split(os.sep))
+    """Whether a part of the path is longer than a file's name can be on any file system."""
+    return any(len(os.fsencode(part)) > 255 for part in str(path).split(os.sep))
 
 
 def is_file(given: str) -> bool:
@@ -114,17 +107,12 @@ def suite_name(given: str) -> str:
     return Path(given).stem
 
 
-def fold(text: str) -> str:
-    """A sentence below a heading: as wide as the terminal, folded between words only."""
+def fold(text: str, further: str = "    ") -> str:
+    """A sentence below a heading: as wide as the terminal, folded between words only. further: before lines but the first."""
     width = shutil.get_terminal_size().columns
     return textwrap.fill(
-        visible(text),
-        width,
-        initial_indent="  ",
-        subsequent_indent="    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+        visible(text), width, initial_indent="  ", subsequent_indent=further, break_long_words=False, break_on_hyphens=False
+    )  # fmt: skip
 
 
 def print_json(value: Any) -> None:
@@ -133,37 +121,35 @@ def print_json(value: Any) -> None:
     sys.stdout.write(text.decode() + "\n")
 
 
-MANY = 200
-"""Rows from which on a table is plain lines: laying them out for a terminal costs more than finding them."""
+def print_table(
+    title: str, columns: list[str], rows: list[list[str]], right: Iterable[str] = (), json: object = None
+) -> None:
+    """A table on stdout, or the document `json` instead; markup is shown, not obeyed. More than 200 rows are not folded,
+    which is slow."""
+    if json is not None:
+        print_json(json)
+    elif len(rows) > 200:
+        cells = [[visible(value).replace("\n", " ") for value in row] for row in [columns, *rows]]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        pads = [str.rjust if column in right else str.ljust for column in columns]
+        lines = ["  ".join(map(lambda pad, *cell: pad(*cell), pads, row, widths)).rstrip() for row in cells]
+        print("\n".join([title, *lines] if title else lines))
+    else:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+        for column in columns:
+            table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text("".join(c if c.isprintable() or c == "\n" else "?" for c in v)) for v in row))
+        Console(highlight=False, soft_wrap=False).print(table)
 
 
-def print_table(title: str, columns: list[str], rows: list[list[str]], right: frozenset[str] = frozenset()) -> None:
-    """A plain table on stdout; markup in values is shown, not obeyed. One of very many rows is not folded to the terminal."""
-    if len(rows) > MANY:
-        _print_lines(title, [columns, *rows], [column in right for column in columns])
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(_plain(v) for v in row))
-    Console(highlight=False, soft_wrap=False).print(table)
-
-
-def _print_lines(title: str, rows: list[list[str]], right: list[bool]) -> None:
-    cells = [[visible(value).replace("\n", " ") for value in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = (
-        "  ".join(v.rjust(w) if r else v.ljust(w) for v, w, r in zip(row, widths, right, strict=True)).rstrip()
-        for row in cells
-    )
-    print("\n".join([title, *lines] if title else lines))
-
-
-def _plain(value: str) -> Any:
-    from rich.text import Text
-
-    return Text("".join(c if c.isprintable() or c == "\n" else "?" for c in value))
+def print_report(found: Any, json: bool) -> None:
+    """The document where JSON is wanted, else the report's own words."""
+    if json:
+        print_json(found)
+    else:
+        print(found.describe())

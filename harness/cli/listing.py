@@ -1,21 +1,17 @@
-"""Commands that list and check: regimes, tasks, engines, data, doctor, new-regime, new-task, new-engine."""
+"""Commands that list and check: regimes, tasks, engines, data, doctor."""
 
 from __future__ import annotations
 
-import os
-import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.arguments import RESULTS, Address, DataDir, Json, Results, fold, print_json, print_table, suite_name
+from harness.cli.arguments import RESULTS, Address, DataDir, Json, Results, fold, print_json, print_table
 from harness.errors import UsageError
 from harness.store.text import visible
 
 if TYPE_CHECKING:
-    from harness.learning.registry import RegimeInfo
-    from harness.plugins import Door
     from harness.tasks.listing import TaskInfo
 
 
@@ -27,46 +23,31 @@ def regimes(
 ) -> None:
     """Installed regimes and where they come from; a broken plugin is listed with its error. With NAME: one regime's options and
     what tuning may try of them."""
-    from harness.learning.registry import listing, load
-
-    if name is not None:
-        load(name)
-    found = [r for r in listing() if name in (None, r.name)]
-    if name is not None and not json:
-        _regime(found[0])
-        return
-    if json:
-        print_json({"regimes": found} | ({} if name is None else {"training": _common()}))
-        return
-    rows = []
-    for r in found:
-        rows.append([r.name, f"BROKEN: {r.error}" if r.error else r.summary])
-        if r.shares:
-            rows.append(["", f"shares {', '.join(r.shares)}"])
-        if not r.error:
-            settings = {**r.options, "old_logprobs": r.old_logprobs}
-            rows.append(["", ", ".join(f"{k}={v}" for k, v in settings.items())])
-        rows.append(["", r.origin])
-    print_table("", ["regime", "what it does, what it shares, its options, where it comes from"], rows)
-
-
-def _common() -> dict[str, object]:
-    """What is searched for every regime alike."""
+    from harness.learning.registry import listing, load, spaces
     from harness.suite.schema import Training
     from harness.suite.space import as_dict, spaces_of
 
-    return {name: as_dict(space) for name, space in spaces_of(Training, Training().model_dump()).items()}
-
-
-def _regime(info: RegimeInfo) -> None:
-    from harness.learning.registry import load, spaces
-    from harness.suite.schema import Training
-    from harness.suite.space import spaces_of
-
-    searched, common = spaces(load(info.name)), spaces_of(Training, Training().model_dump())
+    if name is None:
+        found = listing()
+        rows = []
+        for r in found:
+            rows.append([r.name, f"BROKEN: {r.error}" if r.error else r.summary])
+            rows += [["", f"shares {', '.join(r.shares)}"]] if r.shares else []
+            settings = {**r.options, "old_logprobs": r.old_logprobs}
+            rows += [] if r.error else [["", ", ".join(f"{k}={v}" for k, v in settings.items())]]
+            rows.append(["", r.origin])
+        head = ["regime", "what it does, what it shares, its options, where it comes from"]
+        print_table("", head, rows, json={"regimes": found} if json else None)
+        return
+    searched, defaults = spaces(load(name)), Training().model_dump()
+    common = spaces_of(Training, defaults)  # searched for every regime alike
+    info = next(r for r in listing() if r.name == name)
+    if json:
+        print_json({"regimes": [info], "training": {key: as_dict(space) for key, space in common.items()}})
+        return
     print(f"{info.name}: {info.summary}\n{info.origin}\n")
-    rows = [[name, str(value), str(searched.get(name, "not searched"))] for name, value in info.options.items()]
-    rows += [[f"training.{name}", str(getattr(Training(), name)), str(space)] for name, space in common.items()]
+    rows = [[key, str(value), str(searched.get(key, "not searched"))] for key, value in info.options.items()]
+    rows += [[f"training.{key}", str(defaults[key]), str(space)] for key, space in common.items()]
     print_table("", ["option", "default", "what tuning may try"], rows)
     print("\nThe settings of `training` are searched for every regime alike, the baseline included (docs/tuning.md).")
 
@@ -97,7 +78,9 @@ def tasks(
     """Evaluation tasks: size, source, licence, score of a perfect and of an empty answerer; with --calibrate, where policies
     stand on each level."""
     if calibrate or policies:
-        _calibrate(policies or [], calibrate, task, levels, prompts, answers, few_shot, plain, json)
+        if not (calibrate and policies):
+            raise UsageError("harness tasks --calibrate POLICY... measures policies; without both, tasks are listed")
+        _calibrate(policies, task, levels, prompts, answers, few_shot, plain, json)
         return
     for name in ("task", "levels", "prompts", "answers", "few_shot", "plain"):
         source = context.get_parameter_source(name)
@@ -108,35 +91,27 @@ def tasks(
 
     if scorers_too:
         judges = scorers()
-        if json:
-            print_json({"scorers": judges})
-            return
         rows = [[s.name, f"BROKEN: {s.error}" if s.error else s.summary, s.remark or s.origin] for s in judges]
-        print_table("", ["scorer", "what is right", "from"], rows)
+        print_table("", ["scorer", "what is right", "from"], rows, json={"scorers": judges} if json else None)
         return
     found = listing(data_dir)
-    if json:
-        print_json({"tasks": found})
-        return
     rows = [
         [t.name, f"BROKEN: {t.error}", "", "", "", "", t.origin] if t.error else
         [t.name, t.title, str(t.size or "?"), _share(t.perfect), _share(t.empty), t.licence, t.problem or _from(t)]
         for t in found
     ]  # fmt: skip
-    print_table("", ["task", "title", "questions", "perfect", "empty", "licence", "source"], rows)
+    columns = ["task", "title", "questions", "perfect", "empty", "licence", "source"]
+    print_table("", columns, rows, json={"tasks": found} if json else None)
 
 
 def _from(task: TaskInfo) -> str:
-    """The source of a shipped task; of another one, the package. And the scorer, where it is not mathematics."""
     where = task.source if task.origin.startswith("experience-sharing-harness ") else task.origin
     return where if task.scorer == "math" else f"{where}; scorer {task.scorer}"
 
 
 def _calibrate(
-    policies: list[str], asked: bool, task: str, levels: str, prompts: int, answers: int, few_shot: int, plain: bool, json: bool
+    policies: list[str], task: str, levels: str, prompts: int, answers: int, few_shot: int, plain: bool, json: bool
 ) -> None:  # fmt: skip
-    if not policies or not asked:
-        raise UsageError("harness tasks --calibrate POLICY... measures policies; without both, tasks are listed")
     from harness.session.single.calibrate import LEAST, MOST, calibrate
 
     chosen = [name for name in levels.split(",") if name]
@@ -153,7 +128,7 @@ def _calibrate(
         ]
         for s in sorted(found.standings, key=lambda s: order[s.level])
     ]  # fmt: skip
-    print_table("", columns, rows, frozenset(columns[2:7]))
+    print_table("", columns, rows, columns[2:7])
     if found.rescues:
         print()
         columns = ["level", "learner", "all wrong", "of these, a peer right", "share of all", "peer", "sampled"]
@@ -164,16 +139,13 @@ def _calibrate(
             ]
             for r in sorted(found.rescues, key=lambda r: order[r.level])
         ]  # fmt: skip
-        print_table("", columns, rows, frozenset(columns[2:5]))
-    print()
+        print_table("", columns, rows, columns[2:5])
     shots = f"{few_shot} worked questions before each; " if few_shot else ""
     asked_how = f"chat template: {', '.join(found.chat)}" if found.chat else "no chat template"
+    fits = f"fits: pass@1 of {LEAST:.0%} to {MOST:.0%} and pass@{answers} above it, so that RL has something to learn from."
+    print()
     print(fold(f"Training questions at temperature 1; {shots}{asked_how}. ±: 95 %, over questions."))
-    print(
-        fold(
-            f"fits: pass@1 of {LEAST:.0%} to {MOST:.0%} and pass@{answers} above it, so that RL has something to learn from."
-        )
-    )
+    print(fold(fits))
 
 
 def _share(value: float | None) -> str:
@@ -185,11 +157,9 @@ def data(data_dir: DataDir = None, json: Json = False) -> None:
     from harness.tasks.data import inventory
 
     found = inventory(data_dir)
-    if json:
-        print_json({"sets": found})
-        return
     rows = [[d.name, d.title, d.state, str(d.rows), d.licence, d.origin] for d in found]
-    print_table("", ["set", "title", "state", "rows", "licence", "from"], rows)
+    columns = ["set", "title", "state", "rows", "licence", "from"]
+    print_table("", columns, rows, json={"sets": found} if json else None)
 
 
 def engines(json: Json = False) -> None:
@@ -197,11 +167,9 @@ def engines(json: Json = False) -> None:
     from harness.engines.catalogue import listing
 
     found = listing()
-    if json:
-        print_json({"engines": found})
-        return
     rows = [[e.name, "yes" if e.available else "no", e.version, e.summary, e.missing] for e in found]
-    print_table("", ["engine", "runs here", "version", "what it is", "what is missing, and how to get it"], rows)
+    columns = ["engine", "runs here", "version", "what it is", "what is missing, and how to get it"]
+    print_table("", columns, rows, json={"engines": found} if json else None)
 
 
 def doctor(
@@ -223,8 +191,9 @@ def doctor(
     """What this machine, or each node of a Ray cluster, can run, what is missing, and how to get it; with RUN, what is wrong
     with a run and what to do."""
     if run is not None:
-        _doctor_run(run, results, json)
-        return
+        from harness.cli.tables import print_findings
+
+        raise typer.Exit(print_findings(run, results, json))
     if address:
         from harness.clusters.nodes import examine_nodes
 
@@ -233,79 +202,10 @@ def doctor(
         from harness.cli.checkup import examine
 
         found = examine(results)
-    if json:
-        print_json({"checks": found})
-    elif address:  # a line each, whatever its length: in the logs of jobs
+    if address and not json:  # a line each, whatever its length: in the logs of jobs
         for c in found:
             print(f"{'ok' if c.ok else '--'}  {c.name}: {visible(c.found)}{f' ({c.advice})' if c.advice else ''}")
     else:
         rows = [["ok" if c.ok else "--", c.name, c.found, c.advice] for c in found]
-        print_table("", ["", "what", "found", "advice"], rows)
+        print_table("", ["", "what", "found", "advice"], rows, json={"checks": found} if json else None)
     raise typer.Exit(1 if any(c.needed and not c.ok for c in found) else 0)
-
-
-def _doctor_run(run: str, results: Path, json: bool) -> None:
-    """Exit code 1 where something is wrong."""
-    from harness.store.diagnosis import diagnose
-    from harness.store.ingest import ingest
-    from harness.store.read import Snapshot
-    from harness.store.reference_results import suite_folder
-
-    folder, key = Path(run), None
-    if os.path.isfile(folder / "manifest.json"):
-        key, suite, results = folder.resolve().name, folder.resolve().parent.name, folder.resolve().parents[1]
-    else:
-        suite = suite_name(run)
-    if not suite_folder(results, suite).is_dir():
-        raise UsageError(f"{results}: no results of a suite {suite!r}, and no cell's folder {run!r}")
-    ingest(results)
-    with Snapshot(results) as snapshot:
-        found = diagnose(snapshot, suite, key)
-    if json:
-        print_json({"suite": suite, "findings": found})
-    elif not found:
-        print(f"{suite}{f'/{key}' if key else ''}: nothing is wrong that its records would show")
-    for cell in dict.fromkeys(f.cell for f in found) if not json else ():
-        print(visible(cell))
-        for one in (f for f in found if f.cell == cell):
-            who = f"{one.policy}, " if one.policy else ""
-            print(fold(f"{who}{one.trouble}: {one.words}; {one.advice}"))
-    raise typer.Exit(1 if found else 0)
-
-
-def new_regime(
-    name: Annotated[str, typer.Argument(help="The regime's name, e.g. best-of-peers.")],
-    into: Annotated[Path, typer.Option("--into", help="Parent folder of the new package.")] = Path(),
-) -> None:
-    """Scaffold a plugin package for a new regime, with its conformance test."""
-    from harness.learning.registry import DOOR
-
-    _scaffold(DOOR, name, into, "harness regimes")
-
-
-def new_task(
-    name: Annotated[str, typer.Argument(help="The task's name, e.g. near-sums.")],
-    into: Annotated[Path, typer.Option("--into", help="Parent folder of the new package.")] = Path(),
-) -> None:
-    """Scaffold a plugin package for a new task with a scorer of its own, with their conformance tests."""
-    from harness.tasks.registry import DOOR
-
-    _scaffold(DOOR, name, into, "harness tasks")
-
-
-def new_engine(
-    name: Annotated[str, typer.Argument(help="The engine's name, e.g. plain-torch.")],
-    into: Annotated[Path, typer.Option("--into", help="Parent folder of the new package.")] = Path(),
-) -> None:
-    """Scaffold a plugin package for a new engine, with its conformance test."""
-    from harness.engines.catalogue import DOOR
-
-    _scaffold(DOOR, name, into, "harness engines")
-
-
-def _scaffold(door: Door[Any], name: str, into: Path, listing: str) -> None:
-    from harness.scaffold import write_package
-
-    folder = write_package(door, name, into)
-    named = shlex.quote(str(folder))
-    print(f"{folder}: written. Next:\n  pip install -e {named}\n  pytest {named}\n  {listing}")

@@ -1,4 +1,4 @@
-"""Commands that compute: run, plan, eval, bandit."""
+"""Commands that compute: run, submit, plan, eval, bandit."""
 
 from __future__ import annotations
 
@@ -71,7 +71,6 @@ def run(
 ) -> None:
     """Run what is missing of a suite, resume what was cut off, and print the table."""
     from harness.session.suite.prepare import Shard, prepare
-    from harness.store.ingest import ingest
 
     part = Shard.parse(shard) if shard else None
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only, shard=part, online=True)
@@ -98,26 +97,24 @@ def run(
             prepared, plan, Reporter(), lambda: _ingest(results), silence or SILENCE_SECONDS, verbose, address
         )
 
+    outcome = None
     if prepared.suite.tune is not None:
         if only or (part and part.count > 1):
             raise UsageError(
                 f"{'--only' if only else '--shard'}: a suite with `tune` is run whole: what it tries next depends on all "
                 "that it has tried"
             )
-        prepared, tuning = _tune(prepared, results, go)
-        if tuning is not None:
-            _end(tuning, prepared, results, json)
-    prepared = prepared.looked()
-    if not prepared.left():
-        _say_scope(prepared, only, part)
-        words = f"all {len(prepared.cells)} cells are done" if prepared.cells else "this part has no cells"
-        print(f"{prepared.suite.name}: nothing left to do, {words}.", file=sys.stderr)
-        prepared.record()
-        ingest(results)  # the run before may have been killed just then
-        if prepared.cells:
-            _after(prepared, results, json)
-        return
-    _end(go(prepared), prepared, results, json)
+        prepared, outcome = _tune(prepared, results, go)
+    if outcome is None:
+        prepared = prepared.looked()
+        if prepared.left():
+            outcome = go(prepared)
+        else:
+            _say_scope(prepared, only, part)
+            words = f"all {len(prepared.cells)} cells are done" if prepared.cells else "this part has no cells"
+            print(f"{prepared.suite.name}: nothing left to do, {words}.", file=sys.stderr)
+            prepared.record()
+    _end(outcome, prepared, results, json)
 
 
 def _tune(
@@ -141,23 +138,38 @@ def _tune(
     raise AssertionError("tuning has no table")
 
 
-def _end(outcome: RunSummary, prepared: Prepared, results: Path, json: bool) -> NoReturn:
-    """Say how a run ended, print the table where it came to its end, and leave."""
+def _end(outcome: RunSummary | None, prepared: Prepared, results: Path, json: bool) -> NoReturn:
+    """Say how a run ended, print the table where it came to its end, and leave. outcome: None where nothing was left to do."""
+    from harness.cli.tables import show_suite
+    from harness.store.diagnosis import summary
     from harness.store.ingest import ingest
+    from harness.store.read import Snapshot
 
-    for label, reason in outcome.failed.items():
+    for label, reason in outcome.failed.items() if outcome else ():
         print(f"harness: {label} failed: {reason}", file=sys.stderr)
-    if outcome.disk:
-        words = (
+    if outcome and outcome.disk:
+        problem = (
             f"the disk is full ({outcome.disk}); finished work is intact, run the same command again once there is room"
         )
-        refuse(words, outcome.exit_code)
-    elif outcome.interrupted:
+        refuse(problem, outcome.exit_code)
+    if outcome and outcome.interrupted:
         refuse("interrupted; the same command goes on from here", outcome.exit_code)
-    else:
-        ingest(results)
-        _after(prepared, results, json)
-    raise typer.Exit(outcome.exit_code)
+    ingest(results)  # the run before may have been killed just then
+    if prepared.cells:
+        suite, file = prepared.suite.name, prepared.file()
+        show_suite(suite, results, "json" if json else "table", prepared=prepared)
+        with Snapshot(results, file) as snapshot:
+            lines = summary(snapshot, suite)
+        if lines:
+            print("\nHealth, over the last quarter of the steps (`harness doctor` says it per cell):", file=sys.stderr)
+            print("\n".join(map(fold, lines)), file=sys.stderr)
+        if not json:
+            print(
+                f"\nNext: `harness show {suite} --format markdown`, `harness status {suite}`, "
+                "`harness leaderboard`, or a suite of your own (docs/suites.md).",
+                file=sys.stderr,
+            )
+    raise typer.Exit(outcome.exit_code if outcome else 0)
 
 
 def _ingest(results: Path) -> None:
@@ -171,38 +183,74 @@ def _ingest(results: Path) -> None:
 
 
 def _say_scope(prepared: Prepared, only: str | None, shard: Shard | None) -> None:
-    """What this run is, where it is not the whole suite as written."""
-    words = []
+    name = prepared.suite.name
     if prepared.altered:
         settings = " ".join(f"--set {shlex.quote(a)}" for a in prepared.altered)
-        words.append(
-            f"altered by {settings}: its cells are stored under their own keys; the suite as written is unchanged"
-        )
+        words = "its cells are stored under their own keys; the suite as written is unchanged"
+        print(f"{name}: altered by {settings}: {words}", file=sys.stderr)
     if len(prepared.cells) < len(prepared.every):
         chosen = " ".join([*([f"--only {only}"] if only else []), *([f"--shard {shard}"] if shard else [])])
-        words.append(f"a part of the suite: {len(prepared.cells)} of {len(prepared.every)} cells ({chosen})")
-    for line in words:
-        print(f"{prepared.suite.name}: {line}", file=sys.stderr)
+        part = f"{len(prepared.cells)} of {len(prepared.every)} cells"
+        print(f"{name}: a part of the suite: {part} ({chosen})", file=sys.stderr)
 
 
-def _after(prepared: Prepared, results: Path, json: bool) -> None:
-    from harness.cli.results import show_suite
-    from harness.store.diagnosis import summary
-    from harness.store.read import Snapshot
+def submit(
+    suite: SuiteName,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="To SLURM, by sbatch; there is no other scheduler yet.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the script; write and submit nothing.")] = False,
+    template: Annotated[
+        Path | None, typer.Option("--template", metavar="FILE", help="A batch script of your own (docs/clusters.md).")
+    ] = None,
+    partition: Annotated[str, typer.Option("--partition", help="SLURM's partitions.")] = "",
+    account: Annotated[str, typer.Option("--account", help="Who pays.")] = "",
+    time: Annotated[str, typer.Option("--time", help="Limit of one start, e.g. 12:00:00; it is requeued then.")] = "",
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=10_000, help="Of a suite on the OpenRLHF engine.")] = 1,
+    gpus: Annotated[int | None, typer.Option("--gpus", min=1, max=1024, help="GPUs of each node.")] = None,
+    cpus: Annotated[int | None, typer.Option("--cpus", min=1, max=4096, help="Cores of each node or part.")] = None,
+    shards: Annotated[
+        int | None,
+        typer.Option("--shards", min=1, max=1000, help="Parts of a suite on the embedded engine; default 10 at most."),
+    ] = None,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option("--sbatch", metavar="OPTION", help="Another option of sbatch: --sbatch=--qos=high"),
+    ] = None,
+    engine: Engine = None,
+    results: Results = RESULTS,
+    only: Only = None,
+    set_: Set = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Write a suite's batch script and submit it; the job goes on by itself until the suite is done."""
+    from harness.clusters import slurm as jobs
+    from harness.session.suite.preflight import preflight
+    from harness.session.suite.prepare import prepare
 
-    suite, file = prepared.suite.name, prepared.file()
-    show_suite(suite, results, "json" if json else "table", prepared=prepared)
-    with Snapshot(results, file) as snapshot:
-        lines = summary(snapshot, suite)
-    if lines:
-        print("\nHealth, over the last quarter of the steps (`harness doctor` says it per cell):", file=sys.stderr)
-        print("\n".join(fold(line) for line in lines), file=sys.stderr)
-    if not json:
-        print(
-            f"\nNext: `harness show {suite} --format markdown`, `harness status {suite}`, "
-            "`harness leaderboard`, or a suite of your own (docs/suites.md).",
-            file=sys.stderr,
-        )
+    if not slurm:
+        raise UsageError("submit: say where to: --slurm")
+    prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only, online=True)
+    if prepared.suite.tune is not None:
+        if only or (shards or 1) > 1:
+            raise UsageError("submit: a suite with `tune` is run whole: neither --only nor --shards")
+        shards = 1
+    asked = jobs.SlurmOptions(partition, account, time, nodes, gpus, cpus, shards, tuple(sbatch or ()))
+    for remark in preflight(prepared, run=False):
+        print(f"note: {remark}", file=sys.stderr)
+    options = ["--only", only] if only else []
+    options += ["--engine", engine] if engine else []
+    options += ["--data-dir", str(data_dir.resolve())] if data_dir else []
+    text = jobs.read_template(template, prepared.suite.engine)
+    job = jobs.job(prepared, results, options, set_ or (), asked, text)
+    if dry_run:
+        sys.stdout.write(job.script)
+        print(f"not submitted; this would be {job.file}", file=sys.stderr)
+        return
+    job.write()
+    print(job.submit())
+    follow = shlex.join(["harness", "status", prepared.suite.name, "--results", str(results)])
+    print(f"{job.file}: logs beside it; `{follow}`", file=sys.stderr)
 
 
 def plan(
@@ -236,7 +284,6 @@ def plan(
 
 
 def _say_tuning(prepared: Prepared, results: Path, inventory: str | None) -> None:
-    """What a suite with `tune` runs besides its own cells, at most, and how long all of it takes."""
     from harness.allocation.plan_text import duration
     from harness.session.suite.planning import plan_for
     from harness.session.suite.prepare import prepare_suite
@@ -304,7 +351,7 @@ def evaluate(
         return
     rows = [[m.task, m.name, f"{m.value:.4f}", str(m.documents), str(m.samples), str(m.invalid)] for m in found.metrics]
     columns = ["task", "metric", "accuracy", "questions", "answers", "invalid"]
-    print_table(f"{checkpoint}", columns, rows, frozenset(columns[2:]))
+    print_table(f"{checkpoint}", columns, rows, columns[2:])
     print(f"\nall answers: {found.answers}")
     print(f"stored in {found.folder}", file=sys.stderr)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.arguments import RESULTS, Finished, Json, Results, print_json, suite_name
+from harness.cli.arguments import RESULTS, Finished, Json, Results, print_json, print_report, suite_name
 from harness.errors import UsageError
 from harness.store.text import visible
 
@@ -94,10 +94,7 @@ def import_(
     with bounded():
         found = import_results(source, results, label)
     mark_reported(results, label)
-    if json:
-        print_json(found)
-    else:
-        print(found.describe())
+    print_report(found, json)
 
 
 def track(
@@ -109,8 +106,7 @@ def track(
     results: Results = RESULTS,
 ) -> None:
     """Follow a suite's journals, while it runs or afterwards; nothing is written twice."""
-    from harness.formats.trackers import open_tracker
-    from harness.formats.tracking import follow, manifests
+    from harness.formats.tracking import follow, manifests, open_tracker
 
     name = suite_name(suite)
     manifests(results, name)  # a suite without cells is named before a package that is not installed
@@ -129,7 +125,6 @@ def _again(cells: int, seed: int | None, minutes: float) -> RerunRequest | None:
 
 
 def _end(report: BundleReport, json: bool) -> None:
-    """Print the report and leave: refused is exit code 2."""
     if json:
         print_json({**{n: getattr(report, n) for n in report.__struct_fields__}, "refused": visible(report.refused)})
     else:

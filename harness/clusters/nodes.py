@@ -9,11 +9,12 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import harness
 from harness.cache import cache_folder
@@ -28,6 +29,7 @@ SEEN_SECONDS = 60.0
 SKEW_SECONDS = 2.0
 SHARED_MEMORY = 2**30
 _GIB = 2**30
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +66,25 @@ class Probe:
 
     def read(self, file: str) -> str:
         """A file's text, as soon as it is there."""
-        return _seen(Path(file))
+        return _within(SEEN_SECONDS, Path(file).read_text, OSError)
 
     def write(self, file: str, text: str) -> None:
         Path(file).write_text(text)
 
 
 def examine_nodes(address: str, expected: int, within: float, results: Path, models: Sequence[Path]) -> list[Check]:
-    """A line for each node and question.
-
-    expected, within: so many nodes are waited for, so many seconds. models: folders that each node must see; the caches of this
-    machine where there are none.
-
-    Raises UsageError without Ray here, EngineError where no cluster answers at the address.
-    """
+    """A line for each node and question. expected, within: so many nodes are waited for, so many seconds. models: folders
+    that each node must see; by default this machine's caches. Raises UsageError without Ray, EngineError where no cluster
+    answers."""
     if missing := catalogue.info("openrlhf").missing:
         raise UsageError(f"doctor --address needs the OpenRLHF engine here; missing: {missing}")
     import ray
     from huggingface_hub.constants import HF_HUB_CACHE
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    _join(address, within)
+    from harness.engines.openrlhf.cluster import connect
+
+    _within(within, partial(connect, address=address, quiet=True), EngineError)
     end = time.monotonic() + within
     while len(alive := [node for node in ray.nodes() if node["Alive"]]) < expected and time.monotonic() < end:
         time.sleep(0.5)
@@ -109,22 +109,19 @@ def examine_nodes(address: str, expected: int, within: float, results: Path, mod
     return checks
 
 
-def _join(address: str, within: float) -> None:
-    """Connect to the cluster, as soon as it answers. Raises EngineError where it does not in time."""
-    from harness.engines.openrlhf.cluster import connect
-
-    end = time.monotonic() + within
+def _within(seconds: float, call: Callable[[], T], fault: type[Exception]) -> T:
+    """What the call returns as soon as it does not fail. Raises its fault after so many seconds."""
+    end = time.monotonic() + seconds
     while True:
         try:
-            return connect(address=address, quiet=True)
-        except EngineError:
+            return call()
+        except fault:
             if time.monotonic() >= end:
                 raise
             time.sleep(0.5)
 
 
 def _label(node: dict[str, Any], among: Sequence[dict[str, Any]]) -> str:
-    """A host's name; with the node's id where a host has several."""
     host = str(node["NodeManagerHostname"])
     single = sum(other["NodeManagerHostname"] == host for other in among) == 1
     return host if single else f"{host}/{str(node['NodeID'])[:6]}"
@@ -181,17 +178,15 @@ def _same(name: str, here: Facts, there: Facts) -> Check:
 
 
 def _clock(name: str, probe: Any) -> Check:
-    """The difference of its clock to ours, by the quickest of some questions; half of its way is the uncertainty."""
-    best = (float("inf"), 0.0)
+    """The difference of its clock to ours, by the quickest of five questions; half its way is the uncertainty."""
+    asked = []
     try:
         for _ in range(5):
-            sent = time.time()
-            said = _ask(probe.now)
-            back = time.time()
-            best = min(best, ((back - sent) / 2, said - (sent + back) / 2))
+            sent, said, back = time.time(), _ask(probe.now), time.time()
+            asked.append(((back - sent) / 2, said - (sent + back) / 2))
     except EngineError as error:
         return Check(f"{name}: clock", False, str(error), needed=True)
-    unsure, skew = best
+    unsure, skew = min(asked)
     fine = abs(skew) <= SKEW_SECONDS + unsure
     found = f"{skew:+.3f} s ± {unsure:.3f} s"
     return Check(
@@ -200,7 +195,6 @@ def _clock(name: str, probe: Any) -> Check:
 
 
 def _visible(name: str, probe: Any, nonce: Path | str, write: bool) -> Check:
-    """Whether a node reads what was written here, and here can be read what it writes."""
     if isinstance(nonce, str):
         return Check(name, not write, nonce, "name one that can be written" if write else "", needed=write)
     place, problem = nonce.parent, ""
@@ -211,7 +205,7 @@ def _visible(name: str, probe: Any, nonce: Path | str, write: bool) -> Check:
             echo = nonce.with_name(f"{nonce.name}-{secrets.token_hex(4)}")
             try:
                 _ask(probe.write, str(echo), nonce.name)
-                if _seen(echo) != nonce.name:
+                if _within(SEEN_SECONDS, echo.read_text, OSError) != nonce.name:
                     problem = "what it writes is not seen here"
             finally:
                 echo.unlink(missing_ok=True)
@@ -243,20 +237,7 @@ def _nonce(folder: Path) -> Iterator[Path | str]:
                 folder.rmdir()
 
 
-def _seen(file: Path) -> str:
-    """Its text, as soon as it can be read. Raises OSError after SEEN_SECONDS."""
-    end = time.monotonic() + SEEN_SECONDS
-    while True:
-        try:
-            return file.read_text()
-        except OSError:
-            if time.monotonic() >= end:
-                raise
-            time.sleep(0.5)
-
-
 def _code() -> str:
-    """Version and digest of this package's own code."""
     root, whole = Path(harness.__file__).parent, hashlib.blake2b(digest_size=6)
     for file in sorted(root.rglob("*.py")):
         whole.update(os.fsencode(file.relative_to(root)) + file.read_bytes())

@@ -1,7 +1,7 @@
 """A suite as a SLURM job: a batch script from a template, and the resolved suite beside it.
 
-A template is a shell script with words between @: DIRECTIVES, FOLDER, PYTHON, RUN (the command, without --shard or --address),
-SHARDS (how many parts there are) and DOCTOR (the check of a cluster's nodes). What takes their place is quoted for the shell.
+Words between @ in a template: DIRECTIVES, FOLDER, PYTHON, RUN (the command), SHARDS, DOCTOR (the check of nodes). What takes
+their place is quoted for the shell.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
-    """What the job asks SLURM for; None and empty leave it to the cluster. gpus, cpus: of each node. others: further options of
-    sbatch, each as on its command line."""
+    """What the job asks SLURM for; None and empty leave it to the cluster. gpus, cpus: of each node. others: of sbatch."""
 
     partition: str = ""
     account: str = ""
@@ -111,13 +110,8 @@ def job(
     slurm: SlurmOptions,
     template: str,
 ) -> Job:
-    """The job of a suite.
-
-    options: further options of `harness run`. overrides: the suite's --set, which stay apart from it, so that its cells keep the
-    keys that they have without SLURM.
-
-    Raises UsageError for a template with unknown words.
-    """
+    """options: further ones of `harness run`. overrides: the suite's --set, kept apart from it, so that its cells keep their
+    keys. Raises UsageError for a template with unknown words."""
     suite = prepared.suite
     with suppress(SuiteError):  # without --set, where it is valid without
         suite = pinned(rules.validate(load(prepared.source), prepared.source), online=True)

@@ -1,8 +1,5 @@
-"""Model cards of checkpoints: what was trained, from what, by which rule, and what came of it, in the hub's own metadata.
-
-On published benchmarks of the hub its own evaluation results lie beside the card, in percent as its leaderboards show them. Each
-benchmark has a file of its own: the hub leaves a file out whose dataset is not registered as a benchmark.
-"""
+"""Model cards of checkpoints in the hub's own metadata, and beside them the hub's evaluation results, a file for each benchmark:
+it leaves out a file whose dataset is not registered as one."""
 
 from __future__ import annotations
 
@@ -20,11 +17,8 @@ _NAMES = {"greedy": "greedy accuracy", "sampled": "mean accuracy of samples (avg
 
 
 def write_cards(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
-    """Write `<out>/<cell key>/<policy>/README.md` for each policy of each finished cell, and `.eval_results/<task>.yaml` for each
-    benchmark of the hub, to go beside the weights of results/<suite>/<cell key>/checkpoint/<policy>; gives the policies' number.
-
-    Raises UsageError, StoreError, DiskFullError.
-    """
+    """Write `<out>/<cell key>/<policy>/README.md` and `.eval_results/<task>.yaml` for each policy of each finished cell, to
+    go beside its weights; gives the policies' number. Raises UsageError, StoreError, DiskFullError."""
     count = 0
     for count, cell in enumerate(finished_cells(snapshot, results, suite), 1):  # noqa: B007
         folder = out / cell.manifest.key / cell.policy
@@ -36,7 +30,7 @@ def write_cards(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int
 
 
 def benchmarks(cell: FinishedPolicy) -> dict[str, EvalResultEntry]:
-    """By task, the score on each whole set of the hub: of the greedy answer where there is one, else the mean of samples."""
+    """By task, the score on each whole set of the hub: greedy where there is one, else the mean of samples."""
     limit = cell.manifest.config["evaluation"]["limit"]
     found: dict[str, EvalResultEntry] = {}
     for score in sorted((s for s in cell.scores if s.metric in _NAMES), key=lambda s: s.metric != "greedy"):
@@ -96,7 +90,6 @@ One seed says little: `harness show {m.suite}` has the regime's intervals over s
 
 
 def _metadata(cell: FinishedPolicy) -> dict[str, Any]:
-    """Keys of the hub's model cards. A base model is named where it lies on the hub."""
     m = cell.manifest
     on_hub = "/" in cell.model and any(p.name == cell.policy and p.revision for p in m.policies)
     own = {"base_model": cell.model, "base_model_relation": "finetune"} if on_hub else {}

@@ -1,11 +1,8 @@
 """Every Eval Ever records, schema 0.3.0: `data/<collection>/<developer>/<model>/<uuid>.json`, `<uuid>_samples.jsonl` beside it.
 
-A record is of a checkpoint, which is no published model: its scores under its base model's name would stand among those of that
-model. So its developer is the placeholder `local`, its name that of the other formats, and the base is among its details.
-
-Samples are a line per question and metric. One whose answers all have invalid verdicts has no line, and is counted in `details`:
-the schema wants a score and `is_correct` of each line, and either would be false. Where some are invalid, the score is over the
-others, as in the store, and `error` says so. Results whose prompts were not kept give records without samples.
+A checkpoint is no published model, so its developer is the placeholder `local`, and the base is among its details. Samples are a
+line per question and metric; the schema wants a score of each, so a question without any verdict has no line and is counted in
+`details`. Results whose prompts were not kept give records without samples.
 """
 
 from __future__ import annotations
@@ -32,10 +29,7 @@ Values = dict[tuple[str, str, str], float | None]
 
 
 def write_every_eval_ever(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
-    """Write a record per policy and cell below `out`; gives their number. The same results give the same files.
-
-    Raises UsageError, StoreError, DiskFullError.
-    """
+    """Write a record per policy and cell below `out`; gives their number. Raises UsageError, StoreError, DiskFullError."""
     count = 0
     for cell in finished_cells(snapshot, results, suite):
         values: Values = {
@@ -171,7 +165,6 @@ def _source(cell: FinishedPolicy, task: str) -> dict[str, Any]:
 
 
 def _lines(cell: FinishedPolicy, asked: QuestionSamples, values: Values) -> Iterator[dict[str, Any]]:
-    """The question's, one for each metric that comes of this way of asking."""
     first, greedy = asked.answers[0], asked.way == "greedy"
     text = {"raw": first["prompt"], "reference": [first["gold"]]}
     canonical = json.dumps(text, sort_keys=True, separators=(",", ":"))

@@ -1,24 +1,31 @@
-"""The finished cells of a suite, as every format wants them."""
+"""The finished cells of a suite, as every format wants them; its tables as Parquet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from harness.errors import UsageError
+from harness.files import replace_atomic
 from harness.store.bounds import check_parts
 from harness.store.journal import Contents, read_journal
 from harness.store.manifest import Manifest, read_manifest
 from harness.store.read import Snapshot
 from harness.store.reference_results import MARK, ORIGIN, read_reference, suite_folder
+from harness.store.table import seed_rows, show_rows, suites
 from harness.tasks.sets import SETS, DataSet
 
 
 class Scored(NamedTuple):
-    """One metric of one policy on one task. error: standard error over questions, None for a single one. repeats: answers to a
-    question. questions, answers: without those whose verdicts are invalid, which `invalid` counts."""
+    """One metric of one policy on one task. error: over questions, None for a single one. repeats: answers to a question.
+    questions, answers: without those that `invalid` counts."""
 
     task: str
     metric: str
@@ -61,8 +68,8 @@ class FinishedPolicy(NamedTuple):
         return read_journal(self.folder)
 
     def asked(self) -> Iterator[QuestionSamples]:
-        """Every question under each way of asking, by task, way and `doc_id`, at the scores' step; none of results whose prompts
-        were not kept (reference results, imported bundles). Raises StoreError."""
+        """Every question under each way of asking, at the scores' step; none of results without prompts (reference
+        results, bundles). Raises StoreError."""
         steps = {s.step for s in self.scores}
         rows = [r for r in self.contents.tables["samples"].to_pylist() if r["policy"] == self.policy]
         rows = [r for r in rows if r["checkpoint_step"] in steps and r["prompt"]]
@@ -104,3 +111,19 @@ def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[Fi
         manifest = read_reference(folder.parent).manifests[cell] if suite.endswith(MARK) else read_manifest(folder)
         check_parts(folder, manifest, policy, *(score.task for score in scores))
         yield FinishedPolicy(folder, manifest, policy, scores)
+
+
+def write_parquet(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
+    """Write the lines of `harness show` (`show`, and `seeds` by seed), `cells` and the store's tables, of cells that count,
+    into `out`; gives their number. Raises UsageError, StoreError, DiskFullError."""
+    if suite not in suites(snapshot):
+        raise UsageError(f"no results of a suite {suite!r}")
+    shown = {"show": show_rows(snapshot, suite), "seeds": seed_rows(snapshot, suite)}
+    tables = {name: pa.Table.from_pylist(msgspec.to_builtins(rows)) for name, rows in shown.items()}
+    tables["cells"] = snapshot.query("SELECT * FROM current_cells WHERE suite = ? ORDER BY cell", [suite])
+    for name in ("scores", "totals", "spent", "steps", "curves", "samples"):
+        query = f"SELECT * FROM {name} SEMI JOIN current_cells USING (suite, cell) WHERE suite = ?"
+        tables[name] = snapshot.query(query, [suite])
+    for name, table in tables.items():
+        replace_atomic(out / f"{name}.parquet", partial(pq.write_table, table, compression="zstd"))
+    return len(tables)

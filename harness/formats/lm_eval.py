@@ -1,8 +1,5 @@
-"""lm-eval's output: a folder per policy of a cell with `results_<date>.json` and `samples_<task>_<date>.jsonl`.
-
-The shape is that of lm-eval 0.4's `--output_path --log_samples`; its own readers take it (tests/formats). Metrics keep our names
-(greedy, sampled, best@k, maj@k), the filter is `none`; a sample line is one question under one way of asking, `filter` says which.
-"""
+"""lm-eval's output (0.4, `--output_path --log_samples`): a folder per policy of a cell. Metrics keep our names, their filter is
+`none`; a sample line is one question under one way of asking, which `filter` says."""
 
 from __future__ import annotations
 
@@ -20,10 +17,7 @@ FILTER = "none"
 
 
 def write_lm_eval(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
-    """Write a folder per policy and cell below `out`; gives their number. The same results give the same files.
-
-    Raises UsageError, StoreError, DiskFullError.
-    """
+    """Write a folder per policy and cell below `out`; gives their number. Raises UsageError, StoreError, DiskFullError."""
     count = 0
     for count, cell in enumerate(finished_cells(snapshot, results, suite), 1):  # noqa: B007
         when = datetime.fromisoformat(cell.manifest.provenance.finished).replace(tzinfo=None)

@@ -1,15 +1,18 @@
 """Journals as runs of a tracker, afterwards or while they grow: cells are runs, named with their keys.
 
-The journals are followed from outside; nothing here is in the path of training. What was written is remembered beside the runs, so
-a second look adds what is new, and a cell that was resumed from an earlier checkpoint is written anew.
+What was written is remembered beside the runs: a second look adds what is new, and a cell that was resumed from an earlier
+checkpoint is written anew. Nothing leaves this machine unless somebody is logged in to W&B or WANDB_MODE says so.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
+import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +27,8 @@ from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, read_manifest
 
 _MAX_BYTES = 1 << 20
+_SECONDS = 120
+"""For a run of W&B to be opened, and for its last points to be sent."""
 
 
 class Point(NamedTuple):
@@ -37,7 +42,7 @@ class Point(NamedTuple):
 
 
 class WrittenPoints(msgspec.Struct, frozen=True):
-    """What a tracker holds of a cell already: how many points, and a digest of them; how often the cell was written anew."""
+    """What a tracker holds of a cell: number and digest of its points; how often the cell was written anew."""
 
     points: int = 0
     digest: str = ""
@@ -45,8 +50,8 @@ class WrittenPoints(msgspec.Struct, frozen=True):
 
 
 class NewPoints(NamedTuple):
-    """Points of a cell that a tracker has not yet. since: how many it has; at 0 whatever it holds of the cell is to go. renewed:
-    how often that happened."""
+    """Points of a cell that a tracker has not yet. since: how many it has; at 0 what it holds is to go. renewed: how often it
+    went."""
 
     manifest: Manifest
     points: list[Point]
@@ -54,8 +59,8 @@ class NewPoints(NamedTuple):
     renewed: int
 
     def rows(self) -> Iterator[tuple[int, float, dict[str, float]]]:
-        """Step, time and values by `<policy>/<tag>`, for trackers that have one run for all policies of a cell. A row holds what
-        came into the journal at once, so that every look makes the same rows."""
+        """Step, time and values by `<policy>/<tag>`; a row holds what came into the journal at once, so every look makes
+        the same rows."""
         for (step, at, *_), points in groupby(
             self.points, key=lambda p: (max(p.step, 0), p.at, p.policy, p.tag.partition("/")[0])
         ):
@@ -88,11 +93,9 @@ class Tracker:
 
 
 def follow(results: Path, suite: str, tracker: Tracker) -> int:
-    """Bring the tracker up to the journals; returns the number of points written.
-
-    Cells that cannot be read now are left for the next look. Raises UsageError where there are no cells, or of the tracker, and
-    StoreError for names that are none for its files.
-    """
+    """Bring the tracker up to the journals; returns the number of points written. Cells that cannot be read now are left for
+    the next look. Raises UsageError where there are none, or of the tracker, StoreError for names that are none for its
+    files."""
     count = 0
     for file in manifests(results, suite):
         try:
@@ -126,9 +129,7 @@ def _bring(manifest: Manifest, points: list[Point], tracker: Tracker) -> int:
     try:
         before = msgspec.json.decode(read_bytes(memory, _MAX_BYTES), type=WrittenPoints)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        before = WrittenPoints(
-            digest="unknown"
-        )  # a look was interrupted before it could say so: its run is written anew
+        before = WrittenPoints(digest="unknown")  # a look was interrupted before it could say so
     if before.digest != _digest(points[: before.points]):  # resumed from an earlier checkpoint
         before = WrittenPoints(renewed=before.renewed + (before.points > 0))
     if new := points[before.points :]:
@@ -164,3 +165,128 @@ def _points(folder: Path, manifest: Manifest) -> Iterator[Point]:
         means = valid["verdict"].eq("right").groupby([valid[name] for name in samples.columns[:-1]]).mean()
         for (policy, step, task, metric), value in means.items():
             yield Point(policy, f"evaluation/{task}/{metric}", int(step), float(value), at)
+
+
+class TensorBoard(Tracker):
+    """A run per policy, `<out>/<suite>/<group>/<regime>/<seed>-<cell key>/<policy>`."""
+
+    def __init__(self, out: Path) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self.folder = out
+        self._event, self._summary, self._writer = Event, Summary, EventFileWriter
+
+    def run_folder(self, manifest: Manifest) -> Path:
+        """Of a cell; its last part ends with the cell's key, which is the run's identity."""
+        return self.folder / manifest.suite / run_name(manifest)
+
+    def memory(self, manifest: Manifest) -> Path:
+        return self.run_folder(manifest) / "harness.json"
+
+    def write(self, new: NewPoints) -> None:
+        folder = self.run_folder(new.manifest)
+        if not new.since:
+            shutil.rmtree(folder, ignore_errors=True)
+        for policy in dict.fromkeys(p.policy for p in new.points):
+            writer = self._writer(str(folder / policy))
+            try:
+                for p in (p for p in new.points if p.policy == policy):
+                    value = self._summary.Value(tag=p.tag, simple_value=p.value)
+                    summary = self._summary(value=[value])
+                    writer.add_event(self._event(wall_time=p.at, step=max(p.step, 0), summary=summary))
+            finally:
+                writer.close()
+
+
+class Wandb(Tracker):
+    """In `<out>/wandb`, a run per cell, whose id is its key; offline without a login. History only grows: a later look adds a
+    segment, and a cell that is written anew becomes the run `<key>-2`."""
+
+    def __init__(self, out: Path) -> None:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        import wandb
+
+        self.folder = out / "wandb"
+        self._wandb = wandb
+        self._out = out
+        self._mode = os.environ.get("WANDB_MODE") or None
+        if self._mode is None:
+            self._mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
+        self._settings = wandb.Settings(
+            silent=True, console="off", init_timeout=_SECONDS, finish_timeout=_SECONDS, finish_timeout_raises=True,
+            disable_code=True, disable_git=True, x_disable_machine_info=True, x_disable_meta=True, x_disable_stats=True,
+            x_save_requirements=False,
+        )  # fmt: skip
+
+    def write(self, new: NewPoints) -> None:
+        m = new.manifest
+        if not new.since:
+            for segment in self.folder.glob(f"offline-run-*-{m.key}*"):
+                shutil.rmtree(segment, ignore_errors=True)
+        self._out.mkdir(parents=True, exist_ok=True)
+        try:
+            run = self._wandb.init(
+                project=m.suite, id=f"{m.key}-{new.renewed + 1}" if new.renewed else m.key, name=run_name(m), group=m.group,
+                job_type=m.regime, config=new.details(), dir=self._out, mode=self._mode, resume="allow", settings=self._settings,
+            )  # fmt: skip
+            run.define_metric("*", step_metric="step")
+            for step, _, values in new.rows():
+                run.log({"step": step, **values})
+            run.finish()
+        except (self._wandb.Error, TimeoutError) as error:
+            raise UsageError(f"W&B: {' '.join(str(error).split())}") from None
+
+
+class Trackio(Tracker):
+    """`<out>/trackio/<suite>.db`, a run per cell, written by its storage class: its `init` starts threads and asks the hub
+    who is logged in."""
+
+    def __init__(self, out: Path) -> None:
+        self.folder = out / "trackio"
+        os.environ["TRACKIO_DIR"] = str(self.folder.resolve())
+        from trackio.sqlite_storage import SQLiteStorage
+
+        self._store = SQLiteStorage
+
+    def write(self, new: NewPoints) -> None:
+        m, rows = new.manifest, list(new.rows())
+        try:
+            self._store.validate_project_name(m.suite)
+            if not new.since:
+                self._store.delete_run(m.suite, run_name(m), run_id=m.key)
+            self._store.bulk_log(
+                project=m.suite,
+                run=run_name(m),
+                run_id=m.key,
+                metrics_list=[values for _, _, values in rows],
+                steps=[step for step, _, _ in rows],
+                timestamps=[datetime.fromtimestamp(at, UTC).isoformat() for _, at, _ in rows],
+                config={**new.details(), "_Group": m.group, "_Created": m.provenance.started},
+                log_ids=[
+                    f"{m.key}-{new.since}-{i}" for i in range(len(rows))
+                ],  # a look that was cut off adds nothing twice
+            )
+        except (ValueError, OSError, sqlite3.Error) as error:
+            raise UsageError(f"Trackio: {error}") from None
+
+
+_TRACKERS = {
+    "tensorboard": (TensorBoard, "TensorBoard", "track"),
+    "wandb": (Wandb, "W&B", "wandb"),
+    "trackio": (Trackio, "Trackio", "trackio"),
+}
+"""Class, name for people, extra."""
+
+
+def open_tracker(name: str, out: Path) -> Tracker:
+    """Raises UsageError for an unknown one, or one whose package is not installed."""
+    if name not in _TRACKERS:
+        raise UsageError(f"--to {name}: one of {', '.join(_TRACKERS)}")
+    kind, title, extra = _TRACKERS[name]
+    try:
+        return kind(out)
+    except ImportError as error:
+        advice = f"pip install 'experience-sharing-harness[{extra}]'"
+        raise UsageError(f"{title} is not installed ({error}): {advice}") from None

@@ -1,7 +1,6 @@
 """`harness import`: another lab's results folder, every record checked; nothing that exists here is changed.
 
-A cell goes to results/<suite>@<origin>/<key>. What fails a check is refused record by record with the reason, the rest of
-its cell is taken. Checkpoints are not read.
+A cell goes to results/<suite>@<origin>/<key>. What fails a check is refused record by record, the rest of its cell is taken.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ class ImportReport:
 def import_results(source: Path, results: Path, origin: str) -> ImportReport:
     """Take over the finished cells of `source`, a results folder or one suite's folder, marked with `origin`.
 
-    Cells that were imported before are left alone. Raises UsageError (bad origin, no such folder, no cells at all),
-    StoreError and DiskFullError (here, not there).
+    Cells that were imported before are left alone. Raises UsageError, StoreError and DiskFullError.
     """
     if not is_name(origin, LONGEST_KEY):
         raise UsageError(f"origin {origin!r}: letters, digits and _ . + - are allowed")

@@ -1,13 +1,12 @@
 """A bundle: a finished suite's results as one file that another lab can check. No weights, no path of this machine.
 
-It is a zip whose members are stored, not compressed, so that nothing in it can unpack to more than the file is.
+A zip whose members are stored, not compressed, so that nothing unpacks to more than the file is:
 
     bundle.json     what it is, and the SHA-256 of every other member
     scores.json     the accuracies and the table that its samples give
     <suite>/...     a suite's results folder (`store.manifest`), cut to what tables need
 
-Members stand in order of name with one date, so equal results are equal bytes. The name is `<suite>-<digest>.zip`, the digest
-the first 16 digits of bundle.json's SHA-256: it names the whole content.
+Equal results are equal bytes. The name is `<suite>-<digest>.zip`, the first 16 digits of bundle.json's SHA-256.
 """
 
 from __future__ import annotations
@@ -81,10 +80,8 @@ class BundleAbout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_bundle(suite: str, results: Path, out: Path | None = None) -> Path:
-    """Write the bundle of results/<suite>, whose cells are all finished, to `out` (a file, or a folder for it); returns its path.
-
-    Raises UsageError for what is not finished, StoreError for damaged journals, DiskFullError.
-    """
+    """Write the bundle of results/<suite> to `out` (a file, or a folder for it); returns its path. Raises UsageError for what
+    is not finished, StoreError, DiskFullError."""
     folder = results / suite
     if not (folder / "suite.json").is_file():
         raise UsageError(f"{folder}: no results of the suite as written (harness run {suite})")
@@ -138,19 +135,16 @@ def stated(results: Path, suite: str) -> dict[str, Any]:
 def compact(tables: Mapping[str, pa.Table], wordless: Sequence[str] = WORDLESS) -> dict[str, pa.Table]:
     """A journal's tables cut to what a suite's table is made of, and the checks need. wordless: columns of samples to empty."""
     kept = {name: tables[name] for name in KEPT if name in tables}
-    for column in wordless if "samples" in kept else ():
-        samples = kept["samples"]
-        place = samples.schema.get_field_index(column)
+    if (samples := kept.get("samples")) is not None:
         nothing = pa.repeat(pa.scalar("", pa.string()), samples.num_rows)
-        kept["samples"] = samples.set_column(place, samples.schema.field(place), nothing)
+        for column in wordless:
+            place = samples.schema.get_field_index(column)
+            kept["samples"] = kept["samples"].set_column(place, samples.schema.field(place), nothing)
     return kept
 
 
 def finished(source: Path) -> tuple[Manifest, dict[str, pa.Table]]:
-    """Manifest, without a path of this machine, and tables of a cell or base checkpoint that has come to its end.
-
-    Raises UsageError for one that has not, StoreError.
-    """
+    """Manifest, without a path of this machine, and tables of a finished cell or base. Raises UsageError, StoreError."""
     try:
         manifest = read_manifest(source)
     except StoreError as error:
@@ -210,19 +204,17 @@ def _bundle_name(suite: str, about: bytes) -> str:
 
 
 def unpack(bundle: Path, folder: Path) -> tuple[BundleAbout, str]:
-    """Write the members into `folder`, which is empty; returns what bundle.json says, and the name that the content has.
-
-    Sizes, kinds and names are judged before anything is written, digests before anybody reads it.
-    Raises UsageError, DiskFullError.
-    """
-    file, size = _opened(bundle)
-    with file:
-        contents = {}
-        for name, member in _checked_members(bundle, file, size).items():
-            try:
+    """Write the members into `folder`, which is empty; returns what bundle.json says, and the name that the content has. All
+    is judged before it is written. Raises UsageError, DiskFullError."""
+    data = _read(bundle)
+    contents = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
+            for name, member in _checked_members(bundle, file, len(data)).items():
                 contents[name] = file.read(member)
-            except _BROKEN as error:
-                raise UsageError(f"{bundle}: {name}: damaged: {error}") from None
+    except _BROKEN as error:
+        at = f"{name}: damaged" if contents else "not a zip"
+        raise UsageError(f"{bundle}: {at}: {error}") from None
     about = _about(bundle, contents)
     for name, content in contents.items():
         target = folder / PurePosixPath(name)
@@ -231,8 +223,8 @@ def unpack(bundle: Path, folder: Path) -> tuple[BundleAbout, str]:
     return about, _bundle_name(about.suite, contents[ABOUT])
 
 
-def _opened(bundle: Path) -> tuple[zipfile.ZipFile, int]:
-    """The zip and its length, once its list of members is known to be small: `zipfile` reads what the file's end states."""
+def _read(bundle: Path) -> bytes:
+    """The zip's bytes, once its list of members is known to be small: `zipfile` reads what the file's end states."""
     try:
         with open_regular(bundle) as file:
             size = os.fstat(file.fileno()).st_size
@@ -247,10 +239,13 @@ def _opened(bundle: Path) -> tuple[zipfile.ZipFile, int]:
     _, *_, count, length, _, _ = _END.unpack(end)
     if count > MAX_MEMBERS or length > MAX_DIRECTORY or b"PK\6\7" in data[-_END.size - 20 : -_END.size]:
         raise UsageError(f"{bundle}: its list of members is too long ({count:,} members, {length:,} bytes)")
-    try:
-        return zipfile.ZipFile(io.BytesIO(data)), len(data)
-    except _BROKEN as error:
-        raise UsageError(f"{bundle}: not a zip: {error}") from None
+    return data
+
+
+def _refuse(place: str, faults: Mapping[str, object]) -> None:
+    for problem, wrong in faults.items():
+        if wrong:
+            raise UsageError(f"{place}: {problem}")
 
 
 def _checked_members(bundle: Path, file: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
@@ -259,6 +254,7 @@ def _checked_members(bundle: Path, file: zipfile.ZipFile, size: int) -> dict[str
     for member in file.infolist():
         name, kind = member.orig_filename, stat.S_IFMT(member.external_attr >> 16)
         total += member.compress_size
+        plain = member.compress_type == zipfile.ZIP_STORED and member.file_size == member.compress_size
         faults = {
             "a link": kind == stat.S_IFLNK,
             "not a regular file": kind not in (0, stat.S_IFREG),
@@ -266,33 +262,34 @@ def _checked_members(bundle: Path, file: zipfile.ZipFile, size: int) -> dict[str
             "stands twice": name in members,
             f"states {member.file_size:,} bytes; the whole file has {size:,}": member.file_size > MAX_BYTES
             or total > size,
-            "compressed; members of a bundle are stored as they are": member.compress_type != zipfile.ZIP_STORED
-            or member.file_size != member.compress_size,
+            "compressed; members of a bundle are stored as they are": not plain,
             "encrypted": member.flag_bits & 1,
         }
-        if problem := next((words for words, wrong in faults.items() if wrong), ""):
-            raise UsageError(f"{bundle}: {name[:200]!a}: {problem}")
+        _refuse(f"{bundle}: {name[:200]!a}", faults)
         members[name] = member
     return members
 
 
 def _about(bundle: Path, contents: Mapping[str, bytes]) -> BundleAbout:
+    place = f"{bundle}: {ABOUT}"
     try:
         about = msgspec.json.decode(contents.get(ABOUT, b""), type=BundleAbout)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{bundle}: {ABOUT}: absent or not what it should be: {error}") from None
-    if about.format != FORMAT:
-        raise UsageError(f"{bundle}: {ABOUT}: format {about.format}; this version reads {FORMAT}")
-    if not re.fullmatch(_NAME, about.suite):
-        raise UsageError(f"{bundle}: {ABOUT}: suite: not a suite's name: {about.suite[:80]!a}")
+        raise UsageError(f"{place}: absent or not what it should be: {error}") from None
+    _refuse(
+        place,
+        {
+            f"format {about.format}; this version reads {FORMAT}": about.format != FORMAT,
+            f"suite: not a suite's name: {about.suite[:80]!a}": not re.fullmatch(_NAME, about.suite),
+        },
+    )
     for name in sorted((contents.keys() - {ABOUT}) | about.files.keys()):
+        digest = hashlib.sha256(contents.get(name, b"")).hexdigest()
         faults = {
             "absent": name not in contents,
             "not in bundle.json": name not in about.files,
             f"not of the suite {about.suite}": name != SCORES and name.split("/")[0] != about.suite,
-            "altered (its SHA-256 is not the one in bundle.json)": hashlib.sha256(contents.get(name, b"")).hexdigest()
-            != about.files.get(name),
+            "altered (its SHA-256 is not the one in bundle.json)": digest != about.files.get(name),
         }
-        if problem := next((words for words, wrong in faults.items() if wrong), ""):
-            raise UsageError(f"{bundle}: {name}: {problem}")
+        _refuse(f"{bundle}: {name}", faults)
     return about

@@ -1,5 +1,4 @@
-"""`harness submit-check`: what a bundle must withstand, and taking it over. Each check says in one line what it read, or why it
-refuses."""
+"""`harness submit-check`: the checks of a bundle in order, and taking it over."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from harness.store.journal import read_journal
 from harness.store.manifest import read_suite, suite_files
 from harness.store.submission import Submission, read_submission, write_submission
 from harness.store.text import visible
-from harness.submission import evidence, row_checks
+from harness.submission import evidence
 from harness.submission.bundle import compact
 from harness.submission.evidence import Evidence
 from harness.submission.rerun import RerunRequest, RerunResult, re_execute
@@ -28,7 +27,6 @@ from harness.tuning.derived import tuned_from
 
 MEMORY = 1 << 30
 """What reading a bundle may take; then its rows are known, and the store may take what it takes for any import."""
-PUBLISHED = "published defaults"
 FIRST: dict[str, Callable[[Evidence], str]] = {
     "container": Evidence.container,
     "schema": evidence.schema,
@@ -40,12 +38,12 @@ FIRST: dict[str, Callable[[Evidence], str]] = {
 THEN: dict[str, Callable[[Evidence], str]] = {
     "provenance": evidence.provenance,
     "text": evidence.text,
-    "questions": row_checks.questions,
-    "steps": row_checks.steps,
-    "cells": row_checks.cells,
-    "verdicts": row_checks.verdicts,
-    "table": row_checks.table,
-    "a/a": row_checks.noise_floor,
+    "questions": evidence.questions,
+    "steps": evidence.steps,
+    "cells": evidence.cells,
+    "verdicts": evidence.verdicts,
+    "table": evidence.table,
+    "a/a": evidence.noise_floor,
     "foreign": evidence.foreign,
 }
 
@@ -59,8 +57,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BundleReport(msgspec.Struct, kw_only=True):
-    """A bundle's checks, in order; those that a refusal makes senseless are left out. submission: how far it may be believed; None
-    where it is refused."""
+    """A bundle's checks, in order. submission: how far it may be believed; None where it is refused."""
 
     bundle: str
     lines: list[CheckResult] = []
@@ -92,10 +89,7 @@ class BundleReport(msgspec.Struct, kw_only=True):
 
 @contextmanager
 def checked(bundle: Path, results: Path, again: RerunRequest | None = None) -> Iterator[tuple[Evidence, BundleReport]]:
-    """The bundle unpacked in a temporary folder, as far as that could be done, and its report.
-
-    results: our own, which must not change by taking the bundle over. again: which cells to train again here.
-    """
+    """The bundle in a temporary folder, as far as it could be unpacked, and its report. results: our own, left alone."""
     report = BundleReport(bundle=str(bundle))
     with tempfile.TemporaryDirectory(prefix="submit-check-") as place:
         e = Evidence(bundle, results, Path(place))
@@ -109,10 +103,11 @@ def checked(bundle: Path, results: Path, again: RerunRequest | None = None) -> I
         if again is not None and not report.refused:
             try:
                 trained = re_execute(e, again)
-                lines = [CheckResult(check="re-execution", good=True, words=f"{x.label}: {x.words}") for x in trained]
+                report.lines += [
+                    CheckResult(check="re-execution", good=True, words=f"{x.label}: {x.words}") for x in trained
+                ]
             except HarnessError as error:
-                lines = [CheckResult(check="re-execution", good=False, words=str(error))]
-            report.lines += lines
+                report.lines.append(CheckResult(check="re-execution", good=False, words=str(error)))
         if not report.refused:
             report.submission = Submission(
                 badge="re-executed" if trained else "re-scored",
@@ -126,10 +121,8 @@ def checked(bundle: Path, results: Path, again: RerunRequest | None = None) -> I
 def take_bundle(
     bundle: Path, results: Path, origin: str | None, again: RerunRequest | None = None
 ) -> tuple[BundleReport, Path | None]:
-    """Check the bundle and take it over into results/<suite>@<origin>; the folder is None where it is refused.
-
-    origin: by default the digest in the bundle's name. Raises UsageError, StoreError, DiskFullError.
-    """
+    """Check the bundle and take it over into results/<suite>@<origin>; the folder is None where it is refused. origin: by
+    default the digest in its name. Raises UsageError, StoreError, DiskFullError."""
     with checked(bundle, results, again) as (e, report):
         if report.submission is None:
             return report, None
@@ -161,37 +154,31 @@ def mark_reported(results: Path, label: str) -> None:
 
 
 def category(suite: Suite) -> str:
-    """Whose settings the suite's regimes have, the baseline's left out: tuned with how many trials; published defaults
-    (`Regime.published`), unpublished ones, settings of their own, unknown ones, each with the regimes' or variants' names."""
+    """Whose settings the suite's regimes have, the baseline's left out: tuned, published defaults, unpublished ones, its own,
+    unknown."""
     names = {v.name for v in suite.regimes}
     plain = next(v.regime for v in suite.regimes if v.name == suite.baseline)
-    parts: dict[str, list[str]] = {
-        PUBLISHED: [],
-        "defaults that nobody published": [],
-        "settings of their own": [],
-        "not installed here": [],
-    }
+    kinds = "published defaults", "defaults that nobody published", "settings of their own", "not installed here"
+    parts: dict[str, list[str]] = {kind: [] for kind in kinds}
     for variant in suite.regimes:
         regime = variant.regime
         if regime not in registry.installed():
-            parts["not installed here"].append(variant.name)
+            parts[kinds[3]].append(variant.name)
         elif suite.tune is not None and tuned_from(variant.name, names):
             continue
         elif not _has_defaults(variant):
-            if variant.name != suite.baseline:
-                parts["settings of their own"].append(variant.name)
+            parts[kinds[2]] += [variant.name] if variant.name != suite.baseline else []
         elif regime != plain:
             source = ""
             with suppress(PluginError):
                 source = registry.load(regime).published
-            parts[PUBLISHED if source else "defaults that nobody published"].append(regime)
+            parts[kinds[0] if source else kinds[1]].append(regime)
     tuned = [f"tuned (budget {suite.tune.trials})"] if suite.tune is not None else []
     named = [f"{what}: {', '.join(dict.fromkeys(each))}" for what, each in parts.items() if each]
     return "; ".join([*tuned, *named]) or "the baseline alone"
 
 
 def _has_defaults(variant: Variant) -> bool:
-    """Whether a variant has its regime's own defaults and the suite's training."""
     if variant.training is not None:
         return False
     try:

@@ -34,14 +34,12 @@ APART = {"costs"}
 ERRORS, POINTS = 4.0, 0.10
 """On another kind of CPU: how many standard errors the accuracies of a policy may lie apart, and how far at least. There base
 checkpoints come out as slightly other models (README)."""
-_EMBEDDED_ALONE = "embedded cells alone can be trained again"
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
 
 
 @dataclass(frozen=True, slots=True)
 class RerunRequest:
-    """Which cells of a bundle to train again: so many at random, drawn by `seed` (None: one that nobody could foresee), each in at
-    most so many minutes."""
+    """How many random cells, drawn by `seed` (None: one that nobody could foresee), each in at most so many minutes."""
 
     cells: int
     seed: int | None = None
@@ -56,18 +54,17 @@ class RerunResult:
     words: str
 
 
-def run_again(stored: Path, folder: Path, deadline: float = math.inf) -> None:
-    """Train and evaluate the cell of `stored` in `folder`, in this process. deadline: of `time.monotonic`.
-
-    Raises UsageError for what is not a cell, Interrupted at the deadline, and as the cell does.
-    """
+def run_again(stored: Path, folder: Path) -> None:
+    """Train and evaluate the cell of `stored` in `folder`. Raises UsageError for what is no finished cell, and as the cell
+    does."""
     manifest = read_manifest(stored)
     if manifest.kind != "cell" or manifest.state != "done":
         raise UsageError(f"{stored}: not a finished cell (kind {manifest.kind}, {manifest.state})")
-    _train(manifest, folder, deadline)
+    _train(manifest, folder, math.inf)
 
 
 def _train(manifest: Manifest, folder: Path, deadline: float) -> None:
+    """deadline: of `time.monotonic`; Interrupted is raised there."""
     beside = {name: getattr(manifest, name) for name in ("suite", "key", "baseline", "identity")}
     job = cell_job(cell_of({**manifest.config, **beside}), folder)
     with Verifier(workers=1) as verifier:
@@ -103,16 +100,14 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def re_execute(evidence: Evidence, again: RerunRequest) -> list[RerunResult]:
-    """Train `again.cells` random cells of a checked bundle in a temporary folder, of those whose regimes are installed here.
-
-    Raises UsageError for the first that comes out as another one, or where nothing can be trained here.
-    """
+    """Train `again.cells` random cells of a checked bundle. Raises UsageError for the first that comes out otherwise, or
+    where nothing can be trained here."""
     seed = secrets.randbelow(1 << 31) if again.seed is None else again.seed
     cells = [manifest for _, manifest in sorted(evidence.cells.items()) if manifest.regime_type in registry.installed()]
     if not cells:
         raise evidence.fault("none of its regimes is installed here", evidence.suite)
     chosen = Random(seed).sample(cells, min(again.cells, len(cells)))
-    places = [evidence.place(f"{evidence.suite}/{m.key} ({label(m)}, --seed {seed})") for m in chosen]
+    places = [f"{evidence.bundle}: {evidence.suite}/{m.key} ({label(m)}, --seed {seed})" for m in chosen]
     for manifest, place in zip(chosen, places, strict=True):
         possible(manifest, place)
     try:
@@ -141,8 +136,9 @@ def possible(manifest: Manifest, place: str) -> None:
     """Raises UsageError where the cell cannot be trained here to the same rows."""
     ours = {name: str(entry.version) for name, entry in recorded().items()}
     policies = manifest.config["group"]["policies"]
+    engine = f"of the engine {manifest.engine}; embedded cells alone can be trained again"
     problems = [
-        *([] if manifest.engine == "embedded" else [f"of the engine {manifest.engine}; {_EMBEDDED_ALONE}"]),
+        *([] if manifest.engine == "embedded" else [engine]),
         *(
             f"computed by {package} {version}; here is {ours[package]}, whose results are others"
             for package, version in manifest.identity.versions.items()
@@ -154,8 +150,8 @@ def possible(manifest: Manifest, place: str) -> None:
             if not str(policy["model"]).startswith("micro/") and not policy.get("revision")
         ),
     ]
-    if problems:
-        raise UsageError(f"{place}: {problems[0]}")
+    for problem in problems:
+        raise UsageError(f"{place}: {problem}")
 
 
 def re_run(
@@ -167,11 +163,8 @@ def re_run(
     made_on: str = "",
     wordless: Sequence[str] = WORDLESS,
 ) -> RerunResult:
-    """Train a cell again in `folder` and compare it with its `stored` tables.
-
-    place: in messages. made_on: its kind of CPU, where the manifest does not say. wordless: columns of samples that were not
-    stored. Raises UsageError where it comes out as another one, or not in time.
-    """
+    """Train a cell again in `folder` and compare it with its `stored` tables. made_on: its kind of CPU, where the manifest
+    does not say. wordless: columns that were not stored. Raises UsageError where it comes out otherwise, or not in time."""
     print(f"training again: {place}", file=sys.stderr)
     try:
         _train(manifest, folder, time.monotonic() + 60 * minutes)
@@ -192,7 +185,6 @@ def re_run(
 
 
 def _furthest(stored: pa.Table, now: pa.Table, place: str) -> float:
-    """The largest difference of two accuracies of one policy. Raises UsageError beyond the tolerance."""
     largest = 0.0
     both = pd.concat([_accuracies(stored), _accuracies(now)], axis=1, keys=["stored", "now"]).fillna(0.0).sort_index()
     for line, (a, n, b, m) in zip(both.index, both.itertuples(index=False, name=None), strict=True):
@@ -207,7 +199,6 @@ def _furthest(stored: pa.Table, now: pa.Table, place: str) -> float:
 
 
 def _accuracies(samples: pa.Table) -> pd.DataFrame:
-    """Mean and count by policy, task and metric."""
     rows = samples.to_pandas()
     return (
         rows["verdict"].eq("right").groupby([rows[name] for name in ("policy", "task", "metric")]).agg(["mean", "size"])

@@ -5,9 +5,8 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -17,12 +16,9 @@ from harness.suite.schema import Evaluation, Keep, ModelGroup, Sharing, Suite, T
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What a result depends on besides its configuration; with that the key hashes it.
-
-    models: what each policy starts from, by its name: a micro family, `content DIGEST` of a local folder, or a hub name with its
-    commit. pool: digest of the training pool; empty for micro. evaluation: checksums of the evaluation sets by task.
-    versions: results versions of the packages that compute.
-    """
+    """What a result depends on besides its configuration; the key hashes it too. models: by policy, a micro family, `content
+    DIGEST` of a folder, or a hub name with its commit. pool: digest of the training pool; empty for micro. evaluation:
+    checksums by task. versions: of the packages that compute."""
 
     models: dict[str, str] = {}
     pool: str = ""
@@ -96,37 +92,25 @@ def read(kind: type, fields: Any) -> Any:
 
 def digest(*parts: Any) -> str:
     """16 hexadecimal digits of a hash over JSON-compatible parts."""
-    return hashlib.blake2b(_text(parts).encode(), digest_size=8).hexdigest()
-
-
-def _text(parts: Any) -> str:
-    return json.dumps(parts, sort_keys=True)
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def keyed(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """A policy's configuration without where its model lies: `Identity.models` says what it is. A style that nobody chose is no
-    part of it: cells from before there were styles keep their keys."""
+    """A policy's configuration without where its model lies, which `Identity.models` says, and without a style that nobody
+    chose: older cells keep their keys."""
     left = {"model", "revision", *(("style",) if policy.get("style") is None else ())}
     return {name: value for name, value in policy.items() if name not in left}
 
 
-def cell_keys(config: Mapping[str, Any], identity: Identity, seeds: Iterable[int]) -> Iterator[tuple[int, str]]:
-    """Seeds with the keys of the cells that have this configuration and identity, and nothing else, in common."""
+def cell_key(config: Mapping[str, Any], identity: Identity) -> str:
+    """The key of the cell that has this configuration and identity."""
     own = {
         **config,
         "group": {**config["group"], "policies": [keyed(policy) for policy in config["group"]["policies"]]},
         "training": {**config["training"], "task": placeless(config["training"]["task"])},
         "evaluation": {**config["evaluation"], "tasks": [placeless(task) for task in config["evaluation"]["tasks"]]},
     }
-    # what `digest` hashes of configuration and identity, cut in two where the seed stands
-    before = _text({name: value for name, value in own.items() if name < "seed"})[:-1] + ', "seed": '
-    after = ", " + _text({name: value for name, value in own.items() if name > "seed"})[1:]
-    started = hashlib.blake2b(f"[{before}".encode(), digest_size=8)
-    end = f"{after}, {_text(msgspec.to_builtins(identity))}]"
-    for seed in seeds:
-        found = started.copy()
-        found.update(f"{seed}{end}".encode())
-        yield seed, found.hexdigest()
+    return digest(own, msgspec.to_builtins(identity))
 
 
 def placeless(task: Any) -> Any:
@@ -135,22 +119,23 @@ def placeless(task: Any) -> Any:
 
 
 def expand(suite: Suite, identity: Callable[[ModelGroup, Variant], Identity]) -> list[Cell]:
-    """All cells in the order group, seed, regime: a cut-off run leaves comparable cells."""
+    """All cells in the order group, seed, regime: an interrupted run leaves comparable cells."""
     cells = []
     for group in suite.groups:
-        makes = [
-            partial(
-                Cell, suite.name, suite.engine, suite.engine_options, group,
+        firsts = [
+            Cell(
+                suite.name, suite.engine, suite.engine_options, group,
                 variant.model_copy(update={"training": None}),  # the cell's own `training` holds it
-                suite.sharing_of(variant), suite.training_of(variant), suite.evaluation,
+                suite.sharing_of(variant), suite.training_of(variant), suite.evaluation, seed=0, key="",
                 baseline=suite.baseline, identity=identity(group, variant), keep=suite.keep,
             )
             for variant in suite.regimes
         ]  # fmt: skip
-        firsts = [make(seed=0, key="") for make in makes]
-        keys = [cell_keys(first.config(), first.identity, suite.seeds) for first in firsts]
-        for each in zip(*keys, strict=True):
-            cells += [make(seed=seed, key=key) for make, (seed, key) in zip(makes, each, strict=True)]
+        configs = [first.config() for first in firsts]
+        for seed in suite.seeds:
+            for first, config in zip(firsts, configs, strict=True):
+                key = cell_key({**config, "seed": seed}, first.identity)
+                cells.append(replace(first, seed=seed, key=key))
     return cells
 
 

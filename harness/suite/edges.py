@@ -14,16 +14,8 @@ Strengths = Callable[[], Mapping[str, float]]
 def edges_of(
     policies: Sequence[str], direction: Direction | Iterable[Edge], strengths: Strengths | None = None
 ) -> tuple[Edge, ...]:
-    """Edges in suite order, by receiver and then by author.
-
-    direction: a word, or the edges themselves. strengths: each policy's strength, asked only where the direction depends on it;
-    equals do not send to each other.
-
-    Raises
-    ------
-    ValueError
-        An edge names an unknown policy or joins one to itself, or strengths are missing.
-    """
+    """Edges in suite order, by receiver, then author. direction: a word, or the edges themselves. strengths: asked where the
+    direction depends on it; equals do not send to each other. Raises ValueError."""
     every = tuple((author, receiver) for receiver in policies for author in policies if author != receiver)
     if direction == "none":
         return ()

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from harness.errors import SuiteError, UsageError
-from harness.suite import yaml
+from harness.suite import schema, yaml
 from harness.suite.schema import TASK_FORMS, Suite
 
 __all__ = ["LABORATORY", "find", "first_error", "load", "resolve", "shipped"]
@@ -24,33 +24,30 @@ _STEP = re.compile(r"([A-Za-z0-9_.+-]+?)((?:\[\d{1,4}\])*)(?:\.(?=[A-Za-z])|$)")
 _LONGEST_KEY = 200
 _SHOWN = 80
 """Characters of a key that a message repeats."""
+_MODELS: dict[Any, type[BaseModel]] = {
+    "groups": schema.ModelGroup, "policies": schema.Policy, "stage0": schema.Stage0, "regimes": schema.Variant,
+    "training": schema.Training, "evaluation": schema.Evaluation, "tune": schema.Tune, "sharing": schema.Sharing,
+    "<file>": schema.FileTask, "defences": schema.Defences,
+}  # fmt: skip
 
+_FOLDER = Path(str(resources.files("suites")))
 LABORATORY = "bandit.yaml"
 """The file of `harness bandit`."""
 
 
 def shipped() -> dict[str, Path]:
     """Names and paths of the suites that come with the package; `bandit.yaml` is a laboratory's file, not a suite."""
-    folder = resources.files("suites")
-    return {
-        Path(str(f)).stem: Path(str(f)) for f in folder.iterdir() if f.name.endswith(".yaml") and f.name != LABORATORY
-    }
+    return {file.stem: file for file in _FOLDER.glob("*.yaml") if file.name != LABORATORY}
 
 
 def find(name: str) -> Path:
-    """The file meant by `name`: a path, or the name of a shipped suite.
-
-    Raises
-    ------
-    SuiteError
-        There is no such suite; with the nearest name.
-    """
+    """The file meant by `name`: a path, or the name of a shipped suite. Raises SuiteError, with the nearest name."""
     path = Path(name)
     if path.suffix in {".yaml", ".yml"} or os.path.isfile(name) or (os.path.dirname(name) and os.path.exists(name)):
         return path
     known = shipped()
     if name == Path(LABORATORY).stem:
-        return Path(str(resources.files("suites"))) / LABORATORY
+        return _FOLDER / LABORATORY
     if name in known:
         return known[name]
     near = difflib.get_close_matches(name, known, n=1)
@@ -60,22 +57,9 @@ def find(name: str) -> Path:
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Suite:
-    """Read, override and validate a suite.
-
-    Parameters
-    ----------
-    name
-        A path, or the name of a shipped suite.
-    overrides
-        `key=value`, the key a path such as `training.steps`.
-
-    Raises
-    ------
-    SuiteError
-        With the place of the first fault. Regimes' own options are checked later (`harness.session.suite.rules.validate`).
-    UsageError
-        An override is no `key=value`, or names no place.
-    """
+    """A validated suite from a file or a shipped name. overrides: `key=value`, the key a path such as `training.steps`.
+    Raises SuiteError with the place of the first fault (regimes' own options are checked by `session.suite.rules.validate`),
+    UsageError for an override that is none."""
     path = find(name)
     raw = yaml.read(path)
     if raw is None:
@@ -88,54 +72,23 @@ def load(name: str, overrides: Sequence[str] = ()) -> Suite:
 
 
 def resolve(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Suite:
-    """A suite from its plain data, overrides applied.
-
-    Parameters
-    ----------
-    raw
-        As YAML gives it; left alone.
-    overrides
-        As in `load`.
-    source
-        For messages.
-
-    Raises
-    ------
-    SuiteError
-        As `load`.
-    UsageError
-        As `load`.
-    """
+    """A suite from its plain data, which is left alone, and overrides. source: for messages. Raises as `load`."""
     own = copy.deepcopy(dict(raw))
     for override in overrides:
         _apply(own, override)
     try:
         yaml.check_numbers(own, source)
         return Suite.model_validate(own)
-    except ValidationError as error:
-        raise _blamed(first_error(error, source), overrides) from None
-    except SuiteError as error:
-        raise _blamed(error, overrides) from None
-
-
-def _blamed(error: SuiteError, overrides: Sequence[str]) -> SuiteError:
-    """The fault of a setting on the command line is not the file's."""
-    for key in (override.partition("=")[0] for override in overrides):
-        if error.path == key or error.path.startswith((f"{key}.", f"{key}[")):
-            return SuiteError(f"--set {error.path}", "", error.problem)
-    return error
+    except (ValidationError, SuiteError) as error:
+        fault = error if isinstance(error, SuiteError) else first_error(error, source)
+        for key in (override.partition("=")[0] for override in overrides):
+            if fault.path == key or fault.path.startswith((f"{key}.", f"{key}[")):  # not the file's fault
+                raise SuiteError(f"--set {fault.path}", "", fault.problem) from None
+        raise fault from None
 
 
 def first_error(error: ValidationError, source: str) -> SuiteError:
-    """The first of pydantic's findings, with its place written as in YAML.
-
-    Parameters
-    ----------
-    error
-        With all of them.
-    source
-        For the message.
-    """
+    """The first of pydantic's findings, with its place written as in YAML. source: for the message."""
     first = error.errors(include_url=False)[0]
     where = ""
     for part in (p for p in first["loc"] if p not in TASK_FORMS):
@@ -144,28 +97,13 @@ def first_error(error: ValidationError, source: str) -> SuiteError:
     problem = str(first["msg"]).removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
-        near = difflib.get_close_matches(key, _keys(first["loc"]), n=1)
+        outer = next((_MODELS[p] for p in reversed(first["loc"][:-1]) if p in _MODELS), Suite)
+        near = difflib.get_close_matches(key, outer.model_fields, n=1)
         problem = f"unknown key{f'; did you mean {near[0]!r}?' if near else ''}"
     elif first["type"] != "missing" and first["type"] != "value_error" and not isinstance(first["input"], dict | list):
         problem += f" (got {first['input']!r:.80})"
     more = error.error_count() - 1
     return SuiteError(source, where, problem + (f" (and {more} more)" if more else ""))
-
-
-def _keys(location: tuple[Any, ...]) -> list[str]:
-    from harness.suite import schema
-
-    models: dict[str, type[BaseModel]] = {
-        "groups": schema.ModelGroup, "policies": schema.Policy, "stage0": schema.Stage0, "regimes": schema.Variant,
-        "training": schema.Training, "evaluation": schema.Evaluation, "tune": schema.Tune, "sharing": schema.Sharing,
-        "<file>": schema.FileTask,
-        "defences": schema.Defences,
-    }  # fmt: skip
-    keys: type[BaseModel] = Suite
-    named = [p for p in location[:-1] if isinstance(p, str) and p in models]
-    if named:
-        keys = models[named[-1]]
-    return list(keys.model_fields)
 
 
 def _apply(raw: dict[str, Any], override: str) -> None:

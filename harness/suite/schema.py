@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
@@ -40,67 +41,91 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    younger: ClassVar[dict[str, Any]] = {}
+    """Keys that stored cells do not have: at these values they are left out, so that cells keep their keys."""
+
+    @model_serializer(mode="wrap")
+    def _written(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found = plain(self).items()
+        return {key: value for key, value in found if key not in self.younger or value != self.younger[key]}
+
+
+def _distinct(what: str) -> AfterValidator:
+    """Refuses a list in which a name (of a task that is a file: none yet) or a number stands twice."""
+
+    def check(items: list[Any]) -> list[Any]:
+        names = [getattr(item, "name", item) for item in items if not isinstance(item, FileTask)]
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                raise ValueError(f"the {what} {name!r} stands twice")
+        return items
+
+    return AfterValidator(check)
 
 
 class Stage0(_Model):
     """Supervised stage 0: which habits a policy's base checkpoint has (`harness.engines.embedded.stage0`; `start` for pretrained
     models, whose own the last four are)."""
 
-    preset: Name = "trap"
-    """The mixture of what it is taught; docs/micro.md describes each."""
-    strong: Literal["add", "mul"] = "add"
-    """The half of the task in which it reasons by itself."""
-    seed: Seed = 0
-    """Of its first weights and its lessons."""
-    per_seed: bool = False
-    """Train another base checkpoint for each seed of the suite, so that intervals include the base's own variance."""
-    task: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    """What the examples are of: `micro`, or levels of the ladder; by default as `training.task`."""
-    steps: Positive | None = None
-    """Optimiser steps of 16 examples."""
-    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Of AdamW in the supervised start."""
-    gate: Fraction | None = None
-    """Least accuracy given chain of thought, in every skill group."""
+    younger: ClassVar[dict[str, Any]] = dict.fromkeys(("task", "steps", "learning_rate", "gate"))
 
-    @model_serializer(mode="wrap")
-    def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What is not said stands in no key: those of micro suites are older than these settings."""
-        return {name: value for name, value in dump(self).items() if value is not None}
+    preset: Name = Field(default="trap", description="The mixture of what it is taught; docs/micro.md describes each.")
+    strong: Literal["add", "mul"] = Field(
+        default="add", description="The half of the task in which it reasons by itself."
+    )
+    seed: Seed = Field(default=0, description="Of its first weights and its lessons.")
+    per_seed: bool = Field(
+        default=False,
+        description="Train another base checkpoint for each seed of the suite, so that intervals include the base's own "
+        "variance.",
+    )
+    task: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        default=None,
+        description="What the examples are of: `micro`, or levels of the ladder; by default as `training.task`.",
+    )
+    steps: Positive | None = Field(default=None, description="Optimiser steps of 16 examples.")
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None, description="Of AdamW in the supervised start."
+    )
+    gate: Fraction | None = Field(
+        default=None, description="Least accuracy given chain of thought, in every skill group."
+    )
 
 
 class Policy(_Model):
     """A model with its tokenizer: `micro/<family>`, a local folder or a hub name with its revision."""
 
-    name: Name
-    """In tables and messages; unique within its group."""
-    model: Annotated[str, Field(min_length=1, max_length=256)]
-    """`micro/<family>`, a local Hugging Face folder, or a hub name."""
-    revision: Annotated[str, Field(max_length=64)] | None = None
-    """Commit of a hub model; by default the newest, noted in the manifest."""
-    stage0: Stage0 | None = None
-    """Habits of a micro base checkpoint; by default those of preset `trap`."""
-    chat: bool = False
-    """Prompts go through the tokenizer's chat template."""
-    style: Style | None = None
-    """How it is asked, in training and evaluation: `raw` the question alone, `zero-shot` with what is wanted, `few-shot` after
-    worked examples; by default as the task does (micro: `raw`, all others: `zero-shot`)."""
-    rollouts: Positive | None = None
-    """Answers per prompt, where this policy differs from the suite's `training.rollouts`."""
-    condition: dict[str, Any] | None = None
-    """Makes this policy a bad peer: {kind: noisy|lying|stale|silent|spamming, ...}; its own learning is untouched."""
+    name: Name = Field(description="In tables and messages; unique within its group.")
+    model: Annotated[str, Field(min_length=1, max_length=256)] = Field(
+        description="`micro/<family>`, a local Hugging Face folder, or a hub name."
+    )
+    revision: Annotated[str, Field(max_length=64)] | None = Field(
+        default=None, description="Commit of a hub model; by default the newest, noted in the manifest."
+    )
+    stage0: Stage0 | None = Field(
+        default=None, description="Habits of a micro base checkpoint; by default those of preset `trap`."
+    )
+    chat: bool = Field(default=False, description="Prompts go through the tokenizer's chat template.")
+    style: Style | None = Field(
+        default=None,
+        description="How it is asked, in training and evaluation: `raw` the question alone, `zero-shot` with what is wanted, "
+        "`few-shot` after worked examples; by default as the task does (micro: `raw`, all others: `zero-shot`).",
+    )
+    rollouts: Positive | None = Field(
+        default=None, description="Answers per prompt, where this policy differs from the suite's `training.rollouts`."
+    )
+    condition: dict[str, Any] | None = Field(
+        default=None,
+        description="Makes this policy a bad peer: {kind: noisy|lying|stale|silent|spamming, ...}; its own learning is "
+        "untouched.",
+    )
 
     @model_validator(mode="after")
     def _micro(self) -> Policy:
         if self.model.startswith("micro/"):
             if self.revision is not None:
                 raise ValueError("a micro model has no revision")
-            own = (
-                name
-                for name in ("task", "steps", "learning_rate", "gate")
-                if getattr(self.stage0, name, None) is not None
-            )
-            if (name := next(own, None)) is not None:
+            for name in (name for name in Stage0.younger if getattr(self.stage0, name, None) is not None):
                 raise ValueError(f"stage0.{name} is for pretrained models; a micro model's is its family's own")
         return self
 
@@ -108,58 +133,57 @@ class Policy(_Model):
 class ModelGroup(_Model):
     """Policies that are trained side by side."""
 
-    name: Name
-    """In labels and tables: a cell is group/regime/seed."""
-    policies: Annotated[list[Policy], Field(min_length=1, max_length=64)]
-    """Trained side by side; what they share is the regime's."""
-
-    @field_validator("policies")
-    @classmethod
-    def _distinct(cls, policies: list[Policy]) -> list[Policy]:
-        return _distinct(policies)
+    name: Name = Field(description="In labels and tables: a cell is group/regime/seed.")
+    policies: Annotated[list[Policy], Field(min_length=1, max_length=64), _distinct("name")] = Field(
+        description="Trained side by side; what they share is the regime's."
+    )
 
 
 class Defences(_Model):
-    """The receiver's defences; switch one off to measure its worth. Decoding checks, unknown authors and prompts, and the bounds of
-    what arrives have no switch: without them a receiver fails."""
+    """The receiver's defences; switch one off to measure its worth. Decoding checks, unknown authors and prompts, and bounds
+    have no switch."""
 
-    reverify: bool = True
-    """Peers' answers are verified again; off: their word is taken."""
-    quotas: bool = True
-    """Records of an author beyond what a step allows are refused."""
-    staleness: bool = True
-    """Records older than `max_staleness` are refused."""
-    header_checks: bool = True
-    """Records with impossible headers are refused."""
-    residual_budget: bool = True
-    """Answers that lose more than the residual limits in retokenising are refused."""
-    deadline: bool = True
-    """Nobody waits for a peer beyond `deadline_seconds`."""
+    reverify: bool = Field(default=True, description="Peers' answers are verified again; off: their word is taken.")
+    quotas: bool = Field(default=True, description="Records of an author beyond what a step allows are refused.")
+    staleness: bool = Field(default=True, description="Records older than `max_staleness` are refused.")
+    header_checks: bool = Field(default=True, description="Records with impossible headers are refused.")
+    residual_budget: bool = Field(
+        default=True, description="Answers that lose more than the residual limits in retokenising are refused."
+    )
+    deadline: bool = Field(default=True, description="Nobody waits for a peer beyond `deadline_seconds`.")
 
 
 class Sharing(_Model):
     """Who sends to whom, how old it may be, and what is refused."""
 
-    direction: Literal["all", "none", "strong_to_weak", "weak_to_strong", "edges"] = "all"
-    """Who sends to whom; strong and weak by held-out accuracy of the bases."""
-    edges: Annotated[list[Annotated[list[Name], Field(min_length=2, max_length=2)]], Field(max_length=4096)] | None = (
-        None
+    direction: Literal["all", "none", "strong_to_weak", "weak_to_strong", "edges"] = Field(
+        default="all", description="Who sends to whom; strong and weak by held-out accuracy of the bases."
     )
-    """[author, receiver] pairs, for `direction: edges`."""
-    max_staleness: Annotated[int, Field(ge=0, le=64)] = 0
-    """Steps that a record may be old; 0 is lockstep."""
-    record: bool = False
-    """Keep the accepted messages, for a `replay` of the cell's peers."""
-    deadline_seconds: Annotated[float, Field(gt=0, le=3600)] = 60.0
-    """How long a policy waits for its peers, where policies do not move in lockstep."""
-    max_text_residual: Fraction = 0.05
-    """Largest share of an answer's bytes by which its receiver's tokens may differ from its text."""
-    max_boundary_residual: Fraction = 1.0
-    """Largest share of its receiver's tokens over which log-probabilities are spread by a guess; 1 is no limit."""
-    spread: Literal["bytes", "receiver"] = "bytes"
-    """How a source token's log-probability spreads over the receiver's tokens: by bytes, or by the receiver's own."""
-    defences: Defences = Defences()
-    """What protects the receiver."""
+    edges: Annotated[list[Annotated[list[Name], Field(min_length=2, max_length=2)]], Field(max_length=4096)] | None = (
+        Field(default=None, description="[author, receiver] pairs, for `direction: edges`.")
+    )
+    max_staleness: Annotated[int, Field(ge=0, le=64)] = Field(
+        default=0, description="Steps that a record may be old; 0 is lockstep."
+    )
+    record: bool = Field(default=False, description="Keep the accepted messages, for a `replay` of the cell's peers.")
+    deadline_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        default=60.0, description="How long a policy waits for its peers, where policies do not move in lockstep."
+    )
+    max_text_residual: Fraction = Field(
+        default=0.05,
+        description="Largest share of an answer's bytes by which its receiver's tokens may differ from its text.",
+    )
+    max_boundary_residual: Fraction = Field(
+        default=1.0,
+        description="Largest share of its receiver's tokens over which log-probabilities are spread by a guess; 1 is no "
+        "limit.",
+    )
+    spread: Literal["bytes", "receiver"] = Field(
+        default="bytes",
+        description="How a source token's log-probability spreads over the receiver's tokens: by bytes, or by the receiver's "
+        "own.",
+    )
+    defences: Defences = Field(default=Defences(), description="What protects the receiver.")
 
     @model_validator(mode="after")
     def _edges(self) -> Sharing:
@@ -180,56 +204,55 @@ class Sharing(_Model):
 class Replay(_Model):
     """The finished cells whose recordings are served: those of this suite and variant, same group name and seed."""
 
-    suite: Name
-    """Whose results are replayed."""
-    regime: Name
-    """The variant that was recorded."""
+    suite: Name = Field(description="Whose results are replayed.")
+    regime: Name = Field(description="The variant that was recorded.")
 
 
 class Settings(_Model):
     """What one variant's training differs in from the suite's."""
 
-    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Of AdamW."""
-    kl: Annotated[float, Field(ge=0, le=10)] | None = None
-    """Weight of the penalty to the base policy."""
-    rollouts: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """Answers per question and policy."""
-    prompts: Positive | None = None
-    """Questions a step."""
-    steps: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    """Training steps."""
-    updates: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Optimiser updates a step."""
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = Field(default=None, description="Of AdamW.")
+    kl: Annotated[float, Field(ge=0, le=10)] | None = Field(
+        default=None, description="Weight of the penalty to the base policy."
+    )
+    rollouts: Annotated[int, Field(ge=1, le=4096)] | None = Field(
+        default=None, description="Answers per question and policy."
+    )
+    prompts: Positive | None = Field(default=None, description="Questions a step.")
+    steps: Annotated[int, Field(ge=0, le=1_000_000)] | None = Field(default=None, description="Training steps.")
+    updates: Annotated[int, Field(ge=1, le=1024)] | None = Field(default=None, description="Optimiser updates a step.")
 
 
 class Variant(_Model):
     """One regime with its options, under a name of its own. Keys that are not listed here are the regime's options."""
 
-    regime: Name
-    """An installed regime (`harness regimes`)."""
-    name: Name
-    """In tables; by default the regime's name."""
-    budget: Literal["1x", "2x", "4x"] = "1x"
-    """Rollouts as a multiple of `training.rollouts`; compared at equal budget."""
-    sampling_stream: Seed = 0
-    """Another stream draws other samples from the same seed: the A/A control."""
-    old_logprobs: Literal["sampler", "trainer"] | None = None
-    """Whose log-probabilities own answers' ratios are taken to; by default as the regime declares."""
-    sampler_correction: Annotated[float, Field(ge=0, le=1000)] = 0.0
-    """C of the truncated importance correction of the sampler's drift, at least 1; 0 is none."""
-    sharing: Sharing | None = None
-    """Instead of the suite's `sharing`, as a whole."""
-    replay: Replay | None = None
-    """Peers that are not in the group speak from a recording."""
-    training: Settings | None = None
-    """Settings of this variant alone; its cells' keys hold them where they hold the suite's `training`."""
-    options: dict[str, Any] = {}
-    """The regime's own options; they may also stand beside these keys."""
+    younger: ClassVar[dict[str, Any]] = {"training": None}
 
-    @model_serializer(mode="wrap")
-    def _present(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(plain(self), training=None)
+    regime: Name = Field(description="An installed regime (`harness regimes`).")
+    name: Name = Field(description="In tables; by default the regime's name.")
+    budget: Literal["1x", "2x", "4x"] = Field(
+        default="1x", description="Rollouts as a multiple of `training.rollouts`; compared at equal budget."
+    )
+    sampling_stream: Seed = Field(
+        default=0, description="Another stream draws other samples from the same seed: the A/A control."
+    )
+    old_logprobs: Literal["sampler", "trainer"] | None = Field(
+        default=None,
+        description="Whose log-probabilities own answers' ratios are taken to; by default as the regime declares.",
+    )
+    sampler_correction: Annotated[float, Field(ge=0, le=1000)] = Field(
+        default=0.0,
+        description="C of the truncated importance correction of the sampler's drift, at least 1; 0 is none.",
+    )
+    sharing: Sharing | None = Field(default=None, description="Instead of the suite's `sharing`, as a whole.")
+    replay: Replay | None = Field(default=None, description="Peers that are not in the group speak from a recording.")
+    training: Settings | None = Field(
+        default=None,
+        description="Settings of this variant alone; its cells' keys hold them where they hold the suite's `training`.",
+    )
+    options: dict[str, Any] = Field(
+        default={}, description="The regime's own options; they may also stand beside these keys."
+    )
 
     @field_validator("sampler_correction")
     @classmethod
@@ -258,20 +281,31 @@ class Variant(_Model):
 class FileTask(_Model):
     """A task that is a JSONL file: {file: my.jsonl, scorer: exact} (docs/tasks.md)."""
 
-    file: Annotated[str, Field(min_length=1, max_length=4096)]
-    """A question and its answer a line; a relative path starts at the suite's folder."""
-    scorer: Name = "math"
-    """Who decides whether an answer is right (`harness tasks --scorers`)."""
-    name: Name = ""
-    """In tables; by default the file's name."""
-    held_out: Annotated[float, Field(ge=0, le=0.9)] = 0.0
-    """Share of the questions without a `split` that is for evaluation; with 0 they serve wherever the file is named."""
-    instruction: Annotated[str, Field(max_length=4000)] | None = None
-    """What follows a question, where a policy is asked `zero-shot`; by default as the scorer needs it."""
-    max_new_tokens: Positive = 2048
-    """Tokens of the longest answer in evaluation, where `evaluation.max_new_tokens` says nothing."""
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
-    """Of the file: another content is refused. By default noted when the suite is read, and part of each cell's key."""
+    file: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
+        description="A question and its answer a line; a relative path starts at the suite's folder."
+    )
+    scorer: Name = Field(
+        default="math", description="Who decides whether an answer is right (`harness tasks --scorers`)."
+    )
+    name: Name = Field(default="", description="In tables; by default the file's name.")
+    held_out: Annotated[float, Field(ge=0, le=0.9)] = Field(
+        default=0.0,
+        description="Share of the questions without a `split` that is for evaluation; with 0 they serve wherever the file is "
+        "named.",
+    )
+    instruction: Annotated[str, Field(max_length=4000)] | None = Field(
+        default=None,
+        description="What follows a question, where a policy is asked `zero-shot`; by default as the scorer needs it.",
+    )
+    max_new_tokens: Positive = Field(
+        default=2048,
+        description="Tokens of the longest answer in evaluation, where `evaluation.max_new_tokens` says nothing.",
+    )
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
+        default=None,
+        description="Of the file: another content is refused. By default noted when the suite is read, and part of each "
+        "cell's key.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -285,89 +319,111 @@ class FileTask(_Model):
         return self.name
 
 
-def _form(raw: Any) -> str:
-    return _FILE if isinstance(raw, dict | FileTask) else _NAME
-
-
 TASK_FORMS = _NAME, _FILE = "<name>", "<file>"
 """What pydantic has among the keys of a fault's place, and is none."""
 _Task = Annotated[str, Field(min_length=1, max_length=LONGEST_TASK, pattern=f"^{TASK_PATTERN}$")]
-TaskName = Annotated[Annotated[_Task, Tag(_NAME)] | Annotated[FileTask, Tag(_FILE)], Discriminator(_form)]
+TaskName = Annotated[
+    Annotated[_Task, Tag(_NAME)] | Annotated[FileTask, Tag(_FILE)],
+    Discriminator(lambda raw: _FILE if isinstance(raw, dict | FileTask) else _NAME),
+]
 """A task: its name, or a file."""
 
 
 class Training(_Model):
     """One cell's RL run. The micro defaults are measured (docs/micro.md)."""
 
-    task: TaskName = "micro"
-    """The training pool: `micro`, `gsm8k`, `math` (`harness tasks`), or a JSONL file (docs/tasks.md)."""
-    min_level: Annotated[int, Field(ge=1, le=5)] | None = None
-    """MATH problems below this level are left out."""
-    steps: Annotated[int, Field(ge=0, le=1_000_000)] = 45
-    """Training steps: sample, verify, share, learn."""
-    prompts: Positive = 16
-    """Questions a step, the same for every policy and regime of a seed."""
-    rollouts: Annotated[int, Field(ge=1, le=4096), Choice(0.5, 1, 2, relative=True)] = 8
-    """Answers per question and policy."""
-    updates: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Optimiser updates (mini-batches) a step; own answers come before peers' where a regime orders them."""
-    learning_rate: Annotated[float, Field(gt=0, le=1), Range(0.2, 5.0, "log", "normal", relative=True)] = 1e-4
-    """Of AdamW, constant. 1e-4 fits micro models, 1e-6 to 1e-5 pretrained ones."""
-    betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = [0.9, 0.99]
-    """Of AdamW."""
-    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Of AdamW."""
-    clip_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    """Largest norm of an update's gradient; longer ones are scaled down to it."""
-    temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
-    """Of sampling in training, and of all log-probabilities there."""
-    max_new_tokens: Annotated[int, Field(ge=1, le=131072)] = 44
-    """Tokens of the longest answer in training; one that is cut off counts as wrong."""
-    answer_ends: Literal["eos", "example"] = "eos"
-    """What ends an answer: `eos` its EOS alone; `example` also the beginning of the next worked example, as in evaluation, for
-    base models that are asked `few-shot` (docs/pretrained.md)."""
-    kl: Annotated[float, Field(ge=0, le=10), Choice(0.0, 1e-3, 1e-2)] = 0.0
-    """Weight of a k3 penalty to the base policy on own answers."""
-    checkpoint_every: Positive = 10
-    """Steps between checkpoints, from which a cut-off run goes on."""
-    measure_every: Annotated[int, Field(ge=0, le=1_000_000)] = 5
-    """Every so many steps own and peer gradients and the KL to the base are measured; 0 is never."""
-    max_invalid: Fraction = 0.02
-    """A cell fails when a larger share of its verdicts is invalid."""
-    part: Literal["all", "tuning", "final"] = "all"
-    """Which of the task's prompts: `tuning` and `final` have none in common (docs/tuning.md)."""
+    younger: ClassVar[dict[str, Any]] = {"part": "all", "answer_ends": "eos"}
 
-    @model_serializer(mode="wrap")
-    def _present(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(plain(self), part="all", answer_ends="eos")
+    task: TaskName = Field(
+        default="micro",
+        description="The training pool: `micro`, `gsm8k`, `math` (`harness tasks`), or a JSONL file (docs/tasks.md).",
+    )
+    min_level: Annotated[int, Field(ge=1, le=5)] | None = Field(
+        default=None, description="MATH problems below this level are left out."
+    )
+    steps: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        default=45, description="Training steps: sample, verify, share, learn."
+    )
+    prompts: Positive = Field(
+        default=16, description="Questions a step, the same for every policy and regime of a seed."
+    )
+    rollouts: Annotated[int, Field(ge=1, le=4096), Choice(0.5, 1, 2, relative=True)] = Field(
+        default=8, description="Answers per question and policy."
+    )
+    updates: Annotated[int, Field(ge=1, le=1024)] = Field(
+        default=1,
+        description="Optimiser updates (mini-batches) a step; own answers come before peers' where a regime orders them.",
+    )
+    learning_rate: Annotated[float, Field(gt=0, le=1), Range(0.2, 5.0, "log", "normal", relative=True)] = Field(
+        default=1e-4, description="Of AdamW, constant. 1e-4 fits micro models, 1e-6 to 1e-5 pretrained ones."
+    )
+    betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = Field(
+        default=[0.9, 0.99], description="Of AdamW."
+    )
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = Field(default=0.0, description="Of AdamW.")
+    clip_norm: Annotated[float, Field(gt=0, le=1e6)] = Field(
+        default=1.0, description="Largest norm of an update's gradient; longer ones are scaled down to it."
+    )
+    temperature: Annotated[float, Field(gt=0, le=10)] = Field(
+        default=1.0, description="Of sampling in training, and of all log-probabilities there."
+    )
+    max_new_tokens: Annotated[int, Field(ge=1, le=131072)] = Field(
+        default=44, description="Tokens of the longest answer in training; one that is cut off counts as wrong."
+    )
+    answer_ends: Literal["eos", "example"] = Field(
+        default="eos",
+        description="What ends an answer: `eos` its EOS alone; `example` also the beginning of the next worked example, as in "
+        "evaluation, for base models that are asked `few-shot` (docs/pretrained.md).",
+    )
+    kl: Annotated[float, Field(ge=0, le=10), Choice(0.0, 1e-3, 1e-2)] = Field(
+        default=0.0, description="Weight of a k3 penalty to the base policy on own answers."
+    )
+    checkpoint_every: Positive = Field(
+        default=10, description="Steps between checkpoints, from which a cut-off run goes on."
+    )
+    measure_every: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        default=5,
+        description="Every so many steps own and peer gradients and the KL to the base are measured; 0 is never.",
+    )
+    max_invalid: Fraction = Field(
+        default=0.02, description="A cell fails when a larger share of its verdicts is invalid."
+    )
+    part: Literal["all", "tuning", "final"] = Field(
+        default="all",
+        description="Which of the task's prompts: `tuning` and `final` have none in common (docs/tuning.md).",
+    )
 
 
 class Evaluation(_Model):
     """What is measured on a cell's checkpoints."""
 
-    tasks: Annotated[list[TaskName], Field(min_length=1, max_length=64)] = ["micro"]
-    """Held-out tasks (`harness tasks`) or JSONL files; the first one gives the learning curve."""
-    greedy: bool = True
-    """Measure the greedy answer."""
-    k: Annotated[int, Field(ge=0, le=1024)] | None = 4
-    """Samples per question at temperature 1 for avg@k; 0 leaves it out, null takes each task's own (32 for AIME)."""
-    limit: Positive | None = None
-    """Questions of each task, evenly over its skills, levels and subjects, the same in every cell and lab; null for all."""
-    max_new_tokens: Positive | None = None
-    """Tokens of the longest answer in evaluation; null takes each task's own (micro 44, gsm8k 1,024, math500 3,072)."""
-    curve_every: Annotated[int, Field(ge=0, le=1_000_000)] = 15
-    """Held-out accuracy every so many steps, for learning curves; 0 is never."""
-    curve_prompts: Positive = CURVE_PROMPTS
-    """Questions of the first task for one point of the curve; never more than `limit`."""
-
-    @field_validator("tasks")
-    @classmethod
-    def _once(cls, tasks: list[str | FileTask]) -> list[str | FileTask]:
-        named = [task for task in tasks if isinstance(task, str)]
-        for i, name in enumerate(named):
-            if name in named[:i]:
-                raise ValueError(f"the task {name!r} stands twice")
-        return tasks
+    tasks: Annotated[list[TaskName], Field(min_length=1, max_length=64), _distinct("task")] = Field(
+        default=["micro"],
+        description="Held-out tasks (`harness tasks`) or JSONL files; the first one gives the learning curve.",
+    )
+    greedy: bool = Field(default=True, description="Measure the greedy answer.")
+    k: Annotated[int, Field(ge=0, le=1024)] | None = Field(
+        default=4,
+        description="Samples per question at temperature 1 for avg@k; 0 leaves it out, null takes each task's own (32 for "
+        "AIME).",
+    )
+    limit: Positive | None = Field(
+        default=None,
+        description="Questions of each task, evenly over its skills, levels and subjects, the same in every cell and lab; "
+        "null for all.",
+    )
+    max_new_tokens: Positive | None = Field(
+        default=None,
+        description="Tokens of the longest answer in evaluation; null takes each task's own (micro 44, gsm8k 1,024, math500 "
+        "3,072).",
+    )
+    curve_every: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        default=15, description="Held-out accuracy every so many steps, for learning curves; 0 is never."
+    )
+    curve_prompts: Positive = Field(
+        default=CURVE_PROMPTS,
+        description="Questions of the first task for one point of the curve; never more than `limit`.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -387,97 +443,86 @@ class Evaluation(_Model):
 class Tune(_Model):
     """Tuning under an equal budget, before the table: the same number of trials, rollouts and seeds for every regime."""
 
-    trials: Annotated[int, Field(ge=2, le=1000)] = 8
-    """Settings tried per regime. The first is the regime as the suite has it."""
-    groups: Annotated[list[ModelGroup], Field(min_length=1, max_length=64)]
-    """Groups whose base checkpoints the table never sees."""
-    seeds: Annotated[list[Seed], Field(min_length=1, max_length=100)]
-    """Every trial is run on each; the table's seeds are others."""
-    check: Annotated[list[Seed], Field(max_length=100)] = []
-    """Other seeds on which the chosen setting is tried again: how much of its lead was luck."""
-    evaluation: Evaluation
-    """Of trials: tasks that the table does not ask."""
-    sampler: Literal["tpe", "random"] = "tpe"
-    """How settings are proposed: from the results so far, or at random."""
-    batch: Annotated[int, Field(ge=2, le=1000)] = 4
-    """Trials proposed at once. The first batch is random; each later one knows the results of those before it."""
-    rungs: Annotated[list[Positive], Field(max_length=10)] = []
-    """Steps of shorter runs, ascending: of a batch only the best go on to the next rung, and to `training.steps`."""
-    keep: Annotated[int, Field(ge=2, le=100)] = 2
-    """One in so many goes on from a rung."""
-    training: list[Literal["learning_rate", "rollouts", "kl"]] = ["learning_rate", "rollouts", "kl"]
-    """Settings of training that are searched for every regime, the baseline included."""
-    seed: Seed = 0
-    """Of the proposals."""
-    transfer: bool = False
-    """Each of the groups chooses for itself instead of all together, and the table has every choice on all its groups: settings
-    tuned on one pair, used on another."""
+    younger: ClassVar[dict[str, Any]] = {"transfer": False}
 
-    @field_validator("groups")
-    @classmethod
-    def _distinct(cls, groups: list[ModelGroup]) -> list[ModelGroup]:
-        return _distinct(groups)
-
-    @model_serializer(mode="wrap")
-    def _present(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(plain(self), transfer=False)
+    trials: Annotated[int, Field(ge=2, le=1000)] = Field(
+        default=8, description="Settings tried per regime. The first is the regime as the suite has it."
+    )
+    groups: Annotated[list[ModelGroup], Field(min_length=1, max_length=64), _distinct("name")] = Field(
+        description="Groups whose base checkpoints the table never sees."
+    )
+    seeds: Annotated[list[Seed], Field(min_length=1, max_length=100)] = Field(
+        description="Every trial is run on each; the table's seeds are others."
+    )
+    check: Annotated[list[Seed], Field(max_length=100)] = Field(
+        default=[], description="Other seeds on which the chosen setting is tried again: how much of its lead was luck."
+    )
+    evaluation: Evaluation = Field(description="Of trials: tasks that the table does not ask.")
+    sampler: Literal["tpe", "random"] = Field(
+        default="tpe", description="How settings are proposed: from the results so far, or at random."
+    )
+    batch: Annotated[int, Field(ge=2, le=1000)] = Field(
+        default=4,
+        description="Trials proposed at once. The first batch is random; each later one knows the results of those before it.",
+    )
+    rungs: Annotated[list[Positive], Field(max_length=10)] = Field(
+        default=[],
+        description="Steps of shorter runs, ascending: of a batch only the best go on to the next rung, and to "
+        "`training.steps`.",
+    )
+    keep: Annotated[int, Field(ge=2, le=100)] = Field(default=2, description="One in so many goes on from a rung.")
+    training: list[Literal["learning_rate", "rollouts", "kl"]] = Field(
+        default=["learning_rate", "rollouts", "kl"],
+        description="Settings of training that are searched for every regime, the baseline included.",
+    )
+    seed: Seed = Field(default=0, description="Of the proposals.")
+    transfer: bool = Field(
+        default=False,
+        description="Each of the groups chooses for itself instead of all together, and the table has every choice on all its "
+        "groups: settings tuned on one pair, used on another.",
+    )
 
 
 class Suite(_Model):
     """The whole file."""
 
-    name: Name
-    """Of its results folder; by default the file's name."""
-    title: Annotated[str, Field(max_length=300)] = ""
-    """For headings."""
-    engine: Name = "embedded"
-    """`embedded` (one process) or `openrlhf` (Ray; docs/openrlhf.md)."""
-    engine_options: dict[str, Any] = {}
-    """Settings of the engine, below."""
-    baseline: Name = "independent"
-    """The variant to which gains are differences."""
-    groups: Annotated[list[ModelGroup], Field(min_length=1, max_length=256)]
-    """Groups of policies."""
-    regimes: Annotated[list[Variant], Field(min_length=1, max_length=256)]
-    """Variants: a regime's name, or a mapping with options."""
-    seeds: Annotated[list[Seed], Field(min_length=1, max_length=1000)]
-    """Every regime is trained once for each; intervals are over them."""
-    keep: Keep = "last"
-    """Weights of a finished cell: of the last step, of the best point of each policy's learning curve, or none. What is evaluated
-    is always the last step; results do not depend on it."""
-    training: Training = Training()
-    """One cell's run."""
-    evaluation: Evaluation = Evaluation()
-    """What is measured."""
-    sharing: Sharing = Sharing()
-    """For all variants without their own."""
-    tune: Tune | None = None
-    """Settings are searched first, under the same budget for every regime and the baseline (docs/tuning.md)."""
+    younger: ClassVar[dict[str, Any]] = {"tune": None}
+
+    name: Name = Field(description="Of its results folder; by default the file's name.")
+    title: Annotated[str, Field(max_length=300)] = Field(default="", description="For headings.")
+    engine: Name = Field(
+        default="embedded", description="`embedded` (one process) or `openrlhf` (Ray; docs/openrlhf.md)."
+    )
+    engine_options: dict[str, Any] = Field(default={}, description="Settings of the engine, below.")
+    baseline: Name = Field(default="independent", description="The variant to which gains are differences.")
+    groups: Annotated[list[ModelGroup], Field(min_length=1, max_length=256), _distinct("name")] = Field(
+        description="Groups of policies."
+    )
+    regimes: Annotated[list[Variant], Field(min_length=1, max_length=256), _distinct("name")] = Field(
+        description="Variants: a regime's name, or a mapping with options."
+    )
+    seeds: Annotated[list[Seed], Field(min_length=1, max_length=1000), _distinct("seed")] = Field(
+        description="Every regime is trained once for each; intervals are over them."
+    )
+    keep: Keep = Field(
+        default="last",
+        description="Weights of a finished cell: of the last step, of the best point of each policy's learning curve, or "
+        "none. What is evaluated is always the last step; results do not depend on it.",
+    )
+    training: Training = Field(default=Training(), description="One cell's run.")
+    evaluation: Evaluation = Field(default=Evaluation(), description="What is measured.")
+    sharing: Sharing = Field(default=Sharing(), description="For all variants without their own.")
+    tune: Tune | None = Field(
+        default=None,
+        description="Settings are searched first, under the same budget for every regime and the baseline (docs/tuning.md).",
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _apart(cls, raw: Any) -> Any:
-        """With `tune` the table is trained on the prompts that tuning leaves alone."""
         if isinstance(raw, dict) and raw.get("tune") is not None and isinstance(raw.get("training", {}), dict):
             return {**raw, "training": {"part": "final", **raw.get("training", {})}}
         return raw
-
-    @model_serializer(mode="wrap")
-    def _present(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(plain(self), tune=None)
-
-    @field_validator("groups", "regimes")
-    @classmethod
-    def _distinct(cls, items: list[Any]) -> list[Any]:
-        return _distinct(items)
-
-    @field_validator("seeds")
-    @classmethod
-    def _seeds(cls, seeds: list[int]) -> list[int]:
-        for i, seed in enumerate(seeds):
-            if seed in seeds[:i]:
-                raise ValueError(f"the seed {seed} stands twice")
-        return seeds
 
     @model_validator(mode="after")
     def _consistent(self) -> Suite:
@@ -532,17 +577,3 @@ def starts(groups: Iterable[ModelGroup], seeds: Iterable[int]) -> set[str]:
         numbers = {stage0.seed + 1000 * (seed + 1) for seed in seeds} if stage0.per_seed else {stage0.seed}
         found |= {f"{policy.model} ({stage0.preset}, {stage0.strong}, seed {number})" for number in numbers}
     return found
-
-
-def _without(plain: dict[str, Any], **absent: Any) -> dict[str, Any]:
-    """Plain data as it was before these keys existed: where they say nothing they are left out, and keys of cells stay."""
-    return {key: value for key, value in plain.items() if key not in absent or value != absent[key]}
-
-
-def _distinct(items: list[Any]) -> list[Any]:
-    seen: set[str] = set()
-    for item in items:
-        if item.name in seen:
-            raise ValueError(f"the name {item.name!r} stands twice")
-        seen.add(item.name)
-    return items

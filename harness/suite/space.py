@@ -1,7 +1,7 @@
-"""Search spaces: what a setting may be, on which scale, and what is likely before anything was tried. Data, without any optimiser.
+"""Search spaces: what a setting may be, on which scale, and what is likely before anything was tried.
 
-An option carries its space as metadata of its annotation, `lambda_: Annotated[float, Range(0.01, 3.0, "log")] = 0.1`. Numbers are
-drawn through the unit interval: an optimiser searches u, `at` says which value that is, and `unit` takes a value back to its u.
+An option carries its space in its annotation, `lambda_: Annotated[float, Range(0.01, 3.0, "log")] = 0.1`. An optimiser searches
+the unit interval: `at` says which value u is, `unit` takes a value back.
 """
 
 from __future__ import annotations
@@ -14,12 +14,7 @@ from statistics import NormalDist
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["Choice", "Prior", "Range", "Scale", "Space", "as_dict", "spaces_of"]
-
-Scale = Literal["linear", "log"]
-"""`Range.scale`."""
-Prior = Literal["uniform", "normal"]
-"""`Range.prior`."""
+__all__ = ["Choice", "Range", "Space", "as_dict", "spaces_of"]
 
 WIDTH = 0.25
 """Standard deviation of a normal prior, as a part of the range on its scale."""
@@ -29,26 +24,13 @@ DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from `low` to `high`, both included.
-
-    Attributes
-    ----------
-    low, high
-        The ends.
-    scale
-        On which equal steps are alike.
-    prior
-        `uniform` on that scale, or `normal` around the default, cut off at the ends.
-    whole
-        Whole numbers only.
-    relative
-        `low` and `high` are factors of the value that the suite gives.
-    """
+    """Numbers from `low` to `high`, both included. scale: on which equal steps are alike. prior: `uniform` on it, or `normal`
+    around the default, cut off at the ends. relative: factors of the suite's own value."""
 
     low: float
     high: float
-    scale: Scale = "linear"
-    prior: Prior = "uniform"
+    scale: Literal["linear", "log"] = "linear"
+    prior: Literal["uniform", "normal"] = "uniform"
     whole: bool = False
     relative: bool = False
 
@@ -66,23 +48,15 @@ class Range:
 
     def holds(self, value: Any) -> bool:
         """Whether the value lies in it, ends included."""
-        number = isinstance(value, int | float) and not isinstance(value, bool)
         return (
-            number
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
             and self.low * (1 - 1e-9) <= value <= self.high * (1 + 1e-9)
             and (not self.whole or value == int(value))
         )
 
     def at(self, u: float, default: Any) -> float | int:
-        """The value at `u` under the prior, rounded to three significant digits.
-
-        Parameters
-        ----------
-        u
-            In [0, 1].
-        default
-            Around which a normal prior lies.
-        """
+        """The value at `u` in [0, 1] under the prior (normal: around `default`), rounded to three significant digits."""
         if self.prior == "normal":
             bell = NormalDist(self._place(default), WIDTH)
             low, high = bell.cdf(0.0), bell.cdf(1.0)
@@ -95,20 +69,7 @@ class Range:
         return min(max(float(f"{found:.{DIGITS}g}"), self.low), self.high)
 
     def unit(self, value: float, default: Any) -> float:
-        """Where `at` finds a value.
-
-        Parameters
-        ----------
-        value
-            In the range.
-        default
-            Around which a normal prior lies.
-
-        Returns
-        -------
-        :
-            u in [0, 1].
-        """
+        """Where in [0, 1] `at` finds a value of the range."""
         u = min(max(self._place(value), 0.0), 1.0)
         if self.prior == "uniform":
             return u
@@ -132,15 +93,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Choice:
-    """One of a few values, all equally likely.
-
-    Attributes
-    ----------
-    values
-        Two or more.
-    relative
-        They are factors of the value that the suite gives.
-    """
+    """One of two or more values, all equally likely. relative: they are factors of the value that the suite gives."""
 
     values: tuple[Any, ...]
     relative: bool = False
@@ -176,7 +129,6 @@ def as_dict(space: Space) -> dict[str, Any]:
 
 
 def _bare(hint: Any) -> Iterable[Any]:
-    """The metadata of an annotation, of a union's parts too."""
     yield from getattr(hint, "__metadata__", ())
     if get_origin(hint) in (Union, UnionType):
         for part in get_args(hint):
@@ -184,20 +136,7 @@ def _bare(hint: Any) -> Iterable[Any]:
 
 
 def spaces_of(kind: type, defaults: Mapping[str, Any]) -> dict[str, Space]:
-    """The spaces that a class's annotations carry, by field.
-
-    Parameters
-    ----------
-    kind
-        A dataclass.
-    defaults
-        Of its fields.
-
-    Raises
-    ------
-    ValueError
-        A default lies outside its space; the message starts with the field's name.
-    """
+    """The spaces in a class's annotations, by field. Raises ValueError where a field's default lies outside its space."""
     found: dict[str, Space] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         for metadata in _bare(hint):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,21 +13,12 @@ import yaml
 from harness.errors import SuiteError
 from harness.reading import CONTROLS, in_words, read_text
 
-MAX_BYTES = 1 << 18
-MAX_DEPTH = 32
-MAX_VALUES = 10_000
-"""Of a file; the largest shipped suite has some hundreds."""
-MAX_LENGTH = 4096
-"""Characters of one value."""
-MAX_BITS = 63
+MAX_BYTES, MAX_LENGTH, MAX_BITS = 1 << 18, 4096, 63  # of a file, in characters of a value, of a whole number
+MAX_DEPTH, MAX_VALUES = 32, 10_000  # the largest shipped suite has some hundreds of values
 _KINDS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float")}
 """What a plain word may stand for besides itself: dates, merges and the like stay words."""
-
-
 _FLOAT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$")
 """As in 1e-3, which YAML 1.1 takes for a word."""
-
-
 _NUMBER = re.compile(
     r"[-+]?(0|[1-9][0-9]*|0x[0-9a-fA-F]+|(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)"
 )
@@ -34,36 +26,30 @@ _NUMBER = re.compile(
 
 
 class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
-    """SafeLoader that refuses aliases, tags, duplicate keys, deep nesting, masses of values, control characters in them, and
-    numbers of YAML 1.1 alone."""
+    """Refuses aliases, tags, duplicate keys, deep nesting, masses of values, control characters, numbers of YAML 1.1 alone."""
 
     yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {
         first: [(tag, pattern) for tag, pattern in kinds if tag in _KINDS]
         for first, kinds in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-    depth = 0
-    values = 0
+    depth = values = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise yaml.MarkedYAMLError(problem="anchors and aliases are not allowed", problem_mark=event.start_mark)
-        if getattr(event, "tag", None):
-            raise yaml.MarkedYAMLError(
-                problem=f"the tag {event.tag[:80]!r} is not allowed", problem_mark=event.start_mark
-            )
-        if self.depth >= MAX_DEPTH:
-            raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH}", problem_mark=event.start_mark)
+        tag, word = getattr(event, "tag", None) or "", getattr(event, "value", None) or ""
+        control = CONTROLS.search(word) or ""
         self.values += 1
-        if self.values > MAX_VALUES:
-            raise yaml.MarkedYAMLError(problem=f"more than {MAX_VALUES:,} values", problem_mark=event.start_mark)
-        word = getattr(event, "value", None) or ""
-        if len(word) > MAX_LENGTH:
-            problem = f"a value of more than {MAX_LENGTH:,} characters"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
-        if control := CONTROLS.search(word):
-            problem = f"the control character {control[0]!a} is not allowed"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+        _refuse(
+            event.start_mark,
+            {
+                "anchors and aliases are not allowed": isinstance(event, yaml.AliasEvent) or event.anchor,
+                f"the tag {tag[:80]!r} is not allowed": tag,
+                f"nested deeper than {MAX_DEPTH}": self.depth >= MAX_DEPTH,
+                f"more than {MAX_VALUES:,} values": self.values > MAX_VALUES,
+                f"a value of more than {MAX_LENGTH:,} characters": len(word) > MAX_LENGTH,
+                f"the control character {control and control[0]!a} is not allowed": control,
+            },
+        )
         self.depth += 1
         try:
             return super().compose_node(parent, index)
@@ -73,20 +59,25 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         number = node.tag.endswith((":int", ":float"))
         found = super().construct_object(node, deep)
-        if number and not _NUMBER.fullmatch(node.value):
-            problem = f"{node.value!r} is {found} in YAML 1.1 and something else in YAML 1.2: write the number itself, or quotes"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        other = (
+            f"{node.value!r} is {found} in YAML 1.1 and something else in YAML 1.2: write the number itself, or quotes"
+        )
+        _refuse(node.start_mark, {other: number and not _NUMBER.fullmatch(node.value)})
         return found
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        seen = set()
+        seen: set[str] = set()
         for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise yaml.MarkedYAMLError(problem="a key must be a word", problem_mark=key.start_mark)
-            if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark)
+            _refuse(key.start_mark, {"a key must be a word": not isinstance(key, yaml.ScalarNode)})
+            _refuse(key.start_mark, {f"the key {key.value!r} stands twice": key.value in seen})
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+def _refuse(mark: Any, faults: Mapping[str, Any]) -> None:
+    for problem, wrong in faults.items():
+        if wrong:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
 _PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, [*"-+0123456789"])
@@ -120,7 +111,7 @@ def read(path: Path) -> Any:
 
 
 def check_numbers(value: Any, source: str, path: str = "") -> None:
-    """Raises SuiteError, with its place, for a number that is none (NaN), has no end or more than 64 bits: no setting means it."""
+    """Raises SuiteError, with its place, for a number that is NaN, infinite or of more than 64 bits."""
     if isinstance(value, dict):
         for key, inner in value.items():
             check_numbers(inner, source, f"{path}.{key}" if path else str(key))

@@ -1,4 +1,4 @@
-"""The suites that tuning derives from one with `tune`: of trials, of the check of what was chosen, and of the table. No I/O."""
+"""The suites derived from one with `tune`: of trials, of the check of what was chosen, and of the table. No I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Chosen = Mapping[str, Any]
 """Values by setting: a regime's options, and `training.learning_rate` and its like."""
 
 
-class Asked(NamedTuple):
+class TrialRequest(NamedTuple):
     """One run of a trial: which of a variant's settings, for how many steps."""
 
     variant: Variant
@@ -35,11 +35,8 @@ def tune_of(suite: Suite) -> Tune:
 
 
 def search_space(suite: Suite, variant: Variant) -> dict[str, Space]:
-    """What is searched for a variant: settings of training first, the same for every variant; then its regime's options.
-
-    The suite's own value is always in it. Where more answers a prompt are drawn there are fewer prompts, so only numbers that
-    divide the step's answers can be searched.
-    """
+    """What is searched for a variant: settings of training, then its regime's options; the suite's own value is always in it.
+    More answers a prompt are fewer prompts, so only divisors of the step's answers are searched."""
     now = published(suite, variant)
     training = suite.training_of(variant)
     found: dict[str, Space] = {}
@@ -94,8 +91,8 @@ def trial_name(variant: str, number: int, steps: int | None = None) -> str:
     return f"{variant}.{number}" + ("" if steps is None else f"-s{steps}")
 
 
-def trial_suite(suite: Suite, asked: Sequence[Asked]) -> Suite:
-    """Every run of a trial so far as a variant of a suite of its own; trial 0 of the baseline is its baseline."""
+def trial_suite(suite: Suite, asked: Sequence[TrialRequest]) -> Suite:
+    """Every run of a trial so far as a variant; trial 0 of the baseline is the baseline."""
     top = suite.training.steps
     variants = [
         with_settings(suite, variant, trial_name(variant.name, n, steps if steps < top else None), settings, steps)
@@ -110,8 +107,7 @@ def choosers(tune: Tune) -> list[str]:
 
 
 def tuned_name(suite: Suite, variant: str, number: int) -> str:
-    """In the table: `sgt-tuned`, and where there may be several choices `sgt-tuned.3`, one name for all that chose trial 3. Trial
-    0 is the variant itself."""
+    """`sgt-tuned`; with several choices `sgt-tuned.3`, for all that chose trial 3. Trial 0 is the variant itself."""
     if number == 0:
         return variant
     return variant + TUNED + (f".{number}" if tune_of(suite).transfer else "")
@@ -161,17 +157,14 @@ def lengths(suite: Suite) -> list[int]:
 
 def runs(suite: Suite) -> int:
     """Cells that tuning runs before the table, at most: trials at all rungs, and the check."""
-    tune = tune_of(suite)
-    chosen = 1 + len(choosers(tune))
-    return (len(lengths(suite)) * len(tune.seeds) + chosen * len(tune.check)) * len(tune.groups) * len(suite.regimes)
+    return sum(len(s.groups) * len(s.seeds) * len(s.regimes) for s in foreseen(suite)[:-1])
 
 
 def foreseen(suite: Suite) -> list[Suite]:
-    """All that a suite with `tune` will run at most, the table last, with published settings where none are chosen yet: as many
-    cells of the same steps and answers, for a plan."""
+    """All that a suite with `tune` will run at most, the table last, with published settings where none are chosen yet."""
     now = {v.name: published(suite, v) for v in suite.regimes}
     chosen = {name: dict.fromkeys(range(1, 1 + len(choosers(tune_of(suite)))), s) for name, s in now.items()}
-    asked = [Asked(v, i, now[v.name], steps) for v in suite.regimes for i, steps in enumerate(lengths(suite))]
+    asked = [TrialRequest(v, i, now[v.name], steps) for v in suite.regimes for i, steps in enumerate(lengths(suite))]
     check = [check_suite(suite, chosen)] if tune_of(suite).check else []
     return [trial_suite(suite, asked), *check, final_suite(suite, chosen)]
 

@@ -1,7 +1,6 @@
-"""Which settings to try next: Optuna, asked in a way that its answer is a function of seed and stored results.
+"""Which settings to try next: Optuna, asked so that its answer is a function of seed and stored results.
 
-No study is kept. Each batch makes a new one from the trials so far, so that a run which was killed and one which was not ask the
-same sampler the same question; nothing depends on which cell ended first.
+No study is kept: each batch makes a new one from the trials so far, whichever cell ended first.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ _SEEDS = 2**32
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A trial that is over. value: its score where it ran to the end; shorter: scores by steps of its shorter runs."""
+class CompletedTrial:
+    """value: its score where it ran to the end; shorter: scores by steps of its shorter runs."""
 
     number: int
     settings: Chosen
@@ -32,16 +31,14 @@ class Told:
 def propose(
     spaces: Mapping[str, Space],
     defaults: Chosen,
-    told: Sequence[Told],
+    told: Sequence[CompletedTrial],
     numbers: Sequence[int],
     sampler: Literal["tpe", "random"],
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Settings of the trials `numbers`, one batch. Of trial 0 the defaults; without trials so far, or by `random`, each trial from
-    a generator of its own that only `seed` and its number decide: settings that two regimes share are the same in both.
-
-    Raises UsageError where Optuna is not installed.
-    """
+    """Settings of the trials `numbers`, one batch. Of trial 0 the defaults; without trials so far, or by `random`, each from
+    a generator that `seed` and its number decide: settings that two regimes share are the same in both. Raises UsageError
+    without Optuna."""
     if not spaces:
         return [dict(defaults) for _ in numbers]
     optuna = _optuna()
@@ -63,7 +60,12 @@ def propose(
 
 
 def _ask(
-    optuna: ModuleType, sampler: Any, spaces: Mapping[str, Space], defaults: Chosen, told: Sequence[Told], count: int
+    optuna: ModuleType,
+    sampler: Any,
+    spaces: Mapping[str, Space],
+    defaults: Chosen,
+    told: Sequence[CompletedTrial],
+    count: int,
 ) -> list[dict[str, Any]]:
     """`count` settings; those that were just asked for count as under way."""
     study = optuna.create_study(direction="maximize", sampler=sampler)

@@ -1,7 +1,6 @@
-"""A tuned suite's runs, one after another: batches of trials by rungs, the check, the table. Each is an ordinary run of cells.
+"""A tuned suite's runs, one after another: batches of trials by rungs, the check, the table.
 
-What a stage asks for follows from the suite and from the stored results of the stages before it, and from nothing else: a run
-that was killed finds the same trials again, finished or not, and goes on.
+What a stage asks for follows from the suite and the stored results of the stages before it alone, so a killed run goes on.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from harness.store.tuning import Trial, Tuned, Tuning, write_tuning
 from harness.store.tuning_table import Scores, scores
 from harness.suite.schema import Suite, Variant
 from harness.tuning.derived import (
-    Asked,
+    TrialRequest,
     check_names,
     check_suite,
     choosers,
@@ -31,7 +30,7 @@ from harness.tuning.derived import (
     tune_of,
     tuned_name,
 )
-from harness.tuning.proposals import Told, propose
+from harness.tuning.proposals import CompletedTrial, propose
 
 OWN_FAULTS = (Fault.NOT_FINITE, Fault.EXPLODED, Fault.COLLAPSED, Fault.TRUNCATED)
 """Of a setting, which would come again: such a trial is over and has lost. Any other failure holds tuning up until it is mended."""
@@ -60,12 +59,12 @@ class Stages:
         self._check_steps()
 
     def __iter__(self) -> Iterator[Stage]:
-        asked: list[Asked] = []
-        told: dict[str, list[Told]] = {v.name: [] for v in self.suite.regimes}
+        asked: list[TrialRequest] = []
+        told: dict[str, list[CompletedTrial]] = {v.name: [] for v in self.suite.regimes}
         for first in range(0, self.tune.trials, self.tune.batch):
             numbers = range(first, min(first + self.tune.batch, self.tune.trials))
             batch = [
-                Asked(v, n, settings, 0)
+                TrialRequest(v, n, settings, 0)
                 for v in self.suite.regimes
                 for n, settings in zip(numbers, self._proposed(v, told[v.name], numbers), strict=True)
             ]
@@ -84,11 +83,11 @@ class Stages:
     def over(self, stage: Stage) -> bool:
         """Whether every cell of the stage is done, or has come to nothing through its own setting."""
         return all(
-            s.state == "done" or self._hopeless(stage.prepared.folder / s.cell.key) for s in stage.prepared.status()
+            s.state == "done" or self._has_lost(stage.prepared.folder / s.cell.key) for s in stage.prepared.status()
         )
 
-    def _by_rungs(self, batch: Sequence[Asked], asked: list[Asked]) -> Iterator[Stage]:
-        """Runs of a batch: all at the first rung, of each variant the best part at the next. Trial 0 goes the whole way at once."""
+    def _by_rungs(self, batch: Sequence[TrialRequest], asked: list[TrialRequest]) -> Iterator[Stage]:
+        """Runs of a batch: all at the first rung, of each variant the best part at the next. Trial 0 goes the whole way."""
         going, words = list(batch), _range([b.number for b in batch])
         for i, steps in enumerate([*self.tune.rungs, self.suite.training.steps]):
             now = [a._replace(steps=steps) for a in going if a.number != 0 or steps == self.suite.training.steps]
@@ -104,10 +103,10 @@ class Stages:
                 return
             going = self._best(going, steps)
 
-    def _best(self, going: Sequence[Asked], steps: int) -> list[Asked]:
+    def _best(self, going: Sequence[TrialRequest], steps: int) -> list[TrialRequest]:
         """Of each variant one in `keep`, at least one, by score at this rung; of equals the earlier trial."""
         found = self._scores("tuning", self.tune.seeds).score
-        kept: list[Asked] = []
+        kept: list[TrialRequest] = []
         for variant in self.suite.regimes:
             own = [a for a in going if a.variant.name == variant.name]
             ranked = sorted(own, key=lambda a: (-found.get(trial_name(variant.name, a.number, steps), -1.0), a.number))
@@ -120,18 +119,19 @@ class Stages:
         if shared := self._starts & _starts(found):
             problem = f"the model with {min(shared)} is in the table too; tuning must not see it"
             raise SuiteError(found.source, "tune.groups", problem)
-        running = tuple(c for c in found.cells if not self._hopeless(found.folder / c.key))
+        running = tuple(c for c in found.cells if not self._has_lost(found.folder / c.key))
         return Stage(replace(found, cells=running), words)
 
-    def _hopeless(self, folder: Path) -> bool:
+    def _has_lost(self, folder: Path) -> bool:
         return any(found.state == "failed" and found.fault in OWN_FAULTS for _, found in readable([folder]))
 
-    def _proposed(self, variant: Variant, told: Sequence[Told], numbers: Sequence[int]) -> list[dict[str, object]]:
+    def _proposed(
+        self, variant: Variant, told: Sequence[CompletedTrial], numbers: Sequence[int]
+    ) -> list[dict[str, object]]:
         spaces = search_space(self.suite, variant)
         return propose(spaces, published(self.suite, variant), told, numbers, self.tune.sampler, self.tune.seed)
 
-    def _told(self, ask: Asked, asked: Sequence[Asked]) -> Told:
-        """From the store: the score of the whole run, and those of shorter ones."""
+    def _told(self, ask: TrialRequest, asked: Sequence[TrialRequest]) -> CompletedTrial:
         found, top, name = self._scores("tuning", self.tune.seeds).score, self.suite.training.steps, ask.variant.name
         runs = [a for a in asked if (a.variant.name, a.number) == (name, ask.number)]
         shorter = {
@@ -139,9 +139,11 @@ class Stages:
             for a in runs
             if a.steps < top and (short := trial_name(name, a.number, a.steps)) in found
         }
-        return Told(ask.number, ask.settings, found.get(trial_name(name, ask.number)), shorter)
+        return CompletedTrial(ask.number, ask.settings, found.get(trial_name(name, ask.number)), shorter)
 
-    def _choices(self, variant: Variant, told: Sequence[Told], scored: Mapping[str, Scores]) -> dict[str, Told]:
+    def _choices(
+        self, variant: Variant, told: Sequence[CompletedTrial], scored: Mapping[str, Scores]
+    ) -> dict[str, CompletedTrial]:
         """By who chose: of the trials that ran to the end on all tuning groups the best; of equals the earlier."""
         ended = [t for t in told if t.value is not None]
         if not ended:
@@ -152,7 +154,6 @@ class Stages:
         }
 
     def _scores(self, what: str, seeds: Sequence[int], on: str = "") -> Scores:
-        """Of all that is stored under `<suite>-<what>`, or of one group's part of it."""
         ingest(self._results)
         name = f"{self.suite.name}-{what}"
         task = str(self.tune.evaluation.tasks[0])
@@ -162,9 +163,9 @@ class Stages:
     def _write(
         self,
         final: Prepared,
-        chosen: Mapping[str, Mapping[str, Told]],
-        told: Mapping[str, Sequence[Told]],
-        asked: Sequence[Asked],
+        chosen: Mapping[str, Mapping[str, CompletedTrial]],
+        told: Mapping[str, Sequence[CompletedTrial]],
+        asked: Sequence[TrialRequest],
         scored: Mapping[str, Scores],
     ) -> None:
         found = self._scores("tuning", self.tune.seeds)
@@ -206,13 +207,11 @@ class Stages:
 
 
 def _starts(prepared: Prepared) -> set[str]:
-    """What the models are that no stage 0 makes: two paths may hold the same one."""
     policies = [(p, c) for c in prepared.every for p in c.group.policies if not p.model.startswith("micro/")]
     return {c.identity.models[p.name] for p, c in policies}
 
 
-def _trial(variant: str, told: Told, top: int, scored: Mapping[str, float]) -> Trial:
-    """Where it got furthest, and its score there."""
+def _trial(variant: str, told: CompletedTrial, top: int, scored: Mapping[str, float]) -> Trial:
     ended = told.value is not None or not told.shorter
     steps = top if ended else max(told.shorter)
     name = trial_name(variant, told.number, None if ended else steps)

@@ -65,17 +65,15 @@ def test_nor_is_its_suite(harness: Harness, suite: str) -> None:
     refused(harness("logs", "ab/sgt/1", "pair"), "there is no such log")  # results made here have none
 
 
+EMPTY = dict.fromkeys(("run", "plan"), "no such suite")
+
+
 @pytest.mark.parametrize(
     "command", ["status", "show", "logs ab", "export", "bundle", "track", "doctor", "rescore", "run", "plan"]
 )
-@pytest.mark.parametrize("suite", [LONG, f"{LONG}.yaml", f"a/{LONG}"])
-def test_a_name_longer_than_names_are(harness: Harness, command: str, suite: str) -> None:
-    refused(harness(*command.split(), suite), "x" * 30)
-
-
-def test_an_empty_name_is_not_every_suite(harness: Harness) -> None:
-    for command in ("status", "show", "export", "rescore"):
-        refused(harness(command, ""), "not the name of a suite")
+@pytest.mark.parametrize("suite", [LONG, f"{LONG}.yaml", f"a/{LONG}", ""])
+def test_a_name_longer_than_names_are_or_none(harness: Harness, command: str, suite: str) -> None:
+    refused(harness(*command.split(), suite), "x" * 30 if suite else EMPTY.get(command, "not the name of a suite"))
 
 
 def started(
@@ -88,18 +86,11 @@ def started(
 
 
 @pytest.mark.slow_but("words0")
-@pytest.mark.parametrize(
-    "words", [["--version"], ["show", "pair"], ["sql", "SELECT * FROM samples"], ["regimes", "--json"]]
-)
-def test_a_full_disk_behind_stdout(folder: Path, words: list[str]) -> None:
+@pytest.mark.parametrize("words", [["--version"], ["sql", "SELECT * FROM samples"]])
+def test_a_full_disk_and_a_closed_pipe_behind_stdout(folder: Path, words: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         done = started(folder, *words, out=full.fileno())
     assert (done.returncode, done.stderr) == (1, "harness: standard output: No space left on device\n")
-
-
-@pytest.mark.slow_but("words0")
-@pytest.mark.parametrize("words", [["--version"], ["show", "pair"], ["sql", "SELECT * FROM samples"]])
-def test_a_closed_pipe(folder: Path, words: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -152,11 +143,8 @@ def test_a_suite_that_is_not_there(harness: Harness) -> None:
 @pytest.mark.parametrize("address", ["a b", "", "300.1.1.1", "x" * 70, "host/path"])
 def test_an_address_that_is_none(harness: Harness, address: str) -> None:
     refused(harness("leaderboard", "--address", address), f"--address {address!r}: not an IP address")
-
-
-@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "0.0.0.0"])
-def test_addresses_of_this_machine(address: str) -> None:
-    check_address(address)
+    for ours in ("localhost", "127.0.0.1", "0.0.0.0"):
+        check_address(ours)
 
 
 def test_show_as_json(harness: Harness) -> None:
@@ -249,8 +237,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "line"), REFUSED)
-def test_an_evaluation_is_refused_before_libraries_are_imported(checkpoint: Path, words: list[str], line: str) -> None:
-    call = ["harness", "eval", "ck", *words]
+def test_an_evaluation_is_refused(harness: Harness, checkpoint: Path, words: list[str], line: str) -> None:
+    refused(harness("eval", "ck", *words), line)
+
+
+def test_it_is_refused_before_libraries_are_imported(checkpoint: Path) -> None:
+    call = ["harness", "eval", "ck"]
     code = f"import sys; sys.argv = {call}; import atexit; from harness.cli import main\n"
     code += (
         "atexit.register(lambda: print([m for m in ('torch', 'transformers', 'lm_eval') if m in sys.modules]))\nmain()"
@@ -258,4 +250,4 @@ def test_an_evaluation_is_refused_before_libraries_are_imported(checkpoint: Path
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=checkpoint.parent, capture_output=True, text=True, timeout=100
     )
-    assert (done.returncode, done.stdout, done.stderr.count("\n"), line in done.stderr) == (2, "[]\n", 1, True), done
+    assert (done.returncode, done.stdout) == (2, "[]\n"), done

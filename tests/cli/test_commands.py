@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from session.running import harness
-from synthetic_results import Regime, write_results
 
 from harness.cli.app import app
 from harness.engines.embedded.families import build_model, build_tokenizer
@@ -305,19 +304,3 @@ def test_nothing_of_the_environment_is_kept_but_what_is_listed(place: Place) -> 
     recorded = json.loads(manifest.read_text())["provenance"]["environment"]
     assert recorded["OMP_NUM_THREADS"] == "1"
     assert set(recorded) <= set(ENVIRONMENT)
-
-
-def test_published_numbers_beside_ours(tmp_path: Path) -> None:
-    pair = ("Qwen2.5-Math-1.5B", "Qwen3-1.7B")
-    kinds = tuple(Regime(name, name, 0.0, shares="") for name in ("independent", "prp"))
-    write_results(tmp_path / "results", "mutual_rl", {"pair": pair}, kinds, tasks=("math",), exchanges=0)
-    harness = Place(tmp_path)
-    rows = json.loads(harness("show", "mutual_rl", "--format", "json"))["rows"]
-    ours = {(r["policy"], r["regime"]): 100 * r["accuracy"] for r in rows if r["metric"].startswith("avg")}
-    text = harness("show", "mutual_rl", "--against", "mutual_rl2026")
-    lines = {tuple(line.split()[:2]): line for line in text.splitlines() if line.startswith("  Qwen")}
-    assert "68.1" in lines[pair[0], "grpo"]
-    assert f"[{ours[pair[0], 'independent']:.1f}" in lines[pair[0], "grpo"]
-    assert f"[{ours[pair[1], 'prp']:.1f}" in lines[pair[1], "prp"]
-    assert "[" not in lines[pair[1], "sgt"]
-    harness("show", "mutual_rl", "--against", "nobody2020", code=2)

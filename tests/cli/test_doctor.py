@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from session.running import harness
 
 from harness.cache import cache_folder
 from harness.cli import checkup
@@ -65,12 +63,11 @@ def test_what_is_missing_is_said_and_what_is_needed_decides(monkeypatch, tmp_pat
     found = checks()
     assert {name for name, check in found.items() if check.needed} == {"python", "machine", "engine embedded", "cache"}
     assert all(check.advice for check in found.values() if not check.ok)
-    environment = os.environ | {"HARNESS_CACHE": str(tmp_path)}
-    command = [sys.executable, "-c", "from harness.cli import main; main()", "doctor", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
-    said = {row["name"]: row["ok"] for row in json.loads(done.stdout)["checks"]}
+    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path))
+    code, out, _ = harness("doctor", "--json")
+    said = {row["name"]: row["ok"] for row in json.loads(out)["checks"]}
     assert said["cache"]
-    assert done.returncode == int(not all(said[name] for name, check in found.items() if check.needed))
+    assert code == int(not all(said[name] for name, check in found.items() if check.needed))
 
 
 def test_the_gpus_are_those_that_cuda_shows(cache, nvidia_smi, monkeypatch):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,13 +19,14 @@ from lm_eval.utils import (
     get_sample_results_filenames,
     make_table,
 )
+from session.running import harness
 from synthetic_results import REGIMES, write_results
 
 from harness.errors import StoreError, UsageError
 from harness.formats.cards import write_cards
 from harness.formats.every_eval_ever import write_every_eval_ever
+from harness.formats.finished_cells import write_parquet
 from harness.formats.lm_eval import write_lm_eval
-from harness.formats.parquet import write_parquet
 from harness.store.ingest import ingest
 from harness.store.manifest import read_manifest, write_manifest
 from harness.store.read import Snapshot
@@ -89,14 +88,14 @@ def test_lm_eval_reads_its_own_shape(results: Path, snapshot: Snapshot, tmp_path
 
 
 def test_parquet_has_the_rows_of_show(snapshot: Snapshot, tmp_path: Path) -> None:
-    assert write_parquet(snapshot, SUITE, tmp_path) == 9
+    assert write_parquet(snapshot, tmp_path, SUITE, tmp_path) == 9
     rows = show_rows(snapshot, SUITE)
     read = duckdb.sql(f"SELECT regime, policy, accuracy, gain FROM '{tmp_path}/show.parquet'").fetchall()
     assert read == [(r.regime, r.policy, r.accuracy, r.gain) for r in rows]
     stored = snapshot.query("SELECT count(*) AS n FROM samples")["n"][0].as_py()
     assert duckdb.sql(f"SELECT count(*) FROM '{tmp_path}/samples.parquet'").fetchall() == [(stored,)]
     with pytest.raises(UsageError, match="no results of a suite 'nothing'"):
-        write_parquet(snapshot, "nothing", tmp_path)
+        write_parquet(snapshot, tmp_path, "nothing", tmp_path)
 
 
 def test_the_hub_reads_the_cards(results: Path, snapshot: Snapshot, tmp_path: Path) -> None:
@@ -163,17 +162,15 @@ def test_nothing_is_written_outside_whatever_our_own_manifests_are_called(
 
 
 @pytest.mark.slow
-def test_the_pages_commands_run_as_printed(tmp_path: Path) -> None:
+def test_the_pages_commands_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "results", "quickstart")
     page = (Path(__file__).parents[2] / "docs/formats.md").read_text()
     commands = [line.strip() for line in page.splitlines() if line.startswith("    harness ")]
     assert len(commands) == 8
+    monkeypatch.chdir(tmp_path)
     for command in commands:
         if "track" in command and find_spec(command.split("--to ")[1]) is None:
             continue
-        done = subprocess.run(
-            [Path(sys.executable).with_name("harness"), *command.split()[1:]],
-            cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        code, _, err = harness(*command.split()[1:])
+        assert code == 0, err
     assert {"report.html", "lm-eval", "eee", "parquet", "cards"} <= {p.name for p in tmp_path.iterdir()}

@@ -1,4 +1,4 @@
-"""`harness track`: what every tracker is told, and what W&B and Trackio then hold, read back from their own files."""
+"""`harness track`: what every tracker is told, and what each then holds, read back from its own files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ import msgspec
 import pytest
 from synthetic_results import REGIMES, write_results
 
-from harness.formats.tracking import NewPoints, Tracker, follow
+from harness.errors import StoreError
+from harness.formats.tracking import NewPoints, TensorBoard, Tracker, follow
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import Manifest, read_manifest, write_manifest
 from harness.store.rows import StepRow
@@ -148,7 +149,7 @@ def losses(cell: Path, policy: str) -> list[tuple[int, float]]:
 
 def extend(cell: Path) -> None:
     journal = Journal(cell)
-    journal.append(StepRow(policy="a", step=4, loss=0.25))
+    journal.append(StepRow(policy="a", step=4, loss=0.25, reward_mean=0.25))
     journal.commit(4)
 
 
@@ -211,3 +212,48 @@ def test_trackio_holds_the_journals_once(results: Path) -> None:
     assert [step for step, _ in held()] == [1, 2]
     with sqlite3.connect(runs / "s.db") as database:
         assert database.execute("SELECT count(DISTINCT run_id) FROM metrics").fetchone() == (CELLS,)
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    read.Reload()
+    return {tag: [(e.step, e.value) for e in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+
+
+def test_tensorboard_holds_the_journals_once(results: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    cell, board = a_cell(results), TensorBoard(tmp_path / "runs")
+    assert follow(results, "s", board) > 100
+    assert follow(results, "s", board) == 0
+    folder = board.run_folder(read_manifest(cell)) / "a"
+    assert folder.parent.name.endswith(cell.name)
+    stored = [r for r in read_journal(cell).tables["steps"].to_pylist() if r["policy"] == "a"]
+    assert scalars(folder)["steps/reward_mean"] == [
+        (r["step"], pytest.approx(r["reward_mean"], abs=1e-6)) for r in stored
+    ]
+    rows = [
+        r for r in read_journal(cell).tables["samples"].to_pylist() if (r["policy"], r["metric"]) == ("a", "greedy")
+    ]
+    right = sum(r["verdict"] == "right" for r in rows) / len(rows)
+    assert scalars(folder)["evaluation/micro/greedy"] == [(3, pytest.approx(right))]
+
+    extend(cell)
+    assert follow(results, "s", board) > 0
+    steps = [step for step, _ in scalars(folder)["steps/reward_mean"]]
+    assert steps == [1, 2, 3, 4]  # no point twice, though the last evaluation moved behind them
+
+    Journal(cell).rewind(2)
+    assert follow(results, "s", board) > 0
+    assert [step for step, _ in scalars(folder)["steps/reward_mean"]] == [1, 2]
+    assert follow(results, "s", board) == 0
+
+
+def test_no_run_lies_outside(results: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    cell = a_cell(results)
+    write_manifest(cell, msgspec.structs.replace(read_manifest(cell), group="../../../escaped"))
+    with pytest.raises(StoreError, match="is no name for a file"):
+        follow(results, "s", TensorBoard(tmp_path / "a" / "runs"))
+    assert not list(tmp_path.glob("**/escaped"))

@@ -58,13 +58,23 @@ def harness(
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
 
 
-def test_installed_plugins_are_listed_and_broken_ones_with_their_error(site, tmp_path):
-    done = harness(site, "regimes", "--json", trace=tmp_path / "trace")
+def document(site: Path, *arguments: str) -> dict:
+    """What a command that ends well says as JSON."""
+    done = harness(site, *arguments, "--json")
     assert done.returncode == 0, done.stderr
-    found = {r["name"]: r for r in json.loads(done.stdout)["regimes"]}
+    return json.loads(done.stdout)
+
+
+def refused(site: Path, words: str, *arguments: str) -> None:
+    done = harness(site, *arguments)
+    assert (done.returncode, len(done.stderr.strip().splitlines()), words in done.stderr) == (2, 1, True), done.stderr
+
+
+def test_installed_plugins_are_listed_and_broken_ones_with_their_error(site):
+    found = {r["name"]: r for r in document(site, "regimes")["regimes"]}
     assert found["witness"]["origin"] == "harness-witnesses 1.2.3 (witness:Witness)"
     assert found["witness"]["summary"] == "Independent training, observed."
-    assert found["witness"]["error"] == ""
+    assert (found["witness"]["error"], found["sgt"]["error"]) == ("", "")
     assert found["shortest-success"]["shares"] == ["Success"]
     assert found["shortest-success"]["options"] == {"weight": 0.1, "below": 0.0}
     for name, words in {
@@ -78,21 +88,17 @@ def test_installed_plugins_are_listed_and_broken_ones_with_their_error(site, tmp
         "impostor": "the tag 'success' is taken",
     }.items():
         assert words in found[name]["error"], name
-    assert found["sgt"]["error"] == ""
     assert harness(site, "regimes").stdout.count("BROKEN") == 8
 
 
 def test_found_without_import_and_imported_on_use(site, tmp_path):
     trace = tmp_path / "trace"
     suite = tmp_path / "plain.yaml"
-    suite.write_text(SUITE.replace("NAME", "sgt"))
-    done = harness(site, "plan", str(suite), "--results", str(tmp_path), trace=trace)
-    assert done.returncode == 0, done.stderr
-    assert not trace.exists()
-    suite.write_text(SUITE.replace("NAME", "witness"))
-    done = harness(site, "plan", str(suite), "--results", str(tmp_path), trace=trace)
-    assert done.returncode == 0, done.stderr
-    assert trace.read_text() == "imported\n"
+    for regime, imports in (("sgt", ""), ("witness", "imported\n")):
+        suite.write_text(SUITE.replace("NAME", regime))
+        done = harness(site, "plan", str(suite), "--results", str(tmp_path), trace=trace)
+        assert done.returncode == 0, done.stderr
+        assert (trace.read_text() if trace.exists() else "") == imports
 
 
 @pytest.mark.slow_but("greedy")
@@ -108,42 +114,32 @@ def test_found_without_import_and_imported_on_use(site, tmp_path):
 def test_refused_before_anything_starts_in_one_line(site, tmp_path, name, words):
     suite = tmp_path / "bad.yaml"
     suite.write_text(SUITE.replace("NAME", name))
-    done = harness(site, "run", str(suite), "--results", str(tmp_path / "results"))
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    refused(site, words, "run", str(suite), "--results", str(tmp_path / "results"))
     assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.slow
-def test_the_scaffold_passes_its_own_tests(site, tmp_path):
-    written = write_package(REGIMES, "shortest-success", tmp_path)
-    (written / "shortest_success.py").unlink()  # the installed module is tested
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(written)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=100, cwd=written, env=os.environ | {"PYTHONPATH": str(site)}
-    )
-    assert done.returncode == 0, done.stdout
-    assert "5 passed" in done.stdout
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_scaffolded_engine_passes_its_own_tests(site, tmp_path):
-    written = write_package(ENGINES, "plain-torch", tmp_path)
-    shutil.rmtree(written / "plain_torch")
+@pytest.mark.parametrize(
+    ("door", "name", "passed"),
+    [(REGIMES, "shortest-success", 5), (ENGINES, "plain-torch", 14), (TASKS, "near-sums", 15)],
+)
+def test_a_scaffold_passes_its_own_tests(site, tmp_path, door, name, passed):
+    written = write_package(door, name, tmp_path)
+    for own in written.glob(f"{name.replace('-', '_')}*"):  # the installed module is tested
+        shutil.rmtree(own) if own.is_dir() else own.unlink()
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(written)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=280, cwd=written, env=os.environ | {"PYTHONPATH": str(site)}
     )
     assert done.returncode == 0, done.stdout
-    assert "14 passed" in done.stdout
+    assert f"{passed} passed" in done.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_suite_runs_on_an_engine_that_the_harness_does_not_know(site, tmp_path):
-    found = {e["name"]: e for e in json.loads(harness(site, "engines", "--json").stdout)["engines"]}
+    found = {e["name"]: e for e in document(site, "engines")["engines"]}
     assert found["plain-torch"]["available"]
     suite = write_package(ENGINES, "plain-torch", tmp_path) / "suite.yaml"
     short = ["--set", "training.steps=2", "--set", "evaluation.limit=8", "--results", str(tmp_path / "results")]
@@ -158,17 +154,12 @@ def test_a_suite_runs_on_an_engine_that_the_harness_does_not_know(site, tmp_path
         "engine_options.width=3": "width",
         "engine=plain-touch": "plain-torch",
     }.items():
-        done = harness(site, "plan", str(suite), "--set", wrong)
-        assert done.returncode == 2
-        assert words in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1
+        refused(site, words, "plan", str(suite), "--set", wrong)
 
 
 @pytest.mark.slow
 def test_tasks_are_listed_and_broken_ones_with_their_error(site):
-    done = harness(site, "tasks", "--json")
-    assert done.returncode == 0, done.stderr
-    found = {t["name"]: t for t in json.loads(done.stdout)["tasks"]}
+    found = {t["name"]: t for t in document(site, "tasks")["tasks"]}
     assert found["near-sums"]["origin"] == "harness-task-near-sums 0.1.0 (near_sums:NearSums)"
     assert (found["near-sums"]["perfect"], found["near-sums"]["empty"]) == (1.0, 0.0)
     assert found["near-sums"]["summary"] == "Sums of three numbers, of which an answer may be one off"
@@ -181,21 +172,9 @@ def test_tasks_are_listed_and_broken_ones_with_their_error(site):
         assert words in found[name]["error"], name
     assert found["micro"]["error"] == ""
     assert harness(site, "tasks").stdout.count("BROKEN") == 4
-    scorers = {s["name"]: s for s in json.loads(harness(site, "tasks", "--scorers", "--json").stdout)["scorers"]}
+    scorers = {s["name"]: s for s in document(site, "tasks", "--scorers")["scorers"]}
     assert scorers["near-sums"]["summary"] == "A whole number that is the gold, or one more or less"
     assert "does not load" in scorers["broken-scorer"]["error"]
-
-
-@pytest.mark.slow
-def test_the_scaffolded_task_passes_its_own_tests(site, tmp_path):
-    written = write_package(TASKS, "near-sums", tmp_path)
-    (written / "near_sums.py").unlink()
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(written)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=100, cwd=written, env=os.environ | {"PYTHONPATH": str(site)}
-    )
-    assert done.returncode == 0, done.stdout
-    assert "15 passed" in done.stdout
 
 
 @pytest.mark.slow
@@ -210,26 +189,20 @@ def test_a_suite_runs_on_a_task_and_a_scorer_that_the_harness_does_not_know(site
         assert versions["task near-sums"].startswith("syntax ")
         assert versions["scorer near-sums"].startswith("syntax ")
     asked = "SELECT CAST(s.gold AS INT) - TRY_CAST(s.extracted AS INT) AS off, s.verdict FROM samples s"
-    rows = json.loads(harness(site, "sql", asked, "--json", "--results", str(tmp_path / "results")).stdout)["rows"]
+    here = "--results", str(tmp_path / "results")
+    rows = document(site, "sql", asked, *here)["rows"]
     assert {verdict for off, verdict in rows if off in (-1, 0, 1)} == {"right"}
     assert {verdict for off, verdict in rows if off not in (-1, 0, 1)} == {"wrong"}
-    again = harness(site, "rescore", "near-sums", "--json", "--results", str(tmp_path / "results"))
-    assert json.loads(again.stdout)["changes"] == []
-    strictly = harness(
-        site, "rescore", "near-sums", "--scorer", "math", "--json", "--results", str(tmp_path / "results")
-    )
-    nearly = sum(off in (-1, 1) for off, _ in rows)
-    assert len(json.loads(strictly.stdout)["changes"]) == nearly
+    assert document(site, "rescore", "near-sums", *here)["changes"] == []
+    strictly = document(site, "rescore", "near-sums", "--scorer", "math", *here)
+    assert len(strictly["changes"]) == sum(off in (-1, 1) for off, _ in rows)
     for wrong, words in {
         "training.task=near-sumz": "near-sums",
         "training.task=near-sums.x": "has no part 'x'",
         "evaluation.tasks=[broken-task]": "does not load",
         "evaluation.tasks=[wordless-task]": "unknown scorer 'nobodys'",
     }.items():
-        done = harness(site, "plan", str(suite), "--set", wrong)
-        assert done.returncode == 2
-        assert words in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1
+        refused(site, words, "plan", str(suite), "--set", wrong)
 
 
 @pytest.mark.slow
@@ -242,22 +215,16 @@ def test_a_record_type_that_the_harness_does_not_know_arrives(site, tmp_path):
     done = harness(site, "run", str(suite), *short, timeout=300)
     assert done.returncode == 0, done.stderr
     query = "SELECT kind, accepted, count(*) FROM exchanges GROUP BY ALL"
-    ((kind, accepted, count),) = json.loads(
-        harness(site, "sql", query, "--json", "--results", str(tmp_path / "results")).stdout
-    )["rows"]
+    ((kind, accepted, count),) = document(site, "sql", query, "--results", str(tmp_path / "results"))["rows"]
     assert (kind, accepted) == ("witness.hint", True)
     assert count > 8
 
 
-def test_the_scaffolded_engine_is_short(tmp_path):
-    written = write_package(ENGINES, "plain-torch", tmp_path)
-    assert sum(len(file.read_text().splitlines()) for file in (written / "plain_torch").iterdir()) < 200
-
-
 def test_the_scaffold_is_short_and_clean(tmp_path):
+    engine = write_package(ENGINES, "plain-torch", tmp_path) / "plain_torch"
+    assert sum(len(file.read_text().splitlines()) for file in engine.iterdir()) < 200
     written = write_package(REGIMES, "best-of-peers", tmp_path)
-    lines = (written / "best_of_peers.py").read_text().splitlines()
-    assert len(lines) < 60
+    assert len((written / "best_of_peers.py").read_text().splitlines()) < 60
     done = subprocess.run([sys.executable, "-m", "ruff", "check", "--isolated", "--line-length", "120", written],
                           capture_output=True, text=True, timeout=60)  # fmt: skip
     assert done.returncode == 0, done.stdout
@@ -283,10 +250,7 @@ def test_the_command_writes_or_refuses_in_one_line(site, tmp_path):
     assert {p.name for p in (tmp_path / "best-of-peers").iterdir()} == {
         "pyproject.toml", "best_of_peers.py", "tests", "README.md", "suite.yaml"
     }  # fmt: skip
-    done = harness(site, "new-regime", "shortest-success", "--into", str(tmp_path))
-    assert done.returncode == 2
-    assert "installed already" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    refused(site, "installed already", "new-regime", "shortest-success", "--into", str(tmp_path))
 
 
 def test_existing_folders_and_unwritable_places_are_refused(tmp_path):

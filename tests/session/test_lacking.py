@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import streamlit as st
 
-from harness.cli.results import show_suite
+from harness.cli.tables import show_suite
 from harness.session.cell.manifests import cell_manifest, mark
 from harness.session.suite.prepare import prepare
 from harness.store.ingest import ingest

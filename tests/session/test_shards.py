@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from harness.cli.standing import status
+from harness.cli.results import status
 from harness.errors import UsageError
 from harness.session.cell.manifests import cell_manifest
 from harness.session.suite.prepare import Shard, prepare

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 pytest.importorskip("optuna", reason="the tune extra is not installed")
 
-from harness.cli.results import show_suite
+from harness.cli.tables import show_suite
 from harness.errors import Fault, SuiteError
 from harness.session.cell.manifests import cell_manifest, mark
 from harness.session.cell.questions import training_prompts

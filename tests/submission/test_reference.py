@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from command import harness
+from forging import column
 
 from harness.errors import StoreError, UsageError
 from harness.formats.finished_cells import finished_cells
@@ -104,15 +104,23 @@ def test_a_suite_that_is_not_finished_is_refused(results: Path, tmp_path: Path) 
     assert not references(tmp_path)
 
 
-def test_what_gives_another_table_is_not_kept(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+SPOILT = {
+    "gives another table than what would be kept": ("samples", "verdict", "right"),
+    "'nobody' is no policy of": ("steps", "policy", "nobody"),
+}
+
+
+@pytest.mark.parametrize("fault", SPOILT)
+def test_what_gives_another_table_or_would_be_refused_is_not_kept(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    table, name, value = SPOILT[fault]
+
     def spoilt(tables: dict[str, pa.Table], wordless: tuple[str, ...]) -> dict[str, pa.Table]:
-        samples = tables["samples"]
-        right = pa.repeat(pa.scalar("right"), samples.num_rows)
-        place = samples.schema.get_field_index("verdict")
-        return {**tables, "samples": samples.set_column(place, samples.schema.field(place), right)}
+        return tables | {t: column(rows, name, lambda row: value) for t, rows in tables.items() if t == table}
 
     monkeypatch.setattr(reference, "compact", spoilt)
-    with pytest.raises(UsageError, match="gives another table than what would be kept"):
+    with pytest.raises((UsageError, StoreError), match=fault):
         reference.make(results, ["labs"], tmp_path)
     assert not references(tmp_path)
 
@@ -121,11 +129,7 @@ def test_what_gives_another_table_is_not_kept(results: Path, tmp_path: Path, mon
 def test_answers_of_a_model_as_published_are_kept(step: int, fault: str, copy: Path) -> None:
     def earlier(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
         if manifest.kind == "base":
-            samples = tables["samples"]
-            place = samples.schema.get_field_index("checkpoint_step")
-            field = samples.schema.field(place)
-            column = pa.repeat(pa.scalar(step, field.type), samples.num_rows)
-            tables["samples"] = samples.set_column(place, field, column)
+            tables["samples"] = column(tables["samples"], "checkpoint_step", lambda row: step)
         return manifest
 
     folder = copy / "reference" / "labs"
@@ -135,23 +139,6 @@ def test_answers_of_a_model_as_published_are_kept(step: int, fault: str, copy: P
             read_reference(folder)
     else:
         assert pc.min(read_reference(folder).tables["samples"]["checkpoint_step"]).as_py() == PUBLISHED
-
-
-def test_what_would_be_refused_is_not_kept(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoilt(tables: dict[str, pa.Table], wordless: tuple[str, ...]) -> dict[str, pa.Table]:
-        steps = tables.get("steps")
-        if steps is None:
-            return tables
-        place = steps.schema.get_field_index("policy")
-        return {
-            **tables,
-            "steps": steps.set_column(place, steps.schema.field(place), pa.repeat("nobody", steps.num_rows)),
-        }
-
-    monkeypatch.setattr(reference, "compact", spoilt)
-    with pytest.raises(StoreError, match="'nobody' is no policy of"):
-        reference.make(results, ["labs"], tmp_path)
-    assert not references(tmp_path)
 
 
 @pytest.mark.slow
@@ -251,8 +238,7 @@ def test_a_random_cell_comes_out_again(clone: Path, copy: Path, capfd: pytest.Ca
 
     def spoil(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
         if "steps" in tables:
-            place = tables["steps"].schema.get_field_index("entropy")
-            tables["steps"] = tables["steps"].set_column(place, "entropy", pc.add(tables["steps"]["entropy"], 1e-9))
+            tables["steps"] = column(tables["steps"], "entropy", lambda row: row["entropy"] + 1e-9)
         return manifest
 
     altered(copy / "reference" / "labs", spoil)
@@ -313,21 +299,14 @@ def test_results_of_other_results_versions_are_refused(copy: Path, capfd: pytest
     assert "computed by session 0; here is" in capfd.readouterr().out
 
 
-def test_where_there_is_none_the_check_says_so(tmp_path: Path) -> None:
-    command = [sys.executable, "tools/reference.py", "check", "--results", tmp_path]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, env=environment, check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    done = subprocess.run(
-        [*command, "--unless-empty"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=environment,
-        check=False,
-    )
-    assert (done.returncode, "no reference results" in done.stderr) == (0, True)
+def test_where_there_is_none_the_check_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["reference.py", "check", "--results", str(tmp_path)]
+    for more, code in (([], 2), (["--unless-empty"], 0)):
+        monkeypatch.setattr(sys, "argv", [*command, *more])
+        assert reference.main() == code
+        assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_manifest_names_its_kind_of_cpu(results: Path) -> None:
@@ -383,10 +362,9 @@ def forged(folder: Path, name: str, change: Callable[[pa.Table], pa.Table]) -> N
     (folder / "reference.json").write_text(json.dumps(about))
 
 
-def with_first(table: pa.Table, column: str, value: object) -> pa.Table:
-    place = table.schema.get_field_index(column)
-    values = pa.array([value, *table[column].to_pylist()[1:]], table.schema.field(place).type)
-    return table.set_column(place, table.schema.field(place), values)
+def with_first(table: pa.Table, name: str, value: object) -> pa.Table:
+    values = iter([value, *table[name].to_pylist()[1:]])
+    return column(table, name, lambda row: next(values))
 
 
 FORGERIES: dict[str, tuple[str, Callable[[pa.Table], pa.Table]]] = {

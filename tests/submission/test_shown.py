@@ -1,4 +1,4 @@
-"""The leaderboard says how far another lab's results were checked, as text."""
+"""How far another lab's results were checked, and whose settings they have, on the leaderboard and in words."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from synthetic_results import REGIMES, write_results
 
 from harness.store.ingest import ingest
 from harness.store.submission import Submission, write_submission
+from harness.submission.check import category
+from harness.suite.load import load
 from leaderboard import RESULTS_VARIABLE
 
 APP = Path(__file__).parents[2] / "leaderboard" / "app.py"
@@ -23,3 +25,20 @@ def test_the_badge_stands_below_the_suite(tmp_path: Path, monkeypatch: pytest.Mo
     app = AppTest.from_file(str(APP), default_timeout=60).run()
     assert not app.exception
     assert r"re\-scored; \<b\>published\</b\> defaults" in [caption.value for caption in app.sidebar.caption]
+
+
+@pytest.mark.parametrize(
+    ("suite", "words"),
+    [
+        ("elicit", "the baseline alone"),
+        ("quickstart", "published defaults: sgt, hacpo; defaults that nobody published: prp, xgrpo"),
+        (
+            "reference",
+            "published defaults: sgt, hacpo, graft, sapo; defaults that nobody published: naive, prp, xgrpo, ftis",
+        ),
+        ("controls", "defaults that nobody published: naive; settings of their own: sgt-1, hacpo-wide"),
+    ],
+)
+def test_published_defaults_stand_on_published_regimes_alone(suite: str, words: str) -> None:
+    """The badge stood on naive pooling, F-TIS as we read it, and the baseline."""
+    assert category(load(suite)) == words

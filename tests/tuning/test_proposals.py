@@ -13,7 +13,7 @@ from harness.session.suite import rules
 from harness.suite.load import load
 from harness.suite.space import Choice, Range
 from harness.tuning.derived import (
-    Asked,
+    TrialRequest,
     check_names,
     final_suite,
     foreseen,
@@ -24,7 +24,7 @@ from harness.tuning.derived import (
     tuned_from,
     with_settings,
 )
-from harness.tuning.proposals import Told, propose
+from harness.tuning.proposals import CompletedTrial, propose
 
 SPACES = {"rate": Range(1e-5, 1e-3, "log", "normal"), "kind": Choice("a", "b"), "weight": Range(0.0, 1.0)}
 DEFAULTS = {"rate": 1e-4, "kind": "a", "weight": 0.5, "fixed": 7}
@@ -32,7 +32,10 @@ DEFAULTS = {"rate": 1e-4, "kind": "a", "weight": 0.5, "fixed": 7}
 
 def told(values=(0.4, 0.5, None, 0.3)):
     settings = propose(SPACES, DEFAULTS, (), range(4), "tpe", 0)
-    return [Told(i, s, v, {5: 0.2} if v is None else {}) for i, (s, v) in enumerate(zip(settings, values, strict=True))]
+    return [
+        CompletedTrial(i, s, v, {5: 0.2} if v is None else {})
+        for i, (s, v) in enumerate(zip(settings, values, strict=True))
+    ]
 
 
 def test_trial_0_is_as_published_and_all_lie_in_their_spaces():
@@ -69,12 +72,12 @@ def test_first_batches_share_what_regimes_share():
 
 def test_tpe_finds_the_better_half():
     """Thirty trials of a score that peaks at weight 0.8: later batches lie nearer to it than the first."""
-    known: list[Told] = []
+    known: list[CompletedTrial] = []
     for first in range(0, 32, 4):
         for n, s in zip(
             range(first, first + 4), propose(SPACES, DEFAULTS, known, range(first, first + 4), "tpe", 0), strict=True
         ):
-            known.append(Told(n, s, -abs(s["weight"] - 0.8), {}))
+            known.append(CompletedTrial(n, s, -abs(s["weight"] - 0.8), {}))
     away = [abs(t.settings["weight"] - 0.8) for t in known]
     assert sum(away[-8:]) / 8 < 0.6 * sum(away[:8]) / 8
 
@@ -109,7 +112,7 @@ def test_a_value_outside_its_range_widens_it():
 
 
 def test_the_suites_that_come_of_it(suite):
-    asked = [Asked(v, 0, published(suite, v), steps) for v in suite.regimes for steps in (5, 20)]
+    asked = [TrialRequest(v, 0, published(suite, v), steps) for v in suite.regimes for steps in (5, 20)]
     trials = trial_suite(suite, asked)
     assert [v.name for v in trials.regimes[:2]] == ["independent.0-s5", "independent.0"]
     assert (trials.training.part, trials.tune, trials.baseline, trials.seeds) == (

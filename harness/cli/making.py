@@ -1,0 +1,120 @@
+"""Commands that make something new: new-suite, new-regime, new-task, new-engine, convert."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli.arguments import Json, print_json
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.plugins import Door
+
+Into = Annotated[Path, typer.Option("--into", help="Parent folder of the new package.")]
+
+
+def new_suite(
+    models: Annotated[
+        tuple[str, str], typer.Option("--models", metavar="A B", help="Two model folders or hub names, e.g. org/name.")
+    ],
+    task: Annotated[
+        str, typer.Option("--task", help="What is trained on: micro, gsm8k, math, or my.jsonl:exact.")
+    ] = "gsm8k",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="The file to write; default A-B.yaml here.")
+    ] = None,
+) -> None:
+    """Write a suite for two models, with settings that fit their sizes and the task, every key explained."""
+    from harness.session.suite import rules
+    from harness.session.suite.draft import draft
+    from harness.session.suite.rules import undeclared
+    from harness.suite.load import load
+
+    file = out or Path("-".join(re.sub(r"[^\w.+-]+", "-", Path(m).name.lower()) for m in models) + ".yaml")
+    if file.suffix not in {".yaml", ".yml"}:
+        raise UsageError(f"--out {file}: a suite's name ends in .yaml")
+    if file.exists():
+        raise UsageError(f"{file} is there already; give another name (--out FILE) or remove it")
+    text = draft(models, task, re.sub(r"[^A-Za-z0-9_.+-]+", "-", file.stem).strip("-.+_")[:64] or "pair")
+    try:
+        with file.open("x", encoding="utf-8") as new:
+            new.write(text)
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be written: {error.strerror}") from error
+    suite = rules.validate(load(str(file)), str(file))
+    cells = len(suite.groups) * len(suite.regimes) * len(suite.seeds)
+    where = "".join(f" --models {shlex.quote(str(folder))}" for folder in undeclared(models, file))
+    named = shlex.quote(str(file))
+    trial = "--set training.steps=2 --set 'seeds=[1]' --set evaluation.limit=6"
+    print(
+        f"{file}: written, {cells} cells. Next:\n"
+        f"  harness plan {named}{where}\n"
+        f"  harness run {named}{where} {trial}    # a first try\n"
+        f"  harness run {named}{where}"
+    )
+    print("Look at the file: it explains every setting.", file=sys.stderr)
+
+
+def new_regime(
+    name: Annotated[str, typer.Argument(help="The regime's name, e.g. best-of-peers.")], into: Into = Path()
+) -> None:
+    """Scaffold a plugin package for a new regime, with its conformance test."""
+    from harness.learning.registry import DOOR
+
+    _scaffold(DOOR, name, into, "harness regimes")
+
+
+def new_task(
+    name: Annotated[str, typer.Argument(help="The task's name, e.g. near-sums.")], into: Into = Path()
+) -> None:
+    """Scaffold a plugin package for a new task with a scorer of its own, with their conformance tests."""
+    from harness.tasks.registry import DOOR
+
+    _scaffold(DOOR, name, into, "harness tasks")
+
+
+def new_engine(
+    name: Annotated[str, typer.Argument(help="The engine's name, e.g. plain-torch.")], into: Into = Path()
+) -> None:
+    """Scaffold a plugin package for a new engine, with its conformance test."""
+    from harness.engines.catalogue import DOOR
+
+    _scaffold(DOOR, name, into, "harness engines")
+
+
+def _scaffold(door: Door[Any], name: str, into: Path, listing: str) -> None:
+    from harness.scaffold import write_package
+
+    folder = write_package(door, name, into)
+    named = shlex.quote(str(folder))
+    print(f"{folder}: written. Next:\n  pip install -e {named}\n  pytest {named}\n  {listing}")
+
+
+def convert(
+    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="A GGUF file.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the model goes; must not be there yet.")],
+    dtype: Annotated[str, typer.Option("--dtype", help="Precision of the weights: bf16 or fp32.")] = "bf16",
+    json: Json = False,
+) -> None:
+    """A GGUF file to a folder that suites can name: weights dequantised, tokenizer rebuilt and checked."""
+    from harness.gguf.convert import convert as to_folder
+
+    if dtype not in ("bf16", "fp32"):
+        raise UsageError(f"--dtype {dtype}: bf16 or fp32")
+    made = to_folder(file, folder, "fp32" if dtype == "fp32" else "bf16")
+    if json:
+        print_json(made)
+        return
+    ids = "ids equal the published ones" if made.known_ids else "no published ids to compare with"
+    print(
+        f"{made.folder}: {made.architecture}, {made.parameters / 1e6:.1f} M parameters in {made.dtype}\n"
+        f"  tokenizer: {made.vocabulary} tokens, BOS {made.bos or 'not added'}, EOS {made.eos}, pad {made.pad}; {ids}\n"
+        f"  chat template: {'yes' if made.chat else 'none'}; perplexity on plain English: {made.perplexity}\n"
+        f"  licence, as the file states it: {made.licence or 'not stated'}"
+    )

@@ -1,0 +1,392 @@
+"""What `show`, `status` and `logs` print, with the imports that read the store: the commands import this when they run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from harness import published
+from harness.cli.arguments import fold, is_file, print_json, print_table, suite_name
+from harness.errors import StoreError, UsageError
+from harness.published import Publication, PublishedRow, Trained
+from harness.session.cell.log import log_of
+from harness.session.suite.prepare import Prepared, lacking, prepare, prepare_stored
+from harness.statistics import MARGIN
+from harness.store.diagnosis import damages, diagnose
+from harness.store.ingest import ingest
+from harness.store.manifest import Manifest, read_suite, readable, suite_files
+from harness.store.missing import Missing, noted
+from harness.store.place import store_path
+from harness.store.ranking import heading
+from harness.store.read import Snapshot
+from harness.store.reference_results import MARK, meant, own, references, suite_folder
+from harness.store.render import overview, render
+from harness.store.submission import read_submission
+from harness.store.table import MEAN, show_rows, status_rows, suites
+from harness.store.text import visible
+from harness.store.tuning import read_tuning, without_trials
+from harness.store.tuning_table import transfer_rows, tuning_rows, with_tuning
+from harness.suite.cells import Identity
+
+SAID: dict[str, Literal["everything", "opening"]] = {"table": "opening", "json": "everything"}
+"""Formats with sentences above the rows, and which."""
+STATES = ("done", "running", "cut off", "failed", "pending")
+Ours = dict[tuple[str, str, str, str], dict[str, dict[str, float]]]
+"""By (source, group, policy, method): our accuracy by task and metric."""
+
+
+def refresh(results: Path) -> None:
+    """Bring the store up to the journals. Raises UsageError where there are no results to read."""
+    if results.is_dir():
+        if sys.stderr.isatty() and not store_path(results).is_file():
+            print("reading the results for the first time ...", file=sys.stderr)
+        ingest(results)
+    elif not store_path(results).is_file():
+        raise UsageError(f"{results}: no results yet (run a suite first: harness run quickstart)")
+
+
+def _known(suite: str | None, snapshot: Snapshot, results: Path) -> tuple[list[str], str | None]:
+    """All suites with results, and the one that SUITE means. Raises UsageError, StoreError where damage hides it."""
+    known = suites(snapshot)
+    name = None if suite is None else meant(suite_name(suite), known)
+    for one in () if name in known or (name is None and known) else (name, name and f"{name}{MARK}"):
+        for damage in damages(snapshot, one):
+            raise StoreError(str(damage))
+    if name is not None and name not in known:
+        raise UsageError(f"{results}: no results of a suite {name!r} (there are: {', '.join(known) or 'none'})")
+    if not known:
+        raise UsageError(f"{results}: no results yet (run a suite first: harness run quickstart)")
+    return known, name
+
+
+def show_suite(
+    suite: str | None,
+    results: Path,
+    format_: str,
+    paper: str | None = None,
+    margin: float = MARGIN,
+    prepared: Prepared | None = None,
+) -> None:
+    """Print one suite's table; of several what each opens with. paper: whose numbers to print beside ours instead. margin: a
+    share. prepared: the run to show instead of what stands for the folder."""
+    file = None if prepared is None else prepared.file()
+    with Snapshot(results, file) as snapshot:
+        known, name = _known(suite, snapshot, results)
+        names = [name] if name else own(known)
+        _say_reference(suite, names, known)
+        if format_ == "json" and len(names) > 1:
+            raise UsageError(f"--format json shows one suite; name one of {', '.join(names)}")
+        for one in list(names) if paper is None and file is None else ():
+            _say_runs(one, names, snapshot, results, suite)
+        if paper is not None:
+            sys.stdout.write(against(paper, snapshot, names))
+            return
+        width = shutil.get_terminal_size((120, 24)).columns
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        names = names if suite else without_trials(names)
+        heads = {}
+        for one in names:
+            lacks = _missing(snapshot, results, one, suite, prepared)
+            head = heading(snapshot, one, margin, SAID.get(format_, "nothing"))
+            heads[one] = msgspec.structs.replace(head, missing=lacks)
+        if len(names) > 1 and format_ == "table":
+            sys.stdout.write(overview(heads, width, colour))
+            print("harness show SUITE: its table", file=sys.stderr)
+        else:
+            for one, head in heads.items():
+                rows = show_rows(snapshot, one, margin)
+                for damage in damages(snapshot, one) if one.endswith(MARK) and not rows else ():
+                    raise StoreError(str(damage))  # nothing of it can be read
+                if format_ == "csv":
+                    _say_gaps(one, head.missing)
+                if (taken := read_submission(suite_folder(results, one))) is not None:
+                    head = msgspec.structs.replace(head, submission=taken.describe())
+                text = render(one, rows, format_, width, colour, head)
+                if (tuning := read_tuning(results, one, file)) is not None:
+                    tuned, moved = tuning_rows(snapshot, tuning), transfer_rows(snapshot, tuning)
+                    text = with_tuning(text, tuning, tuned, moved, format_)
+                sys.stdout.write(text)
+        for one in names:
+            _say_damage(snapshot, one)
+
+
+def _say_runs(one: str, names: list[str], snapshot: Snapshot, results: Path, suite: str | None) -> None:
+    """Which run of a suite is shown where it is not the one as written, and which others there are. One that cannot be read
+    leaves `names`; raises StoreError where it was asked for, or is the last."""
+    folder = suite_folder(results, one)
+    for i, run in enumerate(suite_files(folder)):
+        try:
+            altered = read_suite(folder, run).altered
+        except StoreError as error:
+            if i:
+                continue  # said below the table
+            names.remove(one)
+            words = next((str(d) for d in damages(snapshot, one) if d.problem == str(error)), str(error))
+            if suite or not names:
+                raise StoreError(words) from error
+            print(f"harness: {one}: {visible(words)}", file=sys.stderr)
+            return
+        settings = " ".join(f"--set {_quoted(words)}" for words in altered)
+        if altered and i == 0:
+            print(f"{one}: not run as written yet; shown is the run with {settings}", file=sys.stderr)
+        elif altered:
+            print(f"{one}: not in this table: harness show {one} {settings}", file=sys.stderr)
+
+
+def _quoted(word: str) -> str:
+    quoted = shlex.quote(word)
+    return quoted if quoted != word else f"'{word}'"
+
+
+def _say_damage(snapshot: Snapshot, suite: str) -> None:
+    for damage in damages(snapshot, suite):
+        print(f"harness: {visible(str(damage))}", file=sys.stderr)
+
+
+def _say_reference(suite: str | None, names: list[str], known: list[str]) -> None:
+    shown = [one.removesuffix(MARK) for one in names if one.endswith(MARK)]
+    others = [one for one in known if one not in names and one.endswith(MARK)]
+    beside = [one for one in others if suite is None or one == f"{names[0]}{MARK}"]
+    if shown and suite is None:
+        first = "quickstart" if "quickstart" in shown else shown[0]
+        print(f"reference results; nothing was run here yet (harness run {first})", file=sys.stderr)
+    elif shown and not str(suite).endswith(MARK):
+        print(f"reference results; your own: harness run {shown[0]}", file=sys.stderr)
+    elif beside:
+        print(f"reference results beside these: harness show {' | '.join(beside)}", file=sys.stderr)
+
+
+def _missing(
+    snapshot: Snapshot, results: Path, suite: str, asked: str | None = None, prepared: Prepared | None = None
+) -> list[Missing]:
+    """`lacking` of a suite that was asked for by its name or its file; on stderr where it cannot be told."""
+    file = Path(asked) if asked is not None and is_file(asked) else None
+    found, unknown = lacking(snapshot, results, suite, file, prepared)
+    if unknown:
+        print(f"harness: {suite}: {visible(unknown)}", file=sys.stderr)
+    return found
+
+
+def say_what_lacks(suite: str | None, results: Path) -> str | None:
+    """On stderr, of the suite that is meant, or of all: cells that are absent, files that cannot be read. Returns its name."""
+    with Snapshot(results) as snapshot:
+        known, name = _known(suite, snapshot, results)
+        for one in [name] if name else known:
+            _say_gaps(one, _missing(snapshot, results, one, suite))
+            _say_damage(snapshot, one)
+    return name
+
+
+def _say_gaps(suite: str, lacks: Iterable[Missing]) -> None:
+    for head, lines in noted(lacks).items():
+        words = [visible(" ".join(line.split()), 400) for line in lines]
+        print(f"{suite}: {head[0].lower()}{head[1:]}: {'; '.join(words)}", file=sys.stderr)
+
+
+def against(name: str, snapshot: Snapshot, suites: Sequence[str]) -> str:
+    """A paper's numbers with ours beside them where the same models were trained the same way. Raises UsageError."""
+    paper = published.load(name)
+    ours = _ours(paper, snapshot, suites)
+    tasks = list(dict.fromkeys(task for row in paper.rows for task in row.values))
+    lines = [f"{paper.title}, arXiv {paper.arxiv} {paper.version}; in percent, ours in brackets where it was run here"]
+    lines.append(f"How it was measured there: {paper.protocol.strip()}")
+    heads = "".join(f"{f'{task}, {paper.metric(task)}':>16}" for task in tasks)
+    marks: dict[str, None] = {}
+    for group in dict.fromkeys((row.source, row.group) for row in paper.rows):
+        lines += ["", f"{group[1]} ({group[0]})", f"  {'policy':<28} {'method':<14}{heads}"]
+        for row in paper.rows:
+            if (row.source, row.group) == group:
+                cells = "".join(f"{_cell(paper, row, task, ours, marks):>16}" for task in tasks)
+                lines.append(f"  {row.policy:<28} {row.method:<14}{cells}")
+    lines += ["", *marks] if marks else []
+    if not ours:
+        lines += ["", f"None of these models has been trained here yet (suites: {', '.join(paper.suites)})."]
+    return "\n".join([*lines, "", "What does not fit together:", *(f"  - {note}" for note in paper.notes)]) + "\n"
+
+
+def _cell(paper: Publication, row: PublishedRow, task: str, ours: Ours, marks: dict[str, None]) -> str:
+    """Theirs, and ours in brackets: by the paper's own metric, else by another one with a mark; `marks` gathers what it means."""
+    if task not in row.values:
+        return ""
+    there = f"{100 * paper.share(row.values[task]):.1f}"
+    here = ours.get((row.source, row.group, row.policy, row.method), {}).get(task)
+    if not here:
+        return there
+    wanted = paper.metric(task)
+    metric = min(here, key=lambda metric: (_distance(metric, wanted), metric))
+    mark, words = {
+        0: ("", ""),
+        1: ("~", "; the same expectation, estimated from another number of answers"),
+    }.get(_distance(metric, wanted), ("!", ": two different quantities, not to be compared"))
+    if mark:
+        marks[f"{mark} {task}: {wanted} there, {metric} here{words}"] = None
+    return f"{there} [{100 * here[metric]:.1f}]{mark}"
+
+
+def _distance(metric: str, wanted: str) -> int:
+    mean = metric.startswith("avg@")
+    return 0 if metric == wanted else 1 if mean and wanted.startswith("avg@") else 2 if mean else 3
+
+
+def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours:
+    found: Ours = {}
+    for suite in suites:
+        cells = snapshot.query(
+            "SELECT DISTINCT group_name, policies, models, regime, regime_type, options, budget FROM current_cells "
+            "WHERE suite = ? AND kind = 'cell'",
+            [suite],
+        ).to_pylist()
+        models = {c["group_name"]: dict(zip(c["policies"], c["models"], strict=True)) for c in cells}
+        variants = {c["regime"]: c for c in cells}
+        for row in show_rows(snapshot, suite):
+            if row.policy == MEAN:
+                continue
+            group, variant = models[row.group], variants[row.variant]
+            peers = tuple(model for policy, model in group.items() if policy != row.policy)
+            objective = json.loads(variant["options"]).get("objective", "grpo")
+            factor = int(variant["budget"][:-1])
+            trained = Trained(group[row.policy], peers, variant["regime_type"], row.regime, objective, factor)
+            there = paper.beside(trained)
+            if there is not None:
+                key = there.source, there.group, there.policy, there.method
+                found.setdefault(key, {}).setdefault(row.task, {})[row.metric] = row.accuracy
+    return found
+
+
+class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """identity: of what the key is made; None where the manifest alone is known."""
+
+    key: str
+    regime: str
+    group: str
+    seed: int | None
+    state: str
+    reason: str
+    attempts: int
+    suite: str
+    log: str
+    identity: Identity | None = None
+
+    @property
+    def label(self) -> str:
+        seed = "" if self.seed is None else f"/{self.seed}"
+        return f"{self.group}/{self.regime}{seed}" if self.regime else f"{self.group}{seed}" or self.key
+
+
+def altered_run(suite: str, results: Path, overrides: list[str]) -> Prepared:
+    """The run of a suite with these settings. Raises UsageError, SuiteError."""
+    stored = not is_file(suite) and suite_files(results / suite)
+    return (prepare_stored if stored else prepare)(suite, results, overrides=overrides)
+
+
+def all_suites(results: Path) -> list[str]:
+    """Every suite with results of our own, as the leaderboard names them; else the reference results."""
+    ours = {file.parent.parent.name for file in results.glob("*/*/manifest.json")}
+    ours |= {folder.name for folder in results.glob("*/") if suite_files(folder)}
+    return own([*sorted(ours), *references(results)])
+
+
+def cell_statuses(name: str, results: Path, overrides: list[str]) -> tuple[list[CellStatus], list[str]]:
+    """The cells, and a line each on what their models and training pool are."""
+    folder = results / name
+    stored = not is_file(name) and bool(
+        name in references(results) or suite_files(folder) or any(folder.glob("*/manifest.json"))
+    )
+    if not stored or (suite_files(folder) and "@" not in name):
+        prepared = (prepare_stored if stored else prepare)(name, results, overrides=overrides).looked()
+        cells = [
+            CellStatus(
+                key=s.cell.key, regime=s.cell.variant.name, group=s.cell.group.name, seed=s.cell.seed, state=s.state,
+                reason=s.reason, attempts=s.attempts, suite=s.cell.suite, log=s.log, identity=s.cell.identity,
+            )
+            for s in prepared.status()
+        ]  # fmt: skip
+        return cells, prepared.notes()
+    if overrides:
+        raise UsageError(f"--set: {name}: these results have no suite whose settings could be altered")
+    ingest(results)  # reference results, evaluations of checkpoints, and what another lab's code has run
+    with Snapshot(results) as snapshot:
+        rows = status_rows(snapshot, name)
+        for damage in damages(snapshot, name):
+            if len(damage.cells) > len(rows):  # of a file of all of them
+                raise StoreError(str(damage))
+    return [CellStatus(**msgspec.structs.asdict(row), suite=name, log="") for row in rows], []
+
+
+def print_statuses(name: str, cells: list[CellStatus]) -> None:
+    """A table that fits a narrow terminal; sentences and paths stand below it, folded between words only."""
+    rows = [[s.label, s.state, str(s.attempts), s.key] for s in cells]
+    print_table(name, ["cell", "state", "starts", "key"], rows, ["starts"])
+    for cell in cells:
+        if cell.reason:
+            print(f"\n{visible(cell.label)} {cell.state}:")
+            for line in cell.reason.splitlines():
+                print(fold(line, "  "))
+            if cell.log:
+                print(f"  log: {cell.log}")
+    counts = {state: sum(s.state == state for s in cells) for state in STATES}
+    print("\n" + ", ".join(f"{n} {state}" for state, n in counts.items() if n) + "\n")
+
+
+def print_findings(run: str, results: Path, json: bool) -> int:
+    """What is wrong with a run, a suite or a cell's folder; 1 where something is. Raises UsageError."""
+    folder, key = Path(run), None
+    if os.path.isfile(folder / "manifest.json"):
+        key, suite, results = folder.resolve().name, folder.resolve().parent.name, folder.resolve().parents[1]
+    else:
+        suite = suite_name(run)
+    if not suite_folder(results, suite).is_dir():
+        raise UsageError(f"{results}: no results of a suite {suite!r}, and no cell's folder {run!r}")
+    ingest(results)
+    with Snapshot(results) as snapshot:
+        found = diagnose(snapshot, suite, key)
+    if json:
+        print_json({"suite": suite, "findings": found})
+        return int(bool(found))
+    if not found:
+        print(f"{suite}{f'/{key}' if key else ''}: nothing is wrong that its records would show")
+    for cell in dict.fromkeys(f.cell for f in found):
+        print(visible(cell))
+        for one in (f for f in found if f.cell == cell):
+            who = f"{one.policy}, " if one.policy else ""
+            print(fold(f"{who}{one.trouble}: {one.words}; {one.advice}"))
+    return int(bool(found))
+
+
+def cell_folder(cell: str, suite: str | None, results: Path) -> Path:
+    """The folder that `cell` means; of several with one label the one that was at work last. Raises UsageError."""
+    if not cell:
+        problem = "a key or the beginning of one, or group/regime/seed (`harness status` names them)"
+        raise UsageError(f"CELL is empty: {problem}")
+    manifests = results.glob("*/*/manifest.json") if suite is None else (results / suite).glob("*/manifest.json")
+    folders = [file.parent for file in manifests]
+    named = {folder for folder in folders if folder.name.startswith(cell)}
+    if len(named) > 1 and not any(folder.name == cell for folder in named):
+        raise UsageError(f"{cell}: the beginning of several keys: {', '.join(sorted(f.name for f in named))}")
+    labelled = [folder for folder, manifest in readable(folders) if _label(manifest) == cell]
+    suites = sorted({folder.parent.name for folder in (*named, *labelled)})
+    if len(suites) > 1:
+        raise UsageError(f"{cell}: in several suites, name one of {', '.join(suites)}: harness logs {cell} SUITE")
+    if not suites:
+        where = "" if suite is None else f" in {suite}"
+        raise UsageError(f"{results}: no cell {cell!r}{where} (`harness status` names them)")
+
+    def newest(folder: Path) -> tuple[bool, float]:
+        log = log_of(folder)
+        return folder.name == cell, log.stat().st_mtime if log.exists() else 0.0
+
+    return max(named or labelled, key=newest)
+
+
+def _label(manifest: Manifest) -> str:
+    if manifest.kind == "cell":
+        return f"{manifest.group}/{manifest.regime}/{manifest.seed}"
+    return f"base {manifest.group}/{manifest.policies[0].name}" + ("" if manifest.seed is None else f"/{manifest.seed}")
