@@ -54,7 +54,7 @@ def page() -> str:
     parts = [HEAD]
     for model, prefix in sections().items():
         rows = [
-            (prefix + name, _annotated(field), _default(field), field.description or ""),
+            (prefix + name, _annotated(field), _default(field), field.description or "")
             for name, field in model.model_fields.items()
         ]
         title = f"`{prefix.rstrip('.')}`" if prefix else "The file"
