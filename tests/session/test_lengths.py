@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.allocation.cells_as_demand import MICRO_PROMPT_TOKENS
 from harness.engines.embedded.families import build_model, build_tokenizer
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import EngineError, SuiteError
 from harness.session.cell.lengths import measured, with_length
 from harness.session.cell.prompt_order import curve_prompts, training_prompts
+from harness.session.suite.demands import MICRO_PROMPT_TOKENS
 from harness.session.suite.planning import place_of_cell, plan_for
 from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare

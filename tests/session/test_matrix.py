@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -99,12 +98,12 @@ def test_no_more_is_granted_than_the_plan_holds(suite_file, tmp_path):
     for base in driver.bases:
         for waiting in driver.waits.values():
             waiting.discard(base)
-        driver._act(driver.scheduler.finished(base, time.monotonic()))
+        driver.granted += driver.scheduler.end(base)
     driver.granted.clear()
     driver._submit()
     assert len(driver.granted) == 2
     first = driver.granted.popleft()
-    driver._act(driver.scheduler.finished(first, time.monotonic()))
+    driver.granted += driver.scheduler.end(first)
     assert len(driver.granted) == 2
     assert first not in driver.granted
 

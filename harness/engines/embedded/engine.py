@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from harness.allocation.chunks import CACHE_BYTES, MICRO_TOKENS
-from harness.allocation.precision import Precision
+from harness.allocation.shapes import Precision
 from harness.engines import checkpoint
 from harness.engines.embedded import lora as adapters
 from harness.engines.embedded.loading import open_policy

@@ -18,7 +18,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from harness.allocation.precision import Precision, chosen
+from harness.allocation.shapes import Precision, chosen
 from harness.engines.embedded import lora as adapters
 from harness.engines.embedded.attention import GROUPED
 from harness.engines.embedded.head import Head

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.allocation.cells_as_demand import Lengths
+from harness.allocation.demand import Lengths
 from harness.engines.catalogue import engines_of
 from harness.errors import EngineError
 from harness.experience.answers import Prompt

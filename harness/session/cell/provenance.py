@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 import harness
-from harness.allocation.gpus import visible
+from harness.allocation.inventory import visible
 from harness.engines import catalogue
 from harness.session.cell.processor import processor
 from harness.store.manifest import Provenance
