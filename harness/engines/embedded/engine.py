@@ -56,7 +56,7 @@ class EmbeddedEngine:
         Tokens that go through a forward and backward pass at once.
     dtype
         ``bf16`` computes in bf16, with fp32 master weights and moments; ``fp32``; by default that of the folder's weights
-        (`allocation.precision`).
+        (`allocation.shapes`).
     threads
         Of torch in this whole process; by default what it has.
     lora
