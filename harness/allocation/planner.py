@@ -447,8 +447,8 @@ def describe(plan: Plan) -> str:
     alike: dict[object, list[tuple[CellLayout, KindPlan]]] = {}
     for kind in plan.kinds:
         if kind.layout is not None:
-            own = [(p.policy, p.gpus, p.rollout_gpus, p.tensor_parallel, p.memory) for p in kind.layout.policies]
-            alike.setdefault((kind.layout.arrangement, *own), []).append((kind.layout, kind))
+            parts = [(p.policy, p.gpus, p.rollout_gpus, p.tensor_parallel, p.memory) for p in kind.layout.policies]
+            alike.setdefault((kind.layout.arrangement, *parts), []).append((kind.layout, kind))
     for same in alike.values():
         layout = same[0][0]
         lines += ["", f"{layout.arrangement} on {layout.gpus} GPU{'s' if layout.gpus != 1 else ''}"]

@@ -200,7 +200,7 @@ def _table() -> tuple[dict[str, dict[str, Any]], dict[str, ModelShape]]:
     """The table ``models.yaml``: configs by short name; shapes by config, the micro families' by name."""
     text = resources.files(__package__).joinpath("models.yaml").read_text(encoding="utf-8")
     rows = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text).get_single_data()  # safe_load's, in C where there is one
-    configs, shapes = {}, {}
+    configs, shapes = dict[str, dict[str, Any]](), dict[str, ModelShape]()
     for row in rows:
         name, config = row["names"][0], row.get("config")
         configs |= dict.fromkeys(row["names"], config) if config else {}
