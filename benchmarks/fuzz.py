@@ -217,7 +217,7 @@ def importing(place: Path) -> Parser:
 
 def config(place: Path) -> Parser:
     """A checkpoint folder's config, its seal, its session and its index of weights: the first byte says which."""
-    from harness.allocation.config import read_config
+    from harness.allocation.shapes import read_config
     from harness.engines.checkpoint import SEAL, check
     from harness.engines.folder import check_weights
     from harness.engines.weight_files import INDEX

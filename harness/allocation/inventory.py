@@ -1,19 +1,16 @@
-"""What there is to run on: nodes with GPUs, cores and memory.
-
-An inventory is stated (`parse`), found on this machine (`local`) or read off a Ray cluster's node table (`from_ray`).
-Sizes written with ``G`` are 10**9 bytes, with ``Gi`` 2**30.
-"""
+"""What there is to run on: nodes with GPUs, cores and memory; and what is reserved of them."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
-from harness.allocation.gpus import Card, visible
 from harness.errors import UsageError
 
 NODE_GPUS = 8
@@ -22,6 +19,95 @@ RAM_PER_GPU = 128 * 2**30
 MAX_NODES = 10_000
 LOGICAL = "logical"
 """Kind of a GPU that is a core of a CPU."""
+
+
+def gigabytes(size: float) -> str:
+    """Bytes as decimal GB."""
+    return f"{size / 1e9:.1f} GB"
+
+
+# The GPUs of this machine ---------------------------------------------------------------------------------------------
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+ANSWER_SECONDS = 10.0
+"""Without persistence mode nvidia-smi wakes every GPU first."""
+_KIND = re.compile(r"(?:(?:QUADRO )?[RG]TX (?:PRO )?(?=\d))?[A-Z]{0,2}\d+[A-Z]*|QUADRO|TITAN")
+_NO_BF16 = re.compile(r"QUADRO|TITAN|GTX|RTX20|MX|G?[KMPVT]\d")
+_NAMES = re.compile(r"^GPU (\d+):.*\(UUID: (GPU-[^)]+)\)|^ +MIG \S*?(\d+)gb\b.*\(UUID: (MIG-[^)]+)\)", re.MULTILINE)
+
+
+class Card(NamedTuple):
+    """A GPU, or a MIG part of one. name: what CUDA_VISIBLE_DEVICES calls it. kind: e.g. H100 or RTX4090. memory: bytes."""
+
+    name: str
+    kind: str
+    memory: int
+
+
+def visible() -> list[Card]:
+    """Those that nvidia-smi lists and CUDA_VISIBLE_DEVICES leaves, in its order; none where nvidia-smi is absent, fails or is late.
+
+    The variable is read as CUDA reads it (CUDA programming guide, "Environment variables"): numbers, or names of GPUs or of MIG
+    parts, whole or as far as they are unique, up to the first that means no device; none where one stands twice. A number counts
+    as in nvidia-smi's list, which is CUDA's own where the GPUs are alike or CUDA_DEVICE_ORDER is PCI_BUS_ID.
+    """
+    chosen, numbered, parted = os.environ.get(VISIBLE), dict[str, Card](), False
+    listed = _ask("--query-gpu=name,memory.total,mig.mode.current", "--format=csv,noheader,nounits")
+    for number, line in enumerate(listed.splitlines()):
+        name, size, *mig = (field.strip() for field in line.split(",")) if "," in line else ("", "")
+        if size.isdigit():
+            numbered[str(number)] = Card(str(number), gpu_kind(name), int(size) * 2**20)
+            parted = parted or mig == ["Enabled"]
+    known = numbered
+    if numbered and (parted if chosen is None else chosen.startswith(("GPU-", "MIG-"))):
+        known = _named(numbered)
+        if chosen is None:
+            chosen = ",".join(name for name in known if name.startswith("MIG-"))
+    if chosen is None:
+        return list(known.values())
+    found: list[Card] = []
+    for word in map(str.strip, chosen.split(",")):
+        meant = {card for name, card in known.items() if name == word or ("-" in word[1:] and name.startswith(word))}
+        if len(meant) != 1:
+            break
+        found.append(meant.pop())
+    return found if len({*found}) == len(found) else []
+
+
+def has_bf16(kind: str) -> bool:
+    """Whether such a GPU multiplies bf16: not those of the generations before Ampere, whose names begin with Kepler's to Turing's
+    letter, or have a brand that ended with them."""
+    return not _NO_BF16.match(kind.upper())
+
+
+def gpu_kind(name: str) -> str:
+    """From a product's name: `NVIDIA A100-SXM4-80GB` is an A100, `NVIDIA GeForce RTX 4090` an RTX4090."""
+    found = _KIND.search(name.upper())
+    return found[0].replace(" ", "") if found else "GPU"
+
+
+def _named(numbered: dict[str, Card]) -> dict[str, Card]:
+    """The same cards by their UUIDs, and their MIG parts."""
+    found, card = dict[str, Card](), Card("", "", 0)
+    for number, uuid, size, part in _NAMES.findall(_ask("-L")):
+        if number:
+            card = numbered.get(number, card)
+            found[uuid] = card._replace(name=uuid)
+        else:
+            found[part] = card._replace(name=part, memory=int(size) * 10**9)
+    return found
+
+
+def _ask(*arguments: str) -> str:
+    try:
+        return subprocess.run(
+            ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+# Nodes ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +128,6 @@ class Inventory:
 
     nodes: tuple[Node, ...]
 
-    def __post_init__(self) -> None:
-        names = [node.name for node in self.nodes]
-        if not names or len(set(names)) != len(names):
-            raise UsageError("an inventory has at least one node, and no two of one name")
-
     @property
     def gpus(self) -> int:
         return sum(node.gpus for node in self.nodes)
@@ -61,17 +142,11 @@ class Inventory:
 
     def with_logical_gpus(self) -> Inventory:
         """For a cluster without GPUs: one logical GPU per core. Half of a node's memory is theirs, the rest stays its RAM."""
-        return Inventory(
-            tuple(
-                replace(
-                    n, gpus=n.cores, gpu_memory=n.memory // 2 // max(1, n.cores), gpu_kind=LOGICAL, memory=n.memory // 2
-                )
-                for n in self.nodes
-            )
-        )
+        nodes = (replace(n, gpus=n.cores, gpu_memory=n.memory // 2 // max(1, n.cores), gpu_kind=LOGICAL, memory=n.memory // 2)
+                 for n in self.nodes)  # fmt: skip
+        return Inventory(tuple(nodes))
 
     def without_gpus(self) -> Inventory:
-        """The same nodes, their cores and memory."""
         return Inventory(tuple(replace(n, gpus=0, gpu_memory=0, gpu_kind="") for n in self.nodes))
 
     def describe(self) -> str:
@@ -85,56 +160,45 @@ class Inventory:
         return "; ".join(parts)
 
 
-_SIZE = r"(\d+(?:\.\d+)?)(Gi|G)B?"
-_GPUS = re.compile(rf"(?:(\d+)x)?(\d+)x([A-Za-z][\w.]*)-{_SIZE}(?:\+(\d+)cpu-{_SIZE})?")
-_CPUS = re.compile(rf"(?:(\d+)x)?(\d+)cpu-{_SIZE}")
+_SIZE = r"\d+(?:\.\d+)?Gi?B?"
+_CPUS = rf"(\d+)cpu-({_SIZE})"
+_STATED = re.compile(rf"(?:(\d+)x)?(?:(\d+)x([A-Za-z][\w.]*)-({_SIZE})(?:\+{_CPUS})?|{_CPUS})")
 
 
-def _bytes(number: str, unit: str) -> int:
-    return int(float(number) * (2**30 if unit == "Gi" else 10**9))
+def _bytes(size: str) -> int:
+    return int(float(size.rstrip("GiB")) * (2**30 if "i" in size else 10**9))
 
 
 def parse(text: str) -> Inventory:
-    """An inventory from ``[NODESx]COUNTxKIND-SIZE[+COREScpu-RAM]`` or ``[NODESx]COREScpu-RAM``.
+    """An inventory from ``[NODESx]COUNTxKIND-SIZE[+COREScpu-RAM]`` or ``[NODESx]COREScpu-RAM``; ``G`` is 10**9 bytes, ``Gi`` 2**30.
 
     Without a number of nodes, GPUs stand in nodes of at most eight; without ``+...`` a GPU comes with 16 cores and
-    128 GiB of RAM. With it, cores and RAM are each node's.
-
-    Raises
-    ------
-    UsageError
-        The text has another form, or a number is zero or absurd.
+    128 GiB of RAM. With it, cores and RAM are each node's. Raises UsageError.
     """
     shown = text[:80]
-    if any(len(number) > 6 for number in re.findall(r"\d+", text)):
-        raise UsageError(f"inventory `{shown}`: counts and sizes are positive and of a real cluster's order")
-    if match := _GPUS.fullmatch(text):
-        nodes_text, count, kind, size, unit, cores, ram, ram_unit = match.groups()
-        total, nodes = int(count), int(nodes_text or 0)
-        if nodes_text is None:
-            per_node = [NODE_GPUS] * (total // NODE_GPUS)
-            per_node += [total % NODE_GPUS] if total % NODE_GPUS else []
-        else:
-            per_node = [total] * min(nodes, MAX_NODES + 1)
+    match = _STATED.fullmatch(text)
+    if match is None:
+        raise UsageError(f"inventory `{shown}`: expected for example 8xH100-80G, 2x8xH100-80G+128cpu-1000G or 4cpu-24G")
+    nodes, gpus, kind, size, *cpus = match.groups()
+    cores, ram = cpus[:2] if gpus else cpus[2:]
+    found = []
+    if all(len(number) <= 6 for number in re.findall(r"\d+", text)):
+        total = int(gpus or 0)
+        whole = [total] * min(int(nodes or 1), MAX_NODES + 1)
+        if gpus and nodes is None:
+            whole = [min(NODE_GPUS, total - begun) for begun in range(0, total, NODE_GPUS)]
         found = [
             Node(
                 name=f"node{i}",
-                gpus=gpus,
-                gpu_memory=_bytes(size, unit),
-                gpu_kind=kind.upper(),
-                cores=int(cores) if cores else gpus * CORES_PER_GPU,
-                memory=_bytes(ram, ram_unit) if ram else gpus * RAM_PER_GPU,
+                gpus=own,
+                gpu_memory=_bytes(size) if size else 0,
+                gpu_kind=(kind or "").upper(),
+                cores=int(cores) if cores else own * CORES_PER_GPU,
+                memory=_bytes(ram) if ram else own * RAM_PER_GPU,
             )
-            for i, gpus in enumerate(per_node)
+            for i, own in enumerate(whole)
         ]
-        enough = all(n.gpus and n.gpu_memory and n.cores and n.memory for n in found)
-    elif match := _CPUS.fullmatch(text):
-        nodes_text, count, size, unit = match.groups()
-        number = min(int(nodes_text or 1), MAX_NODES + 1)
-        found = [Node(name=f"node{i}", cores=int(count), memory=_bytes(size, unit)) for i in range(number)]
-        enough = all(n.cores and n.memory for n in found)
-    else:
-        raise UsageError(f"inventory `{shown}`: expected for example 8xH100-80G, 2x8xH100-80G+128cpu-1000G or 4cpu-24G")
+    enough = all(n.cores and n.memory and (not gpus or (n.gpus and n.gpu_memory)) for n in found)
     if not found or not enough or len(found) > MAX_NODES:
         raise UsageError(f"inventory `{shown}`: counts and sizes are positive and of a real cluster's order")
     return Inventory(tuple(found))
@@ -142,21 +206,11 @@ def parse(text: str) -> Inventory:
 
 def local() -> Inventory:
     """This machine: the cores this process may use, the memory available now, and the GPUs that CUDA shows it."""
-    process = psutil.Process()
+    process, cards = psutil.Process(), visible()
     cores = len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else (psutil.cpu_count() or 1)
-    gpus = visible()
-    return Inventory(
-        (
-            Node(
-                name="local",
-                cores=cores,
-                memory=int(psutil.virtual_memory().available),
-                gpus=len(gpus),
-                gpu_memory=min((card.memory for card in gpus), default=0),
-                gpu_kind=gpus[0].kind if gpus else "",
-            ),
-        )
-    )
+    memory = int(psutil.virtual_memory().available)
+    least, kind = min((card.memory for card in cards), default=0), cards[0].kind if cards else ""
+    return Inventory((Node("local", cores, memory, len(cards), least, kind),))
 
 
 ACCELERATOR = "accelerator_type:"
@@ -173,12 +227,7 @@ def from_ray(nodes: Iterable[Mapping[str, Any]], cards: Callable[[str], Sequence
     """The inventory of a Ray cluster, from what ``ray.nodes()`` returns (Ray itself is not imported).
 
     cards: the GPUs that CUDA shows on the node of an id; asked of the nodes with accelerators. The GPUs of others are logical: half
-    of the node's memory is theirs.
-
-    Raises
-    ------
-    UsageError
-        No node is alive, or one that has accelerators lists none.
+    of the node's memory is theirs. Raises UsageError where no node is alive, or one that has accelerators lists none.
     """
     found: list[Node] = []
     for entry in nodes:
@@ -186,22 +235,102 @@ def from_ray(nodes: Iterable[Mapping[str, Any]], cards: Callable[[str], Sequence
             continue
         has, name = entry.get("Resources", {}), str(entry.get("NodeID") or entry.get("NodeName") or f"node{len(found)}")
         gpus, memory = int(has.get("GPU", 0)), int(has.get("memory", 0))
-        kind, each = LOGICAL, memory // 2 // max(1, gpus)
+        each, kind = 0, ""
         if gpus and accelerated(has):
             listed = cards(name)
             if not listed:
                 raise UsageError(f"Ray node {name} has {gpus} GPUs, and nvidia-smi lists none there")
-            kind, each = listed[0].kind, min(card.memory for card in listed)
-        found.append(
-            Node(
-                name=name,
-                cores=int(has.get("CPU", 0)),
-                memory=memory // 2 if gpus and kind == LOGICAL else memory,
-                gpus=gpus,
-                gpu_memory=each if gpus else 0,
-                gpu_kind=kind if gpus else "",
-            )
-        )
+            each, kind = min(card.memory for card in listed), listed[0].kind
+        elif gpus:
+            each, kind, memory = memory // 2 // gpus, LOGICAL, memory // 2
+        found.append(Node(name, int(has.get("CPU", 0)), memory, gpus, each, kind))
     if not found:
         raise UsageError("the Ray cluster has no living node")
     return Inventory(tuple(sorted(found, key=lambda node: node.name)))
+
+
+# Reservations ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Bundle:
+    """Resources within one node, asked for or left: whole GPUs with at least `gpu_memory` bytes each, cores, RAM bytes."""
+
+    gpus: int = 0
+    cores: int = 0
+    memory: int = 0
+    gpu_memory: int = 0
+
+    def holds(self, other: Bundle) -> bool:
+        big_enough = not other.gpus or self.gpu_memory >= other.gpu_memory
+        return big_enough and self.gpus >= other.gpus and self.cores >= other.cores and self.memory >= other.memory
+
+    def plus(self, other: Bundle, sign: int = 1) -> Bundle:
+        """With another's GPUs, cores and RAM; less them where the sign is -1."""
+        return Bundle(
+            self.gpus + sign * other.gpus,
+            self.cores + sign * other.cores,
+            self.memory + sign * other.memory,
+            self.gpu_memory,
+        )
+
+
+Free = dict[str, Bundle]
+"""What is left of each node."""
+
+
+def capacity(inventory: Inventory) -> Free:
+    """All of every node, in the inventory's order."""
+    return {node.name: Bundle(node.gpus, node.cores, node.memory, node.gpu_memory) for node in inventory.nodes}
+
+
+def place(bundles: Sequence[Bundle], free: Free) -> tuple[Free, tuple[str, ...]] | None:
+    """What is left when all bundles are placed, and the node of each; None where they do not fit.
+
+    Best fit decreasing: the largest bundle first, each on the node that keeps the fewest GPUs, then cores, then the first
+    in order. Exact where the bundles are equal; otherwise it may miss a packing that an exhaustive search would find.
+    """
+    left, chosen = dict(free), [""] * len(bundles)
+    for index in sorted(range(len(bundles)), key=lambda i: bundles[i], reverse=True):
+        able = [name for name, node in left.items() if node.holds(bundles[index])]
+        if not able:
+            return None
+        best = min(able, key=lambda name: (left[name].gpus, left[name].cores))
+        left[best] = left[best].plus(bundles[index], -1)
+        chosen[index] = best
+    return left, tuple(chosen)
+
+
+def missing(bundles: Sequence[Bundle], free: Free) -> str:
+    """In words, what keeps bundles from being placed together, and by how much; empty where they fit."""
+    if place(bundles, free) is not None:
+        return ""
+
+    def most(of: Callable[[Iterable[int]], int], these: Iterable[Bundle]) -> Bundle:
+        columns = zip(*((b.gpus, b.cores, b.memory, b.gpu_memory) for b in these), strict=True)
+        return Bundle(*map(of, columns))
+
+    single = [b for b in sorted(set(bundles), reverse=True) if not any(node.holds(b) for node in free.values())]
+    largest = most(max, free.values())
+    if single:
+        lacks = [_short(b, largest, " on one node", "where the largest has") for b in single]
+        return "; ".join(f"needs {words or 'a mix of resources that no single node has'}" for words in lacks)
+    whole = replace(most(sum, bundles), gpu_memory=0)
+    words = _short(whole, most(sum, free.values()), "", "where there are")
+    return f"needs {words}" if words else (
+        f"its {len(bundles)} bundles fit in sum, but not onto the nodes as they are cut"
+    )  # fmt: skip
+
+
+def _short(needed: Bundle, there: Bundle, on: str, where: str) -> str:
+    found = []
+    for field, unit, show in (
+        ("gpus", f" GPUs{on}", str),
+        ("gpu_memory", " per GPU", gigabytes),
+        ("cores", f" cores{on}", str),
+        ("memory", f" of RAM{on}", gigabytes),
+    ):
+        need, have = getattr(needed, field), getattr(there, field)
+        if need > have:
+            found.append(f"{show(need)}{unit} {where} {show(have)}: {show(need - have)} short")
+    return " and ".join(found)

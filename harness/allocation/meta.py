@@ -32,11 +32,10 @@ _NOT_CONFIG = {"model_type", "quantization_config", "auto_map"}
 
 @dataclass(slots=True)
 class _Seen:
-    """What one pass came through."""
+    """What a pass came through. experts: per mixture its parameters, and the share of them that a token takes."""
 
     attention: list[Attention] = field(default_factory=list)
     experts: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """Per mixture of experts: its parameters, and the share of them that a token takes."""
 
 
 class _Attend(torch.autograd.Function):
@@ -54,41 +53,42 @@ class _Attend(torch.autograd.Function):
 def measure(name: str, raw: Mapping[str, Any]) -> ModelShape:
     """The shape of the model that a Hugging Face ``config.json`` describes; of one that also sees or hears, the language part.
 
-    Raises
-    ------
-    UsageError
-        In one line: transformers does not know the architecture, or it is no causal language model with attention in it.
+    Raises UsageError, in one line: transformers does not know the architecture, or it is no causal language model with attention.
     """
+    kind = str(raw.get("model_type", ""))
+    if kind not in CONFIG_MAPPING:
+        raise UsageError(f"{name}: transformers {transformers.__version__} knows no model_type {kind!r}")
+    problem = "transformers builds no causal language model from its config"
     seen = _Seen()
     with _kernels(seen):
-        model = _built(name, raw)
         try:
+            model = _built(kind, {key: value for key, value in raw.items() if key not in _NOT_CONFIG})
+            problem = "its size cannot be measured"
             with FlopCounterMode(display=False) as counted:
                 full = _kept(model, torch.float32)
+            passed, seen.attention = Counter(seen.attention), []
             half = _kept(model, torch.bfloat16)
-        except Exception as error:  # what others' modelling code does on tensors without values cannot be foreseen
-            raise UsageError(f"{name}: its size cannot be measured: {_line(error)}") from error
-    if not seen.attention:
+        except Exception as error:  # a config.json is anyone's data, and others' modelling code does what it likes
+            raise UsageError(
+                f"{name}: {problem}: {' '.join(str(error).split())[:200] or type(error).__name__}"
+            ) from error
+    if not passed:
         raise UsageError(f"{name}: no attention in a model of type {model.config.model_type!r}, its size is not known")
-    parameters = list(model.parameters())
+    sizes = [p.numel() for p in model.parameters()]
     experts = sum(count for count, _ in seen.experts.values())
-    passes = 2
     return ModelShape(
         name=name,
-        family=str(model.config.model_type),
-        parameters=sum(p.numel() for p in parameters),
+        parameters=sum(sizes),
         experts=experts,
         routed=sum(count * share for count, share in seen.experts.values()) / experts if experts else 1.0,
         matmul=counted.get_total_flops() // (2 * TOKENS),
-        largest=max(p.numel() for p in parameters),
+        largest=max(sizes),
         vocab=int(model.config.vocab_size),
         hidden=int(model.config.hidden_size),
-        attention=tuple(
-            one._replace(layers=count // passes) for one, count in Counter(seen.attention).items()
-        ),
+        attention=tuple(one._replace(layers=count) for one, count in passed.items()),
         half=half,
         full=full,
-    )  # fmt: skip
+    )
 
 
 @contextmanager
@@ -132,21 +132,12 @@ def _kernels(seen: _Seen) -> Iterator[None]:
         logging.set_verbosity(level)
 
 
-def _built(name: str, raw: Mapping[str, Any]) -> Any:
-    kind = str(raw.get("model_type", ""))
-    if kind not in CONFIG_MAPPING:
-        raise UsageError(f"{name}: transformers {transformers.__version__} knows no model_type {kind!r}")
-    fields = {key: value for key, value in raw.items() if key not in _NOT_CONFIG}
-    try:
-        config = AutoConfig.for_model(kind, **fields).get_text_config()
-        config._experts_implementation = _ACCOUNTED
-        with torch.device("meta"):
-            build: Any = AutoModelForCausalLM.from_config
-            model = build(config, attn_implementation=_ACCOUNTED)
-    except Exception as error:  # a config.json is anyone's data, and there are many ways to be wrong
-        raise UsageError(
-            f"{name}: transformers builds no causal language model from its config: {_line(error)}"
-        ) from error
+def _built(kind: str, fields: Mapping[str, Any]) -> Any:
+    config = AutoConfig.for_model(kind, **fields).get_text_config()
+    config._experts_implementation = _ACCOUNTED
+    with torch.device("meta"):
+        build: Any = AutoModelForCausalLM.from_config
+        model = build(config, attn_implementation=_ACCOUNTED)
     model.config.pad_token_id = None  # else a pass looks for padding, in ids that have no values
     return model.eval()
 
@@ -154,17 +145,16 @@ def _built(name: str, raw: Mapping[str, Any]) -> Any:
 def _kept(model: Any, dtype: torch.dtype) -> Kept:
     """Bytes per token that autograd keeps at a precision."""
     model.to(dtype)
-    layers = max((m for m in model.modules() if isinstance(m, nn.ModuleList)), key=_size)
-    known = {p.untyped_storage()._cdata: p for p in model.parameters()}
+    lists = (m for m in model.modules() if isinstance(m, nn.ModuleList))
+    layers = max(lists, key=lambda m: sum(p.numel() for p in m.parameters()))
+    known = {p.untyped_storage()._cdata: p for p in model.parameters()}  # and alive: no two storages share an address
     kept = [0] * (len(layers) + 1)
     place = len(layers)
-    alive: list[Tensor] = []  # so that no two storages share an address
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in known:
             known[storage._cdata] = tensor
-            alive.append(tensor)
             kept[place] += storage.nbytes()
         return tensor
 
@@ -176,19 +166,9 @@ def _kept(model: Any, dtype: torch.dtype) -> Kept:
     for index, layer in enumerate(layers):
         handles.append(layer.register_forward_pre_hook(lambda *_, index=index: enter(index)))
         handles.append(layer.register_forward_hook(lambda *_: enter(len(layers))))
-    try:
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            model(torch.zeros(1, TOKENS, dtype=torch.long, device="meta"), use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(torch.zeros(1, TOKENS, dtype=torch.long, device="meta"), use_cache=False)
+    for handle in handles:
+        handle.remove()
     *inside, outside = (size // TOKENS for size in kept)
     return Kept(sum(inside), max(inside), outside)
-
-
-def _size(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,25 +1,123 @@
-"""The plan of a suite on an inventory: layouts, resources, predicted time and cost, or what is short and by how much."""
+"""The plan of a suite on an inventory: layouts, resources, predicted time and cost, or what is short and by how much; and the
+scheduler that plays it, in the prediction and in the run."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from harness.allocation.cost_model import USABLE
 from harness.allocation.demand import CellDemand
-from harness.allocation.estimates import Estimates
-from harness.allocation.gangs import Bundle, capacity, gigabytes, missing
-from harness.allocation.gpus import has_bf16
-from harness.allocation.inventory import LOGICAL, Inventory, Node
-from harness.allocation.layout import LOGICAL_HOST_BYTES, USABLE, Gpu, fits, least_gpus
-from harness.allocation.placement import CellLayout, cell_layout
-from harness.allocation.scheduler import LONGEST_SECONDS, PATIENCE_SECONDS, Request, Scheduler, Start
+from harness.allocation.inventory import (
+    LOGICAL,
+    Bundle,
+    Inventory,
+    Node,
+    capacity,
+    gigabytes,
+    has_bf16,
+    missing,
+    place,
+)
+from harness.allocation.layout import CellLayout, Gpu, PolicyLayout, cell_layout, least_gpus, policy_layout
 
 MAX_PARALLEL = 16
 """Numbers of cells side by side that are tried."""
+
+
+# The scheduler --------------------------------------------------------------------------------------------------------
+
+
+class Request(NamedTuple):
+    """What runs as a whole: its bundles are reserved all at once. seconds: predicted, for the order alone."""
+
+    key: str
+    bundles: tuple[Bundle, ...]
+    seconds: float
+
+
+class Scheduler:
+    """Which of a finite batch of jobs run now.
+
+    A job is given all of its bundles at once or none, and never more later, so nothing is held while waiting. Whatever fits starts,
+    the widest first, then the longest (left to the end they would idle the rest). A job that fits the empty inventory starts when
+    all before it have ended, at the latest; so each job of a finite batch starts.
+    """
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory, self.free = inventory, capacity(inventory)
+        self.waiting: list[Request] = []
+        self.running: dict[str, tuple[Request, tuple[str, ...]]] = {}
+
+    def submit(self, jobs: Sequence[Request]) -> list[str]:
+        """Keys of those that start now. Each fits the empty inventory (`missing`)."""
+        self.waiting = sorted([*self.waiting, *jobs], key=lambda job: (-self._width(job), -job.seconds))
+        return self._start()
+
+    def end(self, key: str) -> list[str]:
+        """A job has ended, however: keys of those that start now."""
+        job, nodes = self.running.pop(key, (None, ()))
+        for bundle, node in zip(job.bundles if job else (), nodes, strict=True):
+            self.free[node] = self.free[node].plus(bundle)
+        return self._start()
+
+    def _width(self, job: Request) -> float:
+        """Share of the inventory that it takes, of the scarcer of GPUs and cores."""
+        gpus, cores = sum(b.gpus for b in job.bundles), sum(b.cores for b in job.bundles)
+        return max(gpus / max(1, self._inventory.gpus), cores / max(1, self._inventory.cores))
+
+    def _start(self) -> list[str]:
+        started, refused = [], set[tuple[Bundle, ...]]()
+        for job in self.waiting:
+            placed = place(job.bundles, self.free) if job.bundles not in refused else None
+            if placed is None:
+                refused.add(job.bundles)
+                continue
+            self.free, nodes = placed
+            self.running[job.key] = job, nodes
+            started.append(job.key)
+        self.waiting = [job for job in self.waiting if job.key not in self.running]
+        return started
+
+
+class Timetable(NamedTuple):
+    """What a schedule comes to: its length, below which no schedule is, core- and GPU-seconds, and the fullest moments."""
+
+    seconds: float = 0.0
+    bound: float = 0.0
+    core_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+    together: int = 0
+    cores: int = 0
+    gpus: int = 0
+    memory: int = 0
+
+
+def timetable(jobs: Sequence[Request], inventory: Inventory) -> Timetable:
+    """Play jobs that take as long as predicted through the scheduler of a run."""
+    scheduler, ends = Scheduler(inventory), list[tuple[float, str]]()
+    total = {"cores": inventory.cores, "gpus": inventory.gpus, "memory": inventory.memory}
+    taken = {job.key: {name: sum(getattr(b, name) for b in job.bundles) for name in total} for job in jobs}
+    seconds = {job.key: job.seconds for job in jobs}
+    now, together, peak = 0.0, 0, dict.fromkeys(total, 0)
+    started = scheduler.submit(jobs)
+    while started or ends:
+        for key in started:
+            heapq.heappush(ends, (now + seconds[key], key))
+        together = max(together, len(ends))
+        peak = {name: max(most, sum(taken[key][name] for _, key in ends)) for name, most in peak.items()}
+        now, ended = heapq.heappop(ends)
+        started = scheduler.end(ended)
+    work = {name: sum(seconds[key] * own[name] for key, own in taken.items()) for name in total}
+    bound = max([*seconds.values(), *(work[name] / total[name] for name in total if total[name])], default=0.0)
+    return Timetable(now, bound, work["cores"], work["gpus"], together, **peak)
+
+
+# The plan -------------------------------------------------------------------------------------------------------------
 
 
 class Resources(msgspec.Struct, frozen=True):
@@ -93,12 +191,12 @@ class Plan(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class WorkerDemand:
-    """A cell in one process: seconds by prior or measurement, peak bytes of RAM, and of a GPU where it takes one, which it keeps
-    busy for a share of the time. micro_tokens: what it was counted with, where that is the planner's choice. half: whether a policy
-    is computed in bf16."""
+    """So many cells of a kind, each in one process: seconds by prior or measurement, peak bytes of RAM, and of a GPU where it takes
+    one, which it keeps busy for a share of the time. micro_tokens: what it was counted with, where that is the planner's choice.
+    half: whether a policy is computed in bf16."""
 
-    key: str
     kind: str
+    cells: int
     seconds: float
     memory: int
     device: int = 0
@@ -108,8 +206,9 @@ class WorkerDemand:
     half: bool = False
 
     @property
-    def bundle(self) -> Bundle:
-        return Bundle(int(self.device > 0), self.cores, self.memory, self.device)
+    def plan(self) -> KindPlan:
+        bundle = Bundle(int(self.device > 0), self.cores, self.memory, self.device)
+        return KindPlan(self.kind, self.cells, self.seconds, (bundle,), micro_tokens=self.micro_tokens)
 
 
 def plan_workers(
@@ -124,261 +223,175 @@ def plan_workers(
 
     first: what must end before any cell starts (base checkpoints). workers: most processes at once.
     """
-    widest = max((job.cores for job in (*first, *pending)), default=1)
-    held = inventory if workers is None else _at_most(inventory, workers * widest)
-    held, shared = _shared_gpus(held, (*first, *pending))
-    total, bound, used, memory, most, gpus = 0.0, 0.0, 0, 0, 0, 0
-    queues = [
-        [(Request(j.key, j.kind, (j.bundle,), LONGEST_SECONDS), j.seconds) for j in jobs] for jobs in (first, pending)
-    ]
+    everything = (*first, *pending)
+    held, parts = inventory, 1
+    if workers is not None:
+        held = _at_most(held, workers * max((job.cores for job in everything), default=1))
+    device = max((job.device for job in everything), default=0)
+    sizes = [int(node.gpu_memory * USABLE) for node in held.nodes if node.gpus]
+    if device and sizes:  # every GPU as so many as it holds processes, by its memory and by its time
+        parts = max(1, min(min(sizes) // device, int(1 / max(job.busy for job in everything))))
+        nodes = (replace(n, gpus=n.gpus * parts, gpu_memory=int(n.gpu_memory * USABLE) // parts) for n in held.nodes)
+        held = Inventory(tuple(nodes))
     half = any(job.device and job.half for job in pending)
-    if refused := (half and _without_bf16(inventory)) or _refused(queues[1], held) or _refused(queues[0], held):
-        return Plan(False, refused, cells, len(pending), _resources(inventory), Predicted())
-    for requests in queues:
-        run = timetable(requests, held)
-        total, bound = total + run.seconds, bound + run.bound
-        used, memory, most = max(used, run.cores), max(memory, run.memory), max(most, run.together)
-        gpus = max(gpus, min(inventory.gpus, run.gpus))
-    memory += max((j.device for j in pending), default=0) * most
-    seconds = sum(j.seconds * j.cores for j in (*first, *pending))
-    on_gpus = sum(j.seconds for j in (*first, *pending) if j.device) / shared
-    predicted = Predicted(seconds, on_gpus, total, memory, bound)
-    resources = msgspec.structs.replace(
-        _resources(inventory),
-        workers=most if workers is None else min(most, workers),
-        cores_used=used,
-        gpus_used=gpus,
-        nodes=held.nodes,
-        shared=shared,
+    kinds = [[job.plan for job in jobs] for jobs in (pending, first)]
+    if words := (_without_bf16(inventory) if half else "") or _refused(kinds[0], held) or _refused(kinds[1], held):
+        return _infeasible(words, cells, sum(job.cells for job in pending), inventory)
+    runs = [timetable(_jobs(kind), held) for kind in kinds]
+    most = max(run.together for run in runs)
+    predicted = Predicted(
+        cpu_seconds=sum(run.core_seconds for run in runs),
+        gpu_seconds=sum(run.gpu_seconds for run in runs) / parts,
+        wall_seconds=sum(run.seconds for run in runs),
+        memory_bytes=max(run.memory for run in runs) + max((job.device for job in pending), default=0) * most,
+        wall_bound=sum(run.bound for run in runs),
     )
-    return Plan(True, None, cells, len(pending), resources, predicted, _kinds(pending))
+    resources = _resources(
+        inventory,
+        workers=most if workers is None else min(most, workers),
+        cores_used=max(run.cores for run in runs),
+        gpus_used=min(inventory.gpus, max(run.gpus for run in runs)),
+        nodes=held.nodes,
+        shared=parts,
+    )
+    return Plan(True, None, cells, sum(job.cells for job in pending), resources, predicted, tuple(kinds[0]))
 
 
 def plan_cells(
-    cells: Sequence[CellDemand],
+    cells: int,
+    kinds: Mapping[str, tuple[CellDemand, int]],
     inventory: Inventory,
-    *,
-    sleeps: bool = False,
-    stacks: bool = False,
-    estimates: Estimates | None = None,
+    measured: Mapping[str, float] | None = None,
 ) -> Plan:
     """Cells whose policies have GPUs of their own (the openrlhf engine), on a cluster's GPUs (logical ones where it has none).
 
     The number of cells side by side is the one whose makespan bound is the least; within a cell the GPUs are shared out so that
-    its policies finish a step together. sleeps, stacks: what the engine can do (`Gpu`). estimates: measured seconds
-    per kind of cell, which take the prediction's place.
+    its policies finish a step together. kinds: of pending cells, with their number. measured: seconds per kind of cell, which take
+    the prediction's place.
     """
     cluster = inventory if inventory.gpus else inventory.with_logical_gpus()
-    pending = [c for c in cells if c.pending]
-    half = any(p.precision == "bf16" for c in pending for p in c.policies)
-    able = tuple(n for n in cluster.nodes if n.gpus and (has_bf16(n.gpu_kind) or not half))
-    if not able:
-        return Plan(False, _without_bf16(cluster), len(cells), len(pending), _resources(inventory), Predicted())
-    gpu, cluster = _uniform(Inventory(able), sleeps, stacks)
-    kinds = {c.kind: c for c in pending}
-    counts = {kind: sum(c.kind == kind for c in pending) for kind in kinds}
-    if not pending:
-        return Plan(True, None, len(cells), 0, _resources(inventory), Predicted())
+    pending = sum(count for _, count in kinds.values())
+    half = any(p.precision == "bf16" for cell, _ in kinds.values() for p in cell.policies)
+    able = [n for n in cluster.nodes if n.gpus and (has_bf16(n.gpu_kind) or not half)]
+    if not able or not kinds:
+        return _infeasible(_without_bf16(cluster) if kinds else None, cells, pending, inventory)
+    gpu, cluster = _uniform(able)
     total = cluster.gpus
-    alone = replace(gpu, stacks=False)
-    if not any(cell.shared for cell in kinds.values()) and all(cell_layout(c, total, alone) for c in kinds.values()):
-        gpu = alone  # cells whose policies have GPUs of their own are not made smaller by taking turns
+    turns = replace(gpu, stacks=True)
+    if any(cell.shared or not cell_layout(cell, total, gpu) for cell, _ in kinds.values()):
+        gpu = turns  # cells whose policies have GPUs of their own are not made smaller by taking turns
     short: dict[str, list[str]] = {}
-    for kind, cell in kinds.items():
-        if words := _shortfall(cell, total, gpu):
-            short.setdefault(words, []).append(kind)
+    for kind, (cell, _) in kinds.items():
+        if cell_layout(cell, total, gpu) is None:
+            short.setdefault(_shortfall(cell, total, gpu), []).append(kind)
     if short:
-        said = "; ".join(f"{_named(group)}: {words}" for words, group in short.items())
-        return Plan(False, said, len(cells), len(pending), _resources(inventory), Predicted())
-    best: tuple[Timetable, dict[str, CellLayout]] | None = None
-    why = ""
-    for bound, layouts in _candidates(kinds, counts, total, gpu):
-        if best is not None and best[0].seconds <= bound:
+        words = "; ".join(f"{_named(group)}: {words}" for words, group in short.items())
+        return _infeasible(words, cells, pending, inventory)
+    best, chosen, why = None, list[KindPlan](), ""
+    for bound, layouts in _candidates(kinds, total, gpu):
+        if best is not None and best.seconds <= bound:
             break
-        requests = []
-        for cell in pending:
-            layout = layouts[cell.kind]
-            seconds = estimates.seconds(cell.kind, layout.seconds) if estimates is not None else layout.seconds
-            requests.append((Request(cell.key, cell.kind, layout.bundles(gpu), LONGEST_SECONDS), seconds))
-        if refused := _refused(requests, cluster):
+        plans = [KindPlan(kind, kinds[kind][1], of.seconds, of.bundles, of) for kind, of in layouts.items()]
+        if refused := _refused(plans, cluster):
             why = why or refused
             continue
-        run = timetable(requests, cluster)
-        if best is None or run.seconds < 0.999 * best[0].seconds:
-            best = run, layouts
+        run = timetable(_jobs(plans, measured or {}), cluster)
+        if best is None or run.seconds < 0.999 * best.seconds:
+            best, chosen = run, plans
     if best is None:
-        return Plan(False, why, len(cells), len(pending), _resources(inventory), Predicted())
-    run, chosen = best
-    device_bytes = {kind: layout.memory_bytes - layout.host for kind, layout in chosen.items()}
+        return _infeasible(why, cells, pending, inventory)
+    device_bytes = max(kind.layout.memory_bytes - kind.layout.host for kind in chosen if kind.layout)
     predicted = Predicted(
-        run.core_seconds,
-        run.gpu_seconds,
-        run.seconds,
-        run.memory + max(device_bytes.values()) * run.together,
-        run.bound,
+        best.core_seconds, best.gpu_seconds, best.seconds, best.memory + device_bytes * best.together, best.bound
     )
-    resources = msgspec.structs.replace(
-        _resources(cluster), workers=run.together, cores_used=run.cores, gpus_used=run.gpus, nodes=cluster.nodes
+    resources = _resources(
+        cluster, workers=best.together, cores_used=best.cores, gpus_used=best.gpus, nodes=cluster.nodes
     )
-    return Plan(
-        True, None, len(cells), len(pending), resources, predicted,
-        tuple(
-            KindPlan(kind, counts[kind], chosen[kind].seconds, chosen[kind].bundles(gpu), chosen[kind]) for kind in kinds
-        ),
-    )  # fmt: skip
+    return Plan(True, None, cells, pending, resources, predicted, tuple(chosen))
 
 
-# Inside ---------------------------------------------------------------------------------------------------------------
+def _jobs(kinds: Sequence[KindPlan], measured: Mapping[str, float] = {}) -> list[Request]:
+    return [
+        Request(f"{number}/{i}", kind.bundles, measured.get(kind.kind, kind.seconds))
+        for number, kind in enumerate(kinds)
+        for i in range(kind.cells)
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class Timetable:
-    """What a schedule came to: its length and bound, core- and GPU-seconds, and the fullest moments."""
-
-    seconds: float
-    bound: float
-    core_seconds: float
-    gpu_seconds: float
-    together: int
-    cores: int
-    gpus: int
-    memory: int
+def _infeasible(words: str | None, cells: int, pending: int, inventory: Inventory) -> Plan:
+    return Plan(words is None, words, cells, pending, _resources(inventory), Predicted())
 
 
-def timetable(requests: Sequence[tuple[Request, float]], inventory: Inventory) -> Timetable:
-    """Play the requests, each with its seconds, through the scheduler itself, with the limit and the patience of a run."""
-    if not requests:
-        return Timetable(0, 0, 0, 0, 0, 0, 0, 0)
-    seconds = {request.key: s for request, s in requests}
-    bundles = {request.key: request.bundles for request, _ in requests}
-    prior = {request.kind: s for request, s in requests}
-    scheduler = Scheduler(inventory, LONGEST_SECONDS, PATIENCE_SECONDS, estimates=Estimates(prior))
-    running: list[tuple[float, str]] = []
-    peak = [0, 0, 0, 0]
-    now = 0.0
-    actions = scheduler.submit([request for request, _ in requests], now)
-    while True:
-        for action in actions:
-            if isinstance(action, Start):
-                heapq.heappush(running, (now + seconds[action.key], action.key))
-        held = [b for _, key in running for b in bundles[key]]
-        now_held = [len(running), sum(b.cores for b in held), sum(b.gpus for b in held), sum(b.memory for b in held)]
-        peak = [max(pair) for pair in zip(peak, now_held, strict=True)]
-        if not running:
-            break
-        if scheduler.wake <= running[0][0]:
-            now = scheduler.wake
-            actions = scheduler.tick(now)
-        else:
-            now, key = heapq.heappop(running)
-            actions = scheduler.finished(key, now)
-    cores = sum(s * sum(b.cores for b in r.bundles) for r, s in requests)
-    gpus = sum(s * sum(b.gpus for b in r.bundles) for r, s in requests)
-    memory = sum(s * sum(b.memory for b in r.bundles) for r, s in requests)
-    bounds = [max(seconds.values()), cores / max(1, inventory.cores), memory / max(1, inventory.memory)]
-    bounds += [gpus / inventory.gpus] if inventory.gpus else []
-    return Timetable(now, max(bounds), cores, gpus, *peak)
+def _resources(inventory: Inventory, **used: Any) -> Resources:
+    return Resources(inventory.describe(), inventory.cores, inventory.memory, inventory.gpus, **used)
 
 
 def _candidates(
-    kinds: Mapping[str, CellDemand], counts: Mapping[str, int], total: int, gpu: Gpu
+    kinds: Mapping[str, tuple[CellDemand, int]], total: int, gpu: Gpu
 ) -> list[tuple[float, dict[str, CellLayout]]]:
     """Layouts per kind for several numbers of cells side by side, with the makespan's bound, the least first; at most three."""
-    sizes = sorted({total // side for side in range(1, min(total, sum(counts.values()), MAX_PARALLEL) + 1)})
+    most = min(total, sum(count for _, count in kinds.values()), MAX_PARALLEL)
+    sizes = sorted({total // side for side in range(1, most + 1)})
     found = []
     for index in range(len(sizes)):
-        layouts = {}
-        for kind, cell in kinds.items():
-            layout = next((fit for n in sizes[index:] if (fit := cell_layout(cell, n, gpu)) is not None), None)
-            if layout is None:
-                break
-            layouts[kind] = layout
+        tried = {
+            kind: next((fit for n in sizes[index:] if (fit := cell_layout(cell, n, gpu))), None)
+            for kind, (cell, _) in kinds.items()
+        }
+        layouts = {kind: layout for kind, layout in tried.items() if layout}
         if len(layouts) == len(kinds):
-            work = sum(layouts[kind].gpus * layouts[kind].seconds * counts[kind] for kind in kinds) / total
-            found.append((max(work, max(layout.seconds for layout in layouts.values())), index, layouts))
-    found.sort(key=lambda entry: entry[:2])
-    return [(bound, layouts) for bound, _, layouts in found[:3]]
+            work = sum(layout.gpus * layout.seconds * kinds[kind][1] for kind, layout in layouts.items()) / total
+            found.append((max(work, *(layout.seconds for layout in layouts.values())), layouts))
+    return sorted(found, key=lambda entry: entry[0])[:3]
 
 
 def _shortfall(cell: CellDemand, total: int, gpu: Gpu) -> str:
-    """In words, why a cell does not fit on all the GPUs there are; empty where it does."""
-    if cell_layout(cell, total, gpu) is not None:
-        return ""
-    least = {p.name: least_gpus(p, cell.workload, gpu) for p in cell.policies}
-    words = []
+    """In words, why a cell does not fit on all the GPUs there are."""
+    words, least = [], {p.name: least_gpus(p, cell.workload, gpu) for p in cell.policies}
     for policy in cell.policies:
         needed = least[policy.name]
         if needed is not None and needed <= total:
             continue
         size = f"{policy.name} ({policy.model.name}, {policy.model.parameters / 1e9:.2f} B parameters)"
-        smallest = _smallest_memory(cell, policy.name, total, gpu)
         where = f"{total} GPU{'s' if total != 1 else ''} of {gigabytes(gpu.memory)} ({gigabytes(gpu.usable)} usable)"
         enough = f"{needed} such GPUs would do: {needed - total} short" if needed else "no number of such GPUs would do"
-        if smallest is not None and gpu.kind == LOGICAL:
+        memory = policy_layout(policy, cell.workload, total, gpu)[1]
+        if not memory:
+            words.append(f"{size} does not fit on {where} ({enough})")
+        elif gpu.kind == LOGICAL:
             words.append(
-                f"{size} needs {gigabytes(smallest)} per GPU, and here are none: {total} cores take their place, "
+                f"{size} needs {gigabytes(memory)} per GPU, and here are none: {total} cores take their place, "
                 f"{gigabytes(gpu.usable)} each"
             )
-        elif smallest is not None and smallest > gpu.usable:
-            words.append(
-                f"{size} needs {gigabytes(smallest)} per GPU on {where}: {gigabytes(smallest - gpu.usable)} per GPU short "
-                f"({enough})"
-            )
         else:
-            words.append(f"{size} does not fit on {where} ({enough})")
+            lack = gigabytes(memory - gpu.usable)
+            words.append(f"{size} needs {gigabytes(memory)} per GPU on {where}: {lack} per GPU short ({enough})")
     if not words:
-        known = {name: number for name, number in least.items() if number is not None}
-        together = sum(known.values())
-        list_ = ", ".join(f"{name} {number}" for name, number in known.items())
+        together = sum(number or 0 for number in least.values())
+        each = ", ".join(f"{name} {number}" for name, number in least.items())
         words.append(
-            f"its policies need {together} GPUs together ({list_}) where there are {total}: {together - total} short"
+            f"its policies need {together} GPUs together ({each}) where there are {total}: {together - total} short"
         )
-    if _fits_unmeasured(cell, total, gpu):
+    plain = tuple(replace(p, measured=False, reference=p.penalised) for p in cell.policies)
+    if any(p.measured for p in cell.policies) and cell_layout(replace(cell, policies=plain), total, gpu):
         words.append("without measuring (training.measure_every: 0) it fits")
     return "; ".join(words)
 
 
-def _fits_unmeasured(cell: CellDemand, total: int, gpu: Gpu) -> bool:
-    if not any(p.measured for p in cell.policies):
-        return False
-    without = tuple(replace(p, measured=False, reference=p.penalised) for p in cell.policies)
-    return cell_layout(replace(cell, policies=without), total, gpu) is not None
-
-
 def _named(kinds: Sequence[str]) -> str:
-    return (
-        kinds[0]
-        if len(kinds) == 1
-        else f"{kinds[0]} and {len(kinds) - 1} other kind{'s' if len(kinds) > 2 else ''} of cells"
-    )
+    others = f" and {len(kinds) - 1} other kind{'s' if len(kinds) > 2 else ''} of cells" if len(kinds) > 1 else ""
+    return kinds[0] + others
 
 
-def _smallest_memory(cell: CellDemand, name: str, total: int, gpu: Gpu) -> int | None:
-    """The least bytes per GPU with which the policy would fit on `total` GPUs, to 0.1 GB; None where memory is not what lacks."""
-    policy = next(p for p in cell.policies if p.name == name)
-    low, high = 0, 2**45
-    if not fits(policy, cell.workload, total, replace(gpu, memory=high)):
-        return None
-    while high - low > 10**8:
-        middle = (low + high) // 2
-        if fits(policy, cell.workload, total, replace(gpu, memory=middle)):
-            high = middle
-        else:
-            low = middle
-    return replace(gpu, memory=high).usable
-
-
-def _uniform(inventory: Inventory, sleeps: bool, stacks: bool) -> tuple[Gpu, Inventory]:
+def _uniform(nodes: Sequence[Node]) -> tuple[Gpu, Inventory]:
     """The kind of GPU with most memory in all, and the nodes that have it: a cell's ranks should be equally fast."""
     memory: dict[tuple[str, int], int] = {}
-    for node in inventory.nodes:
-        if node.gpus:
-            kind = (node.gpu_kind, node.gpu_memory)
-            memory[kind] = memory.get(kind, 0) + node.gpus * node.gpu_memory
-    name, size = max(memory, key=lambda kind: (memory[kind], kind))
-    nodes = tuple(n for n in inventory.nodes if n.gpus and (n.gpu_kind, n.gpu_memory) == (name, size))
-    own = {"context": 0, "host": LOGICAL_HOST_BYTES} if name == LOGICAL else {}
-    return Gpu(name, size, max(n.gpus for n in nodes), sleeps, stacks, **own), Inventory(nodes)
+    for node in nodes:
+        kind = (node.gpu_kind, node.gpu_memory)
+        memory[kind] = memory.get(kind, 0) + node.gpus * node.gpu_memory
+    chosen = max(memory, key=lambda kind: (memory[kind], kind))
+    alike = tuple(n for n in nodes if (n.gpu_kind, n.gpu_memory) == chosen)
+    return Gpu(*chosen, max(n.gpus for n in alike)), Inventory(alike)
 
 
 def _without_bf16(inventory: Inventory) -> str:
@@ -387,53 +400,88 @@ def _without_bf16(inventory: Inventory) -> str:
     return f"{', '.join(kinds)} multiplies no bf16: engine_options.dtype=fp32 does without" if kinds else ""
 
 
-def _refused(requests: Sequence[tuple[Request, float]], inventory: Inventory) -> str:
-    """In words, what the empty inventory cannot hold; one sentence per kind."""
-    seen: dict[tuple[Bundle, ...], list[str]] = {}
-    for request, _ in requests:
-        kinds = seen.setdefault(request.bundles, [])
-        if request.kind not in kinds:
-            kinds.append(request.kind)
-    whole = capacity(inventory)
-    return "; ".join(
-        f"{_named(kinds)} {words}" for bundles, kinds in seen.items() if (words := missing(bundles, whole))
-    )
+def _refused(kinds: Sequence[KindPlan], inventory: Inventory) -> str:
+    """In words, what the empty inventory cannot hold."""
+    alike: dict[tuple[Bundle, ...], list[str]] = {}
+    for kind in kinds:
+        alike.setdefault(kind.bundles, []).append(kind.kind)
+    found = ((names, missing(bundles, capacity(inventory))) for bundles, names in alike.items())
+    return "; ".join(f"{_named(list(dict.fromkeys(names)))} {words}" for names, words in found if words)
 
 
-def _shared_gpus(inventory: Inventory, jobs: Sequence[WorkerDemand]) -> tuple[Inventory, int]:
-    """The same nodes with every GPU as so many as it holds processes, by its memory and by its time, and that number."""
-    sizes = [n.gpu_memory for n in inventory.nodes if n.gpus]
-    device = max((j.device for j in jobs), default=0)
-    if not device or not sizes:
-        return inventory, 1
-    parts = max(1, min(int(min(sizes) * USABLE) // device, int(1 / max(j.busy for j in jobs))))
-    nodes = (replace(n, gpus=n.gpus * parts, gpu_memory=int(n.gpu_memory * USABLE) // parts) for n in inventory.nodes)
-    return Inventory(tuple(nodes)), parts
-
-
-def _at_most(inventory: Inventory, workers: int) -> Inventory:
+def _at_most(inventory: Inventory, cores: int) -> Inventory:
     """The same nodes with at most so many cores in all."""
     nodes = []
     for node in inventory.nodes:
-        cores = min(node.cores, max(0, workers))
-        workers -= cores
-        nodes.append(replace(node, cores=cores))
+        nodes.append(replace(node, cores=min(node.cores, cores)))
+        cores -= nodes[-1].cores
     return Inventory(tuple(nodes))
 
 
-def _resources(inventory: Inventory) -> Resources:
-    return Resources(inventory.describe(), inventory.cores, inventory.memory, inventory.gpus)
+# For people -----------------------------------------------------------------------------------------------------------
 
 
-def _kinds(jobs: Sequence[WorkerDemand]) -> tuple[KindPlan, ...]:
-    kinds = {job.kind: [other for other in jobs if other.kind == job.kind] for job in jobs}
-    return tuple(
-        KindPlan(
-            kind,
-            len(group),
-            sum(j.seconds for j in group) / len(group),
-            (max(j.bundle for j in group),),
-            micro_tokens=min(j.micro_tokens for j in group),
-        )
-        for kind, group in kinds.items()
-    )
+def duration(seconds: float) -> str:
+    """Seconds in the unit that reads best."""
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def describe(plan: Plan) -> str:
+    """Cells, resources and prediction, then each distinct layout with memory per GPU by part; or what is short."""
+    lines = [f"inventory  {plan.resources.inventory}", f"cells      {plan.cells}, {plan.pending} to do"]
+    if not plan.feasible:
+        return "\n".join([*lines, f"does not fit: {first_of(plan.shortfall or '')}"])
+    p, r, d = plan.predicted, plan.resources, plan.disk
+    used = f"{r.gpus_used} of {r.gpus} GPUs, " if r.gpus_used else ""
+    cost = f"{p.gpu_hours:.1f} GPU-hours" if p.gpu_seconds else f"{duration(p.cpu_seconds)} of CPU"
+    lines += [
+        f"resources  {r.workers} cells side by side on {used}{r.cores_used} of {r.cores} cores, {gigabytes(p.memory_bytes)}",
+        f"predicted  {duration(p.wall_seconds)} (no schedule of these layouts takes less than {duration(p.wall_bound)}), {cost}",
+    ]
+    if d.kept:
+        models = f", {_disk(d.caches)} of models to be had first" if d.caches else ""
+        lines.append(f"disk       {_disk(d.kept)} kept, {_disk(d.running)} at the fullest{models}")
+    alike: dict[object, list[tuple[CellLayout, KindPlan]]] = {}
+    for kind in plan.kinds:
+        if kind.layout is not None:
+            parts = [(p.policy, p.gpus, p.rollout_gpus, p.tensor_parallel, p.memory) for p in kind.layout.policies]
+            alike.setdefault((kind.layout.arrangement, *parts), []).append((kind.layout, kind))
+    for same in alike.values():
+        layout = same[0][0]
+        lines += ["", f"{layout.arrangement} on {layout.gpus} GPU{'s' if layout.gpus != 1 else ''}"]
+        lines += [line for policy in layout.policies for line in _policy_lines(policy)]
+        for own, kind in same:
+            steps = ", ".join(f"{p.policy} {duration(p.seconds.total)}" for p in own.policies)
+            lines.append(
+                f"  {kind.kind}: {kind.cells} cell{'s' if kind.cells != 1 else ''} of {duration(kind.seconds)}; "
+                f"step {duration(own.step_seconds)} ({steps})"
+            )
+    return "\n".join(lines)
+
+
+def first_of(shortfall: str) -> str:
+    """Its first sentence, and how many there are besides."""
+    first, *more = shortfall.split("; ")
+    return first + (f" (and {len(more)} more: `harness plan --json` has all)" if more else "")
+
+
+def _disk(size: int) -> str:
+    return gigabytes(size) if size >= 10**9 else f"{size / 1e6:.0f} MB"
+
+
+def _policy_lines(policy: PolicyLayout) -> list[str]:
+    where = f"{policy.gpus} GPUs" + (f" to train, {policy.rollout_gpus} to roll out" if policy.split else "")
+    ways = [f"ZeRO {policy.zero}", f"micro-batch {policy.micro_batch}"]
+    ways += ["checkpointing"] * policy.checkpointing + ["trainer and engine take turns"] * policy.sleeps
+    memory = msgspec.structs.asdict(policy.memory)
+    memory["context"] += memory.pop("rollout_context")
+    names = {"kv_cache": "KV cache", "context": "contexts and buffers"}
+    parts = [f"{names.get(part, part.replace('_', ' '))} {size / 1e9:.1f}" for part, size in memory.items() if size]
+    return [
+        f"  {policy.policy}: {where}; {', '.join(ways)}; {policy.engines} rollout engine{'s' if policy.engines != 1 else ''} "
+        f"x TP {policy.tensor_parallel}, {policy.concurrent} answers at once",
+        f"    {gigabytes(policy.peak)} of {gigabytes(policy.capacity)} per GPU: {', '.join(parts)}",
+    ]

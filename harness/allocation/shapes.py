@@ -1,34 +1,115 @@
-"""Sizes of models: what memory, work and disk are counted from, read off a model's own config.
+"""Models in figures: what memory, work and disk are counted from, read off a model's own config. Imports without torch.
 
 A config comes from a folder's ``config.json``, from the hub's cache on this machine, from the table ``models.yaml`` (published
 configs of the shipped suites' models, so that these plan without a network) or from the hub. The model is built from it on
 torch's meta device (`meta`), which takes seconds; so micro families and ``models.yaml`` have their shapes in tables, which tests
-measure again, and others' are kept in the cache folder.
+measure again.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+import math
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import yaml
 
-from harness.allocation.config import read_config
-from harness.cache import PRETRAINED, cache_folder, hub_cache, model_folder
-from harness.errors import DiskFullError, StoreError, UsageError
-from harness.files import write_atomic
+from harness.cache import PRETRAINED, hub_cache, model_folder
+from harness.errors import UsageError
+from harness.reading import in_words, read_text
 
 MICRO = "micro/"
 _PLAIN = re.compile(r"\w+([.-]\w+)*/\w+([.-]\w+)*")
 """Names that the hub's own check, which takes long to import, refuses for nothing."""
+
+
+# A config, before any library believes it ---------------------------------------------------------------------------------
+
+MAX_BYTES = 4 << 20
+MAX_DEPTH = 16
+LARGEST = {
+    1 << 22: ("vocab_size", "vocabulary_size"),
+    1 << 17: ("hidden_size", "d_model", "n_embd", "dim", "head_dim", "word_embed_proj_dim"),
+    1 << 20: ("intermediate_size", "moe_intermediate_size", "n_inner", "d_ff", "ffn_dim"),
+    1 << 10: ("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
+    1 << 13: ("num_attention_heads", "num_key_value_heads", "n_head", "n_heads", "num_experts", "num_local_experts",
+              "n_routed_experts", "n_shared_experts", "num_experts_per_tok"),
+    1 << 27: ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length"),
+}  # fmt: skip
+"""What the figures of each name may be at most: several times what any published model has."""
+_LIMITS = {name: limit for limit, names in LARGEST.items() for name in names}
+
+
+def read_config(path: Path) -> Mapping[str, Any]:
+    """What a model's ``config.json`` states. Raises UsageError, one line with the place, for what no model could have."""
+    try:
+        config = json.loads(read_text(path, MAX_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = in_words(error) if isinstance(error, OSError) else error
+        raise UsageError(f"{path}: cannot be read as a model's config: {reason}") from None
+    if not isinstance(config, dict):
+        raise UsageError(f"{path}: a model's config is a JSON object")
+    for place, problem in _problems(config, "", MAX_DEPTH):
+        raise UsageError(f"{path}: {place}: {problem}")
+    return config
+
+
+def _problems(value: Any, place: str, depth: int) -> Iterator[tuple[str, str]]:
+    if not depth:
+        yield place, f"nested deeper than {MAX_DEPTH}"
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            where = f"{place}.{key}" if place else str(key)
+            if key in _LIMITS and inner is not None and not _figure(inner, _LIMITS[key]):
+                yield where, f"must be a whole number from 0 to {_LIMITS[key]:,} (got {str(inner)[:40]})"
+            yield from _problems(inner, where, depth - 1)
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            yield from _problems(inner, f"{place}[{i}]", depth - 1)
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield place, f"must be a finite number (got {value})"
+
+
+def _figure(value: Any, limit: int) -> bool:
+    """Some architectures have a figure for each layer."""
+    if isinstance(value, list):
+        return all(_figure(one, limit) for one in value)
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit
+
+
+# Precision: decided by a policy's model and its suite, on every machine alike ---------------------------------------------
+
+Precision = Literal["bf16", "fp32"]
+FAST = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "Arm BF16"}
+"""CPU flags of instructions that multiply bf16, and what people call them."""
+EMULATED = "bf16 takes 2.5 to 5 times as long as fp32 (engine_options.dtype: fp32 gives cells of their own)"
+"""On a CPU without them: matrix products of an AMD EPYC, its instructions left out."""
+
+
+def chosen(config: Mapping[str, Any]) -> Precision:
+    """By a model's ``config.json``."""
+    stored = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
+    return "bf16" if stored in ("bfloat16", "float16") else "fp32"
+
+
+@cache
+def cpu_bf16() -> str:
+    """The name of what multiplies bf16 fast in this machine's CPU; empty where nothing does, or the system does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    flags = {flag for line in lines if line.lower().startswith(("flags", "features")) for flag in line.split()}
+    return next((name for flag, name in FAST.items() if flag in flags), "")
+
+
+# Shapes --------------------------------------------------------------------------------------------------------------
 
 
 class Attention(NamedTuple):
@@ -58,7 +139,6 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     name: str
-    family: str
     parameters: int
     matmul: int
     largest: int
@@ -73,11 +153,6 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def layers(self) -> int:
         return sum(a.layers for a in self.attention)
-
-    @property
-    def active(self) -> int:
-        """Parameters that one token passes."""
-        return self.parameters - round(self.experts * (1 - self.routed))
 
     def read(self, tokens: float) -> float:
         """Parameters that a pass of so many tokens reads, each of which chooses its experts by itself."""
@@ -108,78 +183,46 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
     """The shape that a Hugging Face ``config.json`` states. Raises UsageError, one line."""
-    return _measured(name, json.dumps(config, sort_keys=True))
+    return _shape(name, json.dumps(config, sort_keys=True))
 
 
 @cache
-def _measured(name: str, config: str) -> ModelShape:
-    if (known := _tabled().get(config)) is not None:
+def _shape(name: str, config: str) -> ModelShape:
+    if (known := _table()[1].get(config)) is not None:
         return msgspec.structs.replace(known, name=name)
-    kept = cache_folder() / "shapes" / f"{_digest(config)}.json"
-    with suppress(OSError, msgspec.DecodeError):
-        return msgspec.structs.replace(msgspec.json.decode(kept.read_bytes(), type=ModelShape), name=name)
     from harness.allocation.meta import measure  # torch
 
-    shape = measure(name, json.loads(config))
-    with suppress(DiskFullError, StoreError):  # measured again next time
-        write_atomic(kept, msgspec.json.encode(shape))
-    return shape
-
-
-def _digest(config: str) -> str:
-    """Of all that a measurement depends on."""
-    code = resources.files(__package__).joinpath("meta.py").read_text(encoding="utf-8")
-    made_by = [f"{name} {metadata.version(name)}" for name in ("torch", "transformers")]
-    return hashlib.sha256("\0".join([config, code, *made_by]).encode()).hexdigest()[:32]
+    return measure(name, json.loads(config))
 
 
 @cache
-def _models() -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = _table("models.yaml")
-    return rows
-
-
-def _table(file: str) -> Any:
-    text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
-    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text).get_single_data()  # safe_load's, in C where there is one
+def _table() -> tuple[dict[str, dict[str, Any]], dict[str, ModelShape]]:
+    """The table ``models.yaml``: configs by short name; shapes by config, the micro families' by name."""
+    text = resources.files(__package__).joinpath("models.yaml").read_text(encoding="utf-8")
+    rows = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text).get_single_data()  # safe_load's, in C where there is one
+    configs, shapes = dict[str, dict[str, Any]](), dict[str, ModelShape]()
+    for row in rows:
+        name, config = row["names"][0], row.get("config")
+        configs |= dict.fromkeys(row["names"], config) if config else {}
+        shape = {"name": name.removeprefix(MICRO), **row["shape"]}
+        shapes[json.dumps(config, sort_keys=True) if config else name] = msgspec.convert(shape, ModelShape)
+    return configs, shapes
 
 
 def shipped() -> Mapping[str, Mapping[str, Any]]:
-    """The table ``models.yaml``: configs by short name."""
-    return {name: row["config"] for row in _models() for name in row["names"]}
-
-
-@cache
-def _tabled() -> Mapping[str, ModelShape]:
-    """Its shapes, by config."""
-    return {
-        json.dumps(row["config"], sort_keys=True): msgspec.convert({"name": "", **row["shape"]}, ModelShape)
-        for row in _models()
-    }
-
-
-@cache
-def micro_shapes() -> Mapping[str, ModelShape]:
-    """The micro families' shapes by `micro/<family>`, from the table ``micro.yaml``."""
-    return {
-        MICRO + name: msgspec.convert({"name": name, **row}, ModelShape) for name, row in _table("micro.yaml").items()
-    }
+    """Published configs of the shipped suites' models, by short name."""
+    return _table()[0]
 
 
 def load_shape(model: str, revision: str | None = None) -> ModelShape:
-    """The shape of a micro family, a model folder or a hub model.
-
-    Raises
-    ------
-    UsageError
-        In one line: there is no config to be had, it is unusable, or no causal language model.
-    """
-    if model.startswith(MICRO):
-        if model not in micro_shapes():
-            raise UsageError(f"unknown micro family {model!r}; there are {', '.join(micro_shapes())}")
-        return micro_shapes()[model]
-    short = model.rstrip("/").rsplit("/", 1)[-1]
-    return shape_from_config(short, load_config(model, revision))
+    """The shape of a micro family, a model folder or a hub model. Raises UsageError, in one line: there is no config to be had, it
+    is unusable, or no causal language model."""
+    if not model.startswith(MICRO):
+        return shape_from_config(model.rstrip("/").rsplit("/", 1)[-1], load_config(model, revision))
+    families = {name: shape for name, shape in _table()[1].items() if name.startswith(MICRO)}
+    if model not in families:
+        raise UsageError(f"unknown micro family {model!r}; there are {', '.join(families)}")
+    return families[model]
 
 
 def load_config(model: str, revision: str | None = None) -> Mapping[str, Any]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from harness.allocation.gpus import VISIBLE, visible
-from harness.allocation.precision import EMULATED, cpu_bf16
+from harness.allocation.inventory import VISIBLE, visible
+from harness.allocation.shapes import EMULATED, cpu_bf16
 from harness.cache import cache_folder
 from harness.clusters.nodes import Check
 from harness.engines import catalogue

@@ -284,7 +284,7 @@ def plan(
 
 
 def _say_tuning(prepared: Prepared, results: Path, inventory: str | None) -> None:
-    from harness.allocation.plan_text import duration
+    from harness.allocation.planner import duration
     from harness.session.suite.planning import plan_for
     from harness.session.suite.prepare import prepare_suite
     from harness.tuning.derived import foreseen, runs
@@ -331,7 +331,7 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Run a checkpoint through lm-eval; samples are stored like any other."""
-    from harness.allocation.config import read_config
+    from harness.allocation.shapes import read_config
 
     if not checkpoint.is_dir():
         raise UsageError(f"{checkpoint}: no such folder")

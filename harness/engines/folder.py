@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from harness.allocation.config import read_config
+from harness.allocation.shapes import read_config
 from harness.engines.vocabulary import in_one_line, open_vocabulary
 from harness.engines.weight_files import weight_files
 from harness.errors import EngineError, UsageError

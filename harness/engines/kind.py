@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 import msgspec
 
 from harness.allocation import embedded, inventory
+from harness.allocation.cost_model import Device, Memory, Phases
 from harness.allocation.demand import CellDemand
 from harness.allocation.inventory import Inventory
-from harness.allocation.precision import Precision, chosen
-from harness.allocation.shapes import MICRO, load_config
-from harness.allocation.size import Memory
-from harness.allocation.work import Device, Phases
+from harness.allocation.shapes import MICRO, Precision, chosen, load_config
 from harness.engines.protocol import PolicyEngine
 from harness.errors import UsageError
 from harness.exchange.transport import InProcess, Transport

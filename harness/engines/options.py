@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from harness.allocation.chunks import MICRO_TOKENS
-from harness.allocation.precision import Precision
+from harness.allocation.shapes import Precision
 from harness.errors import SuiteError
 
 Options = TypeVar("Options", bound=msgspec.Struct)

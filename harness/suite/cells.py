@@ -52,6 +52,11 @@ class Cell:
         """`group/variant/seed`, what --only matches and people read."""
         return f"{self.group.name}/{self.variant.name}/{self.seed}"
 
+    @property
+    def kind(self) -> str:
+        """`group/variant`: cells of one kind take equally long and the same place."""
+        return f"{self.group.name}/{self.variant.name}"
+
     def rollouts(self, policy_index: int) -> int:
         """Answers per prompt of one policy, budget applied."""
         own = self.group.policies[policy_index].rollouts or self.training.rollouts

@@ -48,7 +48,7 @@ def demanded(name: str, precision: str = "fp32", checkpointing: bool = False, lo
     shape = shape_from_config(name, {**CONFIGS[name], **IDS})
     policy = PolicyDemand(name, shape, ANSWERS.get(name, 16), precision, reference=True, measured=True,
                           lora=lora, checkpointing=checkpointing)  # fmt: skip
-    return CellDemand(name, name, (policy,), Workload(2, 2, PROMPT, ANSWER, float(ANSWER), trained=2.0, measured=1))
+    return CellDemand((policy,), Workload(2, 2, PROMPT, ANSWER, PROMPT + ANSWER, trained=2.0, measured=1))
 
 
 def build(name: str, folder: Path) -> Path:

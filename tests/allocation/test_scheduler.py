@@ -1,106 +1,94 @@
-"""The scheduler, event by event."""
+"""The scheduler on random finite batches: nothing is given twice, nothing waits for ever, nothing idles that could run."""
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from harness.allocation.gangs import Bundle
-from harness.allocation.inventory import parse
-from harness.allocation.scheduler import Refuse, Request, Scheduler, Start, Stop
+from harness.allocation import layout
+from harness.allocation.demand import PolicyDemand
+from harness.allocation.inventory import Bundle, capacity, parse, place
+from harness.allocation.planner import Request, Scheduler, timetable
+from harness.allocation.shapes import load_shape
 
-GPU = Bundle(1, 1)
-
-
-def request(key: str, gpus: int, limit: float = 100.0, kind: str = "k") -> Request:
-    return Request(key, kind, (GPU,) * gpus, limit)
-
-
-def keys(actions) -> list[str]:  # type: ignore[no-untyped-def]
-    return [a.key for a in actions if isinstance(a, Start)]
-
-
-def test_two_cells_that_each_need_three_of_four_gpus_both_finish() -> None:
-    scheduler = Scheduler(parse("4xH100-80G"), 100.0)
-    (first,) = scheduler.submit([request("a", 3), request("b", 3)], 0.0)
-    assert isinstance(first, Start)
-    assert scheduler.waiting == ({"a": "b", "b": "a"}[first.key],)
-    assert keys(scheduler.finished(first.key, 10.0)) == list({"a", "b"} - {first.key})
+GB = 10**9
+FOUR = parse("4xH100-80G")
+bundles = st.lists(st.builds(Bundle, st.integers(0, 4), st.integers(1, 8), st.integers(0, 64).map(lambda n: n * GB)),
+                   min_size=1, max_size=5)  # fmt: skip
 
 
-def test_what_can_never_run_is_refused_with_the_shortfall() -> None:
-    (refused,) = Scheduler(parse("4xH100-80G"), 100.0).submit([request("a", 5)], 0.0)
-    assert isinstance(refused, Refuse)
-    assert "needs 5 GPUs where there are 4: 1 short" in refused.reason
+@given(batch=st.lists(st.tuples(bundles, st.floats(1, 100)), max_size=12), seed=st.randoms())
+def test_a_finite_batch_is_run_to_its_end(batch, seed):
+    """All or nothing, so no two jobs wait for each other, as they do that take one bundle after the other."""
+    inventory = parse("3x4xH100-80G+8cpu-64G")
+    whole = capacity(inventory)
+    jobs = [Request(str(i), tuple(own), seconds) for i, (own, seconds) in enumerate(batch) if place(own, whole)]
+    scheduler, waiting, running = Scheduler(inventory), {job.key: job for job in jobs}, list[str]()
+    started = scheduler.submit(jobs[::2]) + scheduler.submit(jobs[1::2])
+    while started or running:
+        running += started
+        for key in started:
+            waiting.pop(key)
+        used = {name: Bundle(0, 0, 0) for name in whole}
+        for job, nodes in scheduler.running.values():
+            for bundle, node in zip(job.bundles, nodes, strict=True):
+                used[node] = used[node].plus(bundle)
+        assert {name: left.plus(used[name]) for name, left in scheduler.free.items()} == whole
+        assert min(min(b.gpus, b.cores, b.memory) for b in scheduler.free.values()) >= 0
+        assert not any(place(job.bundles, scheduler.free) for job in waiting.values())
+        started = scheduler.end(running.pop(seed.randrange(len(running))))
+    assert not waiting
+    assert scheduler.free == whole
 
 
-def test_small_cells_overtake_only_until_the_large_one_has_aged() -> None:
-    scheduler = Scheduler(parse("4xH100-80G"), 100.0, patience=50.0, stop_within=0.0)
-    assert keys(scheduler.submit([request("s0", 2)], 0.0)) == ["s0"]
-    assert keys(scheduler.submit([request("large", 4)], 1.0)) == []
-    assert keys(scheduler.submit([request("s1", 2)], 2.0)) == ["s1"]
-    # From 51 on s1's end at 102 is reserved: what would outlast it waits, what ends before may go.
-    scheduler.finished("s0", 60.0)
-    assert keys(scheduler.submit([request("long", 2)], 61.0)) == []
-    assert keys(scheduler.submit([request("short", 2, limit=30.0)], 62.0)) == ["short"]
-    scheduler.finished("short", 70.0)
-    assert keys(scheduler.finished("s1", 80.0)) == ["large"]
-    assert keys(scheduler.finished("large", 90.0)) == ["long"]
+def test_of_what_fits_the_widest_and_longest_start_first():
+    gpu = Bundle(1, 1)
+    jobs = [Request("quick", (gpu,), 1.0), Request("slow", (gpu,), 9.0), Request("wide", (gpu,) * 3, 1.0)]
+    scheduler = Scheduler(FOUR)
+    assert scheduler.submit(jobs) == ["wide", "slow"]
+    assert scheduler.end("retried beside the schedule") == []
+    assert scheduler.end("slow") == ["quick"]
 
 
-def test_without_ageing_the_large_one_would_wait_forever() -> None:
-    """The same stream of small cells, with and without patience running out."""
-
-    def served(patience: float) -> bool:
-        scheduler = Scheduler(parse("4xH100-80G"), 100.0, patience=patience, stop_within=0.0)
-        scheduler.submit([request("s0", 2)], 0.0)
-        scheduler.submit([request("large", 4)], 1.0)
-        scheduler.submit([request("s1", 2)], 2.0)
-        for step in range(2, 40):
-            now = 10.0 * step
-            scheduler.submit([request(f"s{step}", 2)], now)
-            for key in [k for k in scheduler.running if k != f"s{step}"][:1]:
-                scheduler.finished(key, now + 1)
-            if "large" in scheduler.running:
-                return True
-        return False
-
-    assert served(100.0)
-    assert not served(1e9)
+def test_a_timetable_is_what_a_run_takes():
+    """Every number true, 21: a plan plays the scheduler that the driver runs."""
+    three = (Bundle(1, 1, GB),) * 3
+    found = timetable([Request("a", three, 10.0), Request("b", three, 20.0), Request("c", three[:1], 5.0)], FOUR)
+    assert found == (30.0, 23.75, 95.0, 95.0, 2, 4, 4, 4 * GB)
+    assert timetable([], FOUR).seconds == 0
 
 
-def test_a_cell_past_its_limit_is_stopped_and_keeps_its_resources_until_it_is_gone() -> None:
-    scheduler = Scheduler(parse("4xH100-80G"), 100.0)
-    scheduler.submit([request("a", 4, limit=20.0), request("b", 4)], 0.0)
-    running = next(iter(scheduler.running))
-    assert scheduler.wake == (20.0 if running == "a" else 100.0)
-    (stop,) = scheduler.tick(scheduler.wake)
-    assert stop == Stop(
-        running, f"did not end within its limit of {scheduler.wake if running != 'a' else 20:.0f} s"
-    ) or (isinstance(stop, Stop) and stop.key == running)
-    assert scheduler.tick(150.0) == []
-    assert len(keys(scheduler.failed(running, 151.0))) == 1
+@given(
+    works=st.lists(st.floats(0.1, 100), min_size=1, max_size=4),
+    least=st.lists(st.integers(1, 3), min_size=4, max_size=4),
+    useful=st.sampled_from([1, 2, 4]),
+    gpus=st.integers(1, 10),
+)
+def test_no_division_makes_the_slowest_faster(works, least, useful, gpus):
+    """Also where only some numbers of GPUs are faster than the one before; GPUs that help nobody stay free."""
+    policies = tuple(PolicyDemand(f"p{i}", load_shape("micro/llama"), 1) for i in range(len(works)))
+
+    def seconds(i, n):
+        return works[i] / max(1, n // useful * useful)
+
+    def place_of(policy, n):
+        i = int(policy.name[1:])
+        return _Place(seconds(i, n)) if n >= least[i] else None
+
+    share = layout._shares(policies, gpus, place_of)
+    possible = [d for d in product(range(1, gpus + 1), repeat=len(works))
+                if sum(d) <= gpus and all(n >= own for n, own in zip(d, least, strict=False))]  # fmt: skip
+    if not any(share):
+        assert not possible
+        return
+    best = min(max(seconds(i, n) for i, n in enumerate(d)) for d in possible)
+    assert sum(share) <= gpus
+    assert max(seconds(i, n) for i, n in enumerate(share)) == pytest.approx(best)
 
 
-def test_durations_are_learnt() -> None:
-    scheduler = Scheduler(parse("4xH100-80G"), 1000.0)
-    scheduler.submit([request("a", 2, 1000.0, "slow")], 0.0)
-    scheduler.finished("a", 300.0)
-    assert scheduler.estimates.seconds("slow", 1.0) > 200
-
-
-def test_of_equal_width_the_one_that_takes_longest_starts_first() -> None:
-    scheduler = Scheduler(parse("1xH100-80G"), 1000.0)
-    scheduler.estimates.observe("quick", 10.0)
-    scheduler.estimates.observe("slow", 500.0)
-    assert keys(scheduler.submit([request("q", 1, kind="quick"), request("s", 1, kind="slow")], 0.0)) == ["s"]
-
-
-def test_misuse() -> None:
-    scheduler = Scheduler(parse("1xH100-80G"), 100.0)
-    scheduler.submit([request("a", 1)], 5.0)
-    with pytest.raises(ValueError, match="already submitted"):
-        scheduler.submit([request("a", 1)], 6.0)
-    with pytest.raises(ValueError, match="limit"):
-        scheduler.submit([request("b", 1, limit=101.0)], 6.0)
-    with pytest.raises(ValueError, match="backwards"):
-        scheduler.tick(1.0)
+class _Place:
+    def __init__(self, total):
+        self.seconds = layout.StepSeconds(total)

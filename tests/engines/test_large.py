@@ -10,7 +10,7 @@ import torch
 from test_architectures import CONFIGS, build
 from transformers import AutoModelForCausalLM
 
-from harness.allocation import precision
+from harness.allocation import shapes
 from harness.engines.conformance import (
     Case,
     broken_checkpoints_are_refused,
@@ -205,7 +205,7 @@ def test_default_precision(folder, tmp_path, monkeypatch):
 def test_cpu_flags(monkeypatch, tmp_path):
     for flags, name in (("fpu amx_tile amx_bf16", "AMX"), ("avx512f avx512_bf16", "AVX512-BF16"), ("avx512f", "")):
         (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags\t\t: {flags}\n")
-        monkeypatch.setattr(precision, "Path", lambda _: tmp_path / "cpuinfo")
-        precision.cpu_bf16.cache_clear()
-        assert precision.cpu_bf16() == name
-    precision.cpu_bf16.cache_clear()
+        monkeypatch.setattr(shapes, "Path", lambda _: tmp_path / "cpuinfo")
+        shapes.cpu_bf16.cache_clear()
+        assert shapes.cpu_bf16() == name
+    shapes.cpu_bf16.cache_clear()

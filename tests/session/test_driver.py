@@ -186,12 +186,12 @@ def test_cells_wait_for_their_bases_and_no_more_is_granted_than_the_plan_holds(
     for base in driver.bases:
         for waiting in driver.waits.values():
             waiting.discard(base)
-        driver._act(driver.scheduler.finished(base, time.monotonic()))
+        driver.granted += driver.scheduler.end(base)
     driver.granted.clear()
     driver._submit()
     assert len(driver.granted) == 2
     first = driver.granted.popleft()
-    driver._act(driver.scheduler.finished(first, time.monotonic()))
+    driver.granted += driver.scheduler.end(first)
     assert len(driver.granted) == 2
     assert first not in driver.granted
 

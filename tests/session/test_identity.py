@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import huggingface_hub.constants
 import pytest
 
-from harness.allocation import inventory, precision
+from harness.allocation import inventory, shapes
 from harness.learning import registry
 from harness.learning.regime import Regime
 from harness.session.cell.manifests import cell_manifest, mark
@@ -256,14 +256,14 @@ def test_a_key_says_the_precision_of_model_and_suite_whatever_machine_prepares_i
 ) -> None:
     """24.6: a machine without fast bf16 wrote fp32 into keys, and another `suite.json` over that of the others."""
     found = []
-    monkeypatch.setattr(precision, "Path", lambda _: tmp_path / "cpuinfo")
+    monkeypatch.setattr(shapes, "Path", lambda _: tmp_path / "cpuinfo")
     for flags in ("amx_bf16", ""):
         (tmp_path / "cpuinfo").write_text(f"flags\t\t: fpu {flags}\n")
-        precision.cpu_bf16.cache_clear()
+        shapes.cpu_bf16.cache_clear()
         for machine in (inventory.parse("4cpu-32G"), inventory.parse("1xH100-80G")):
             monkeypatch.setattr(inventory, "local", lambda machine=machine: machine)
             found.append(prepare(str(suite), tmp_path))
-    precision.cpu_bf16.cache_clear()
+    shapes.cpu_bf16.cache_clear()
     assert len({tuple(c.key for c in prepared.cells) for prepared in found}) == 1
     assert found[0].cells[0].identity.versions["dtype of half-precision models"] == "bf16"
     stated = prepare(str(suite), tmp_path, overrides=["engine_options.dtype=fp32"]).cells[0]

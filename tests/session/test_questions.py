@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.allocation.cells_as_demand import MICRO_PROMPT_TOKENS
 from harness.engines.conformance import tiny_policy, tiny_prompts
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_model, build_tokenizer
@@ -29,6 +28,7 @@ from harness.session.cell.questions import (
     truncated_answers,
     with_length,
 )
+from harness.session.suite.demands import MICRO_PROMPT_TOKENS
 from harness.session.suite.planning import place_of_cell, plan_for
 from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare

@@ -15,7 +15,7 @@ from harness.errors import CheckpointError, SuiteError, UsageError
 from harness.session.cell import resume_point
 from harness.session.cell.manifests import state_of
 from harness.session.suite import room
-from harness.session.suite.demands import asked, loads
+from harness.session.suite.demands import asked
 from harness.session.suite.planning import plan_for
 from harness.session.suite.prepare import prepare
 from harness.suite.schema import Evaluation
@@ -32,7 +32,7 @@ def size(folder: Path) -> int:
 
 
 def predicted(prepared, cell):
-    return room.cell_size(cell, loads(prepared.suite)[cell.variant.name])
+    return room.cell_disk(cell)
 
 
 @pytest.fixture(scope="module")

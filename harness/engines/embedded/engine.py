@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from harness.allocation.chunks import CACHE_BYTES, MICRO_TOKENS
-from harness.allocation.precision import Precision
+from harness.allocation.shapes import Precision
 from harness.engines import checkpoint
 from harness.engines.embedded import lora as adapters
 from harness.engines.embedded.loading import open_policy
@@ -56,7 +56,7 @@ class EmbeddedEngine:
         Tokens that go through a forward and backward pass at once.
     dtype
         ``bf16`` computes in bf16, with fp32 master weights and moments; ``fp32``; by default that of the folder's weights
-        (`allocation.precision`).
+        (`allocation.shapes`).
     threads
         Of torch in this whole process; by default what it has.
     lora

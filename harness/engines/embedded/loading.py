@@ -18,7 +18,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from harness.allocation.precision import Precision, chosen
+from harness.allocation.shapes import Precision, chosen
 from harness.engines.embedded import lora as adapters
 from harness.engines.embedded.attention import GROUPED
 from harness.engines.embedded.head import Head
@@ -65,7 +65,7 @@ def open_policy(
 ) -> Policy:
     """Load model (dropout off) and tokenizer from a folder; nothing is downloaded, no code of it is run.
 
-    precision: None takes that of the folder's weights (`allocation.precision`). lora: adapters to be put in.
+    precision: None takes that of the folder's weights (`allocation.shapes`). lora: adapters to be put in.
     checkpointing: activations are made again in the backward pass. A folder that adapters were merged into is computed in fp32.
 
     Raises

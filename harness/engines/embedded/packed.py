@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from harness.allocation.precision import cpu_bf16
+from harness.allocation.shapes import cpu_bf16
 
 _onednn = torch.ops.mkldnn
 

@@ -23,8 +23,7 @@ import tokenizers
 import torch
 import transformers
 
-from harness.allocation.config import read_config
-from harness.allocation.precision import Precision, chosen
+from harness.allocation.shapes import Precision, chosen, read_config
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.mixture import Example, draw_examples, draw_ladder_examples
 from harness.engines.embedded.presets import PRESETS, START_EXAMPLES, START_STEPS, Mixture

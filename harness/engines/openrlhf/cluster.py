@@ -26,8 +26,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from harness import phases
-from harness.allocation.gpus import VISIBLE, Card, visible
-from harness.allocation.inventory import LOGICAL, Inventory, from_ray
+from harness.allocation.inventory import LOGICAL, VISIBLE, Card, Inventory, from_ray, visible
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.settings import Settings
 from harness.engines.openrlhf.turns import Turns

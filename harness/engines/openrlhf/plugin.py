@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.allocation import inventory
 from harness.allocation.inventory import Inventory
-from harness.allocation.precision import Precision
+from harness.allocation.shapes import Precision
 from harness.engines.kind import Engines
 from harness.engines.openrlhf import keeper
 from harness.engines.openrlhf.settings import Settings, settings_of

@@ -6,7 +6,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from harness.allocation.size import LIVE_PARAMETERS, REDUCE_BUCKET
+from harness.allocation.layout import LIVE_PARAMETERS, REDUCE_BUCKET
 from harness.engines.openrlhf import cpu, flash
 
 flash.stand_in()

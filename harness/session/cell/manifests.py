@@ -19,7 +19,7 @@ import msgspec
 import psutil
 
 import harness
-from harness.allocation.gpus import visible
+from harness.allocation.inventory import visible
 from harness.engines import catalogue
 from harness.errors import Fault, StoreError
 from harness.session.policy.models import loaded_commit

@@ -5,25 +5,12 @@ from __future__ import annotations
 import queue
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.allocation.cells_as_demand import kind_of
-from harness.allocation.estimates import Estimates
-from harness.allocation.gpus import VISIBLE, visible
-from harness.allocation.inventory import Inventory
-from harness.allocation.planner import Plan
-from harness.allocation.scheduler import (
-    LONGEST_SECONDS,
-    PATIENCE_SECONDS,
-    Action,
-    Refuse,
-    Request,
-    Scheduler,
-    Start,
-    Stop,
-)
+from harness.allocation.inventory import VISIBLE, Inventory, visible
+from harness.allocation.planner import Plan, Request, Scheduler
 from harness.engines.catalogue import engines_of
 from harness.errors import Fault, HarnessError
 from harness.files import TEMPORARY, remove
@@ -116,9 +103,8 @@ class _Driver:
         self.cells = {c.key for c in cells}
         self.waits = {c.key: {b.key for b in prepared.bases_of(c)} & self.bases for c in cells}
         self.most = max(1, plan.resources.workers)
-        priors = {kind.kind: kind.seconds for kind in plan.kinds}
-        nodes = Inventory(plan.resources.nodes)
-        self.scheduler = Scheduler(nodes, LONGEST_SECONDS, PATIENCE_SECONDS, estimates=Estimates(priors))
+        seconds = {kind.kind: kind.seconds for kind in plan.kinds}
+        self.scheduler = Scheduler(Inventory(plan.resources.nodes))
         self.jobs: dict[str, Job] = {}
         """By key, until they are granted and given to a worker."""
         self.requests: dict[str, Request] = {}
@@ -126,11 +112,11 @@ class _Driver:
         for base in prepared.missing():
             place = place_of_base(plan, base)
             self.jobs[base.key] = base_job(base, folder / base.key, place.layout, own)
-            self.requests[base.key] = Request(base.key, "base", place.bundles, LONGEST_SECONDS)
+            self.requests[base.key] = Request(base.key, place.bundles, 0.0)
         for cell in cells:
             place = place_of_cell(plan, cell)
             self.jobs[cell.key] = cell_job(cell, folder / cell.key, place.layout, own)
-            self.requests[cell.key] = Request(cell.key, kind_of(cell), place.bundles, LONGEST_SECONDS)
+            self.requests[cell.key] = Request(cell.key, place.bundles, seconds[cell.kind])
         self.granted: deque[str] = deque()
         self.again: dict[str, Job | None] = {}
         """What has failed as it need not fail again: to be tried once more, then None."""
@@ -198,21 +184,9 @@ class _Driver:
         return sum(worker.job is not None for worker in self.workers)
 
     def _submit(self) -> None:
-        """Whatever waits for nothing else."""
+        """Hand the scheduler whatever waits for nothing else; it says now or later what may start."""
         able = [key for key in self.requests if not self.waits.get(key)]
-        self._act(self.scheduler.submit([self.requests.pop(key) for key in able], time.monotonic()))
-
-    def _act(self, actions: Sequence[Action]) -> None:
-        for action in actions:
-            match action:
-                case Start(key=key):
-                    self.granted.append(key)
-                case Stop(key=key):
-                    for worker in self.workers:
-                        if worker.job is not None and Path(worker.job.folder).name == key:
-                            worker.process.kill()
-                case Refuse(key=key, reason=reason):
-                    self._fail(self.jobs.pop(key), reason, Fault.MEMORY)
+        self.granted += self.scheduler.submit([self.requests.pop(key) for key in able])
 
     def _process_message(self, worker: WorkerProcess, message: FromWorker | None) -> None:
         worker.heard = time.monotonic()
@@ -243,7 +217,6 @@ class _Driver:
         now, before = time.monotonic(), self.looked
         self.looked = now
         self.reporter.tick()
-        self._act(self.scheduler.tick(now))
         for worker in self.workers:
             if now - before > ASLEEP_SECONDS:
                 worker.heard = max(worker.heard, now)
@@ -276,8 +249,7 @@ class _Driver:
         elif outcome == "failed":
             self._fail(job, end.reason, end.fault)
         self.reporter.end(job.id, outcome, end.reason, end.cpu_seconds)
-        ended = self.scheduler.finished if outcome == "done" else self.scheduler.failed
-        self._act(ended(key, time.monotonic()))
+        self.granted += self.scheduler.end(key)
         self._submit()
         if outcome in {"done", "failed"} and key in self.cells:
             self.refresh()

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from harness.allocation.gpus import VISIBLE
+from harness.allocation.inventory import VISIBLE
 from harness.limits import LARGE_BLOCKS, ONE_THREAD
 from harness.session.cell.log import log_of, tail
 from harness.session.driver.jobs import FromWorker, Job, Said, ToWorker, encoder, from_worker

@@ -1,41 +1,110 @@
-"""What a suite asks of machines: its evaluation's answers and its regimes' loads. Imports without torch."""
+"""What a suite asks of machines: its cells in figures. Imports without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from typing import NamedTuple
 
-from harness.allocation.cells_as_demand import Asked, RegimeLoad, demand, regime_load
-from harness.allocation.demand import CellDemand
+from harness.allocation.demand import CellDemand, Lengths, PolicyDemand, Workload
+from harness.allocation.shapes import load_shape
 from harness.engines.catalogue import engines_of
 from harness.learning import registry
 from harness.suite.cells import Cell
-from harness.suite.schema import Evaluation, Suite
+from harness.suite.schema import Evaluation
 from harness.tasks.registry import get_task
 
+PROMPT_TOKENS = 1024
+"""Longest prompt where no tokenizer is at hand to measure it: a prior for the plan alone, never a limit."""
+MICRO_PROMPT_TOKENS = {None: 24, "raw": 24, "zero-shot": 96, "few-shot": 320}
+"""The same of the micro task, by how a policy is asked; a chat template adds some."""
+LADDER_PROMPT_TOKENS = 96
+"""The same of the ladder, through chat templates with a system turn of their own."""
+IMITATED = 0.1
+"""Peer successes learnt per own rollout by a regime that shares successes: a prior (at most one per prompt)."""
 
-def asked(evaluation: Evaluation) -> Asked:
-    """What the evaluation of one policy asks for: of each task's questions, up to `limit`, a greedy answer and `k` samples; with
-    `k: null` a greedy one and as many as the task's own k."""
+
+class EvaluationLoad(NamedTuple):
+    """What the evaluation asks of one policy: answers over all tasks, tokens of the longest."""
+
+    answers: int
+    tokens: int
+
+
+def asked(evaluation: Evaluation) -> EvaluationLoad:
+    """Of each task's questions, up to `limit`, a greedy answer and `k` samples; with `k: null` a greedy one and as many as the
+    task's own k."""
     tasks = [get_task(name) for name in evaluation.tasks]
     answers = 0
     for task in tasks:
         size = evaluation.limit or 0 if task.size is None else task.size
         questions = size if evaluation.limit is None else min(size, evaluation.limit)
         answers += questions * (1 + task.k if evaluation.k is None else int(evaluation.greedy) + evaluation.k)
-    return Asked(answers, evaluation.max_new_tokens or max(task.max_new_tokens for task in tasks))
+    return EvaluationLoad(answers, evaluation.max_new_tokens or max(task.max_new_tokens for task in tasks))
 
 
-def loads(suite: Suite) -> Mapping[str, RegimeLoad]:
-    """What each variant adds to a step."""
-    found = {}
-    for variant in suite.regimes:
-        regime = registry.build(variant.regime, variant.options)
-        found[variant.name] = regime_load({kind.__name__ for kind in regime.shares}, {str(n) for n in regime.needs})
-    return found
+def regime_load(cell: Cell) -> tuple[float, float, bool]:
+    """What the regime's declarations add to a step, per own rollout and peer: answers trained on, answers only scored; and whether
+    gradients are measured at every step.
+
+    Who shares rollouts (or their texts) trains on them, who shares successes imitates a few, who shares values trains on nothing
+    more. An upper bound for regimes that select [our reading].
+    """
+    regime = registry.build(cell.variant.regime, cell.variant.options)
+    shares, needs = {kind.__name__ for kind in regime.shares}, {str(need) for need in regime.needs}
+    trained = 1.0 if {"Rollout", "TextRollout"} & shares else IMITATED if "Success" in shares else 0.0
+    return trained, float("receiver_old" in needs), "gradients" in needs
 
 
-def demand_of(cell: Cell, load: RegimeLoad) -> CellDemand:
-    """One cell as the planner sees it. Raises UsageError."""
-    precision = partial(engines_of(cell.engine).precision, options=cell.engine_options)
-    return demand(cell, load, asked(cell.evaluation), precision)
+def prior_lengths(cell: Cell) -> Lengths:
+    """Where no tokenizer is at hand. A stated `max_length` leaves no more than it."""
+    task = cell.training.task.partition(".")[0] if isinstance(cell.training.task, str) else ""
+    by_style = {"micro": MICRO_PROMPT_TOKENS, "ladder": dict.fromkeys(MICRO_PROMPT_TOKENS, LADDER_PROMPT_TOKENS)}
+    styles = (policy.style for policy in cell.group.policies)
+    prompt = max(by_style.get(task, {}).get(style, PROMPT_TOKENS) for style in styles)
+    answer = max(cell.training.max_new_tokens, asked(cell.evaluation).tokens)
+    longest = min(prompt + answer, cell.engine_options.get("max_length") or prompt + answer)
+    return Lengths(max(1, longest - answer), longest)
+
+
+def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = None) -> CellDemand:
+    """One cell in figures. devices: per policy, where the suite has chosen the layout. lengths: as measured, over the policies.
+    Raises UsageError."""
+    training, evaluation, options = cell.training, cell.evaluation, cell.engine_options
+    (trained, scored, gradients), evaluated = regime_load(cell), asked(evaluation)
+    prompt, longest = lengths or prior_lengths(cell)
+    names = [policy.name for policy in cell.group.policies]
+    directed = cell.sharing.direction in {"strong_to_weak", "weak_to_strong"}
+    # Authors per receiver, on average; who is strong is seen when the cell starts.
+    peers = (len(names) - 1) / 2 if directed else len(cell.sharing.among(names)) / len(names)
+    policies = tuple(
+        PolicyDemand(
+            policy.name,
+            load_shape(policy.model, policy.revision),
+            cell.rollouts(index),
+            engines_of(cell.engine).precision(policy, options),
+            reference=bool(training.kl or training.measure_every) or directed,
+            penalised=training.kl > 0,
+            measured=training.measure_every > 0 or gradients,
+            devices=devices,
+            lora=int((options.get("lora") or {}).get("rank", 0)),
+            checkpointing=bool(options.get("checkpointing")),
+        )
+        for index, policy in enumerate(cell.group.policies)
+    )
+    curves = 1 + -(-training.steps // evaluation.curve_every) if evaluation.curve_every else 0
+    work = Workload(
+        steps=training.steps,
+        prompts=training.prompts,
+        prompt_tokens=prompt,
+        answer_tokens=training.max_new_tokens,
+        longest=longest,
+        trained=1.0 + peers * trained,
+        scored=peers * scored,
+        staleness=cell.sharing.max_staleness,
+        measured=training.steps // training.measure_every if training.measure_every else 0,
+        evaluated=evaluated.answers,
+        evaluation_tokens=evaluated.tokens,
+        curves=curves,
+        curve=curves * evaluation.curve_prompts,
+        saves=-(-training.steps // training.checkpoint_every),
+    )
+    return CellDemand(policies, work, options.get("share_devices"))

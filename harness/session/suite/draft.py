@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.allocation import inventory
-from harness.allocation.precision import chosen, cpu_bf16
-from harness.allocation.shapes import MICRO, load_config, load_shape
+from harness.allocation.shapes import MICRO, chosen, cpu_bf16, load_config, load_shape
 from harness.errors import UsageError
 from harness.suite.schema import FileTask
 from harness.tasks.registry import get_task, training_source

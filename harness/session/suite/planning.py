@@ -1,54 +1,45 @@
 """What a prepared suite needs, against what a machine or cluster has. Imports without torch.
 
-Seconds and bytes come from one account (`harness.allocation`); finished cells of the same results folder take the place of its
-seconds, so that a plan gets better as a suite goes on.
+Seconds and bytes are counted in `harness.allocation`; finished cells of the same results folder take the place of its seconds, so
+that a plan gets better as a suite goes on.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
 
-import numpy as np
 from msgspec.structs import replace
 
 from harness.allocation import embedded
 from harness.allocation import inventory as machines
-from harness.allocation.cells_as_demand import Lengths, RegimeLoad, kind_of, plan_suite
 from harness.allocation.chunks import MICRO_TOKENS
-from harness.allocation.demand import CellDemand
-from harness.allocation.estimates import Estimates
-from harness.allocation.gangs import Bundle
-from harness.allocation.inventory import Inventory
-from harness.allocation.layout import USABLE
-from harness.allocation.placement import START_SECONDS, policy_bundles
-from harness.allocation.plan_text import describe, first_of
-from harness.allocation.planner import KindPlan, Plan, WorkerDemand, plan_workers
-from harness.allocation.size import CONTEXT_BYTES
-from harness.allocation.work import device
+from harness.allocation.cost_model import USABLE, Device, device
+from harness.allocation.demand import CellDemand, Lengths
+from harness.allocation.inventory import Bundle, Inventory
+from harness.allocation.layout import START_SECONDS
+from harness.allocation.planner import KindPlan, Plan, WorkerDemand, describe, first_of, plan_cells, plan_workers
 from harness.engines import catalogue
 from harness.engines.catalogue import engines_of
 from harness.engines.embedded.presets import START_EXAMPLES, START_STEPS
 from harness.errors import DataError, EngineError, InfeasibleError, StoreError, SuiteError
 from harness.session.cell.manifests import Base
 from harness.session.policy.models import at_hand, is_micro
-from harness.session.suite.demands import asked, demand_of, loads
+from harness.session.suite.demands import demand
 from harness.session.suite.prepare import Prepared
 from harness.session.suite.room import disk_of
 from harness.suite.cells import Cell
-from harness.suite.schema import ModelGroup, Policy, Suite
-
-if TYPE_CHECKING:
-    import pandas as pd
+from harness.suite.schema import Policy, Suite
 
 BASE_SECONDS = 75.0
 """Training and evaluating a micro base checkpoint, on one core; others' are counted."""
 LEAST_CALL_SECONDS, CALL_FACTOR = 1800.0, 4.0
-"""One call of an engine may take so many times the longest phase that the account gives it, and no less than the engine's own
+"""One call of an engine may take so many times the longest phase that the plan predicts, and no less than the engine's own
 half an hour."""
+
+Options = Mapping[str, int | float | bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,71 +47,75 @@ class Place:
     """What one job reserves, and the engine options that the plan has chosen for it, by policy."""
 
     bundles: tuple[Bundle, ...]
-    layout: Mapping[str, Mapping[str, int | float | bool]]
+    layout: Mapping[str, Options]
 
 
 def plan_for(prepared: Prepared, inventory: str | None, jobs: int | None = None, address: str | None = None) -> Plan:
     """The plan of a suite on a stated inventory, or on what there is: at `address`, a Ray cluster's. Raises UsageError."""
-    engine = engines_of(prepared.suite.engine)
+    engine, options = engines_of(prepared.suite.engine), prepared.suite.engine_options
     machine = machines.parse(inventory) if inventory else engine.inventory(address)
-    if not engine.clustered:
-        return _workers(prepared, machine, jobs)
-    pending = {c.key for c in prepared.left()}
-    options = prepared.suite.engine_options
-    plan = plan_suite(
-        prepared.cells,
-        machine,
-        loads=loads(prepared.suite),
-        asked=asked(prepared.suite.evaluation),
-        pending=pending,
-        devices=engine.devices(options, prepared.source),
-        precision=partial(engine.precision, options=options),
-        estimates=_estimates(prepared),
-        lengths=partial(_lengths, prepared, {}),
-        sleeps=True,
-        stacks=True,
-    )
-    workers = min(jobs or plan.resources.workers, plan.resources.workers)
-    return replace(plan, resources=replace(plan.resources, workers=workers), disk=disk_of(prepared, workers))
+    pending = prepared.left()
+    counts = Counter(cell.kind for cell in pending)
+    of_kind = {cell.kind: cell for cell in reversed(pending)}
+    measured = _measured(prepared, engine.clustered)
+    if engine.clustered:
+        devices, known = engine.devices(options, prepared.source), dict[tuple[str, str], Lengths | None]()
+        lengths = {name: _lengths(prepared.source, cell, known) for name, cell in of_kind.items()}
+        kinds = {name: (demand(of_kind[name], devices, lengths[name]), counts[name]) for name in counts}
+        plan = plan_cells(len(prepared.cells), kinds, machine, measured)
+        workers = min(jobs or plan.resources.workers, plan.resources.workers)
+        plan = replace(plan, resources=replace(plan.resources, workers=workers))
+    else:
+        on_gpu = machine.gpus > 0 and not str(options.get("device") or "cuda").startswith("cpu")
+        machine = machine if on_gpu else machine.without_gpus()
+        work = [_worker(of_kind[name], counts[name], machine, measured) for name in counts]
+        most = max(work, key=lambda w: (w.device, w.memory), default=None)
+        first = [
+            dataclasses.replace(
+                most, kind="base", cells=1, seconds=_base_seconds(prepared, base, machine), micro_tokens=0
+            )
+            for base in prepared.missing()
+            if most
+        ]
+        plan = plan_workers(len(prepared.cells), work, machine, first, jobs)
+    return replace(plan, disk=disk_of(prepared, plan.resources.workers))
 
 
 def place_of_cell(plan: Plan, cell: Cell) -> Place:
     """Of a pending cell."""
-    name = kind_of(cell)
-    kind = next(k for k in plan.kinds if k.kind == name)
-    return Place(kind.bundles, _layout(kind, cell))
+    kind = next(k for k in plan.kinds if k.kind == cell.kind)
+    return Place(kind.bundles, _layout(kind, cell, [p.name for p in cell.group.policies]))
 
 
 def place_of_base(plan: Plan, base: Base) -> Place:
     """Of a base checkpoint of a pending cell: where its policy will be."""
     kind = next(k for k in plan.kinds if k.kind.startswith(f"{base.group.name}/"))
-    if kind.layout is None:
-        return Place(kind.bundles, _layout(kind, base.suite))
-    own = next(p for p in kind.layout.policies if p.policy == base.policy.name)
-    return Place(policy_bundles(own), _layout(kind, base.suite))
+    own = [p.bundles for p in kind.layout.policies if p.policy == base.policy.name] if kind.layout else [kind.bundles]
+    return Place(own[0], _layout(kind, base.suite, [base.policy.name]))
 
 
-def _layout(kind: KindPlan, owner: Cell | Suite) -> Mapping[str, Mapping[str, int | float | bool]]:
+def _layout(kind: KindPlan, owner: Cell | Suite, policies: list[str]) -> Mapping[str, Options]:
     """The planned options of each policy's engine; the suite's own come before them."""
-    chosen: dict[str, int | float | bool]
+    engine = engines_of(owner.engine)
     if kind.layout is None:
         own = {"threads": max(b.cores for b in kind.bundles)}
         own |= {"micro_tokens": kind.micro_tokens} if kind.micro_tokens else {}
-        known = engines_of(owner.engine).Options.__struct_fields__
-        own = {name: value for name, value in own.items() if name in known}
-        return {p.name: own for group in _groups(owner) for p in group.policies}
+        known = engine.Options.__struct_fields__
+        return {policy: {name: value for name, value in own.items() if name in known} for policy in policies}
     phases = kind.layout.phases
-    longest = max(phases.evaluate, phases.curve, kind.layout.step_seconds)
-    patience = min(86400.0, CALL_FACTOR * longest)
-    chosen = {"share_devices": kind.layout.arrangement == "stacked"}
+    patience = min(86400.0, CALL_FACTOR * max(phases.evaluate, phases.curve, kind.layout.step_seconds))
+    chosen: dict[str, int | float | bool] = {"share_devices": kind.layout.arrangement == "stacked"}
     chosen |= {"call_seconds": patience} if patience > LEAST_CALL_SECONDS else {}
-    if engines_of(owner.engine).devices(owner.engine_options, "") is not None:
-        return {p.policy: chosen for p in kind.layout.policies}
-    return {p.policy: {**p.engine_options(), **chosen} for p in kind.layout.policies}
+    stated = engine.devices(owner.engine_options, "") is not None
+    return {
+        p.policy: chosen if stated else {**p.engine_options(), **chosen}
+        for p in kind.layout.policies
+        if p.policy in policies
+    }
 
 
-def _lengths(prepared: Prepared, known: dict[tuple[str, str], Lengths | None], cell: Cell) -> Lengths | None:
-    """Of the cell's policies as their tokenizers say, None where one is not at hand. known: what was found so far.
+def _lengths(source: str, cell: Cell, known: dict[tuple[str, str], Lengths | None]) -> Lengths | None:
+    """Of a cell's prompts and answers as its policies' tokenizers say, None where one is not at hand. known: what was found so far.
 
     Raises SuiteError where a stated `max_length`, or a model, holds less.
     """
@@ -128,31 +123,26 @@ def _lengths(prepared: Prepared, known: dict[tuple[str, str], Lengths | None], c
     for policy in cell.group.policies:
         about = policy.model_dump_json(exclude={"name"}), cell.training.model_dump_json()
         if about not in known:
-            known[about] = _measured_lengths(prepared, policy, cell)
+            known[about] = _measured_lengths(source, policy, cell)
         found.append(known[about])
     sure = [lengths for lengths in found if lengths is not None]
     return Lengths(*map(max, zip(*sure, strict=True))) if len(sure) == len(found) else None
 
 
-def _measured_lengths(prepared: Prepared, policy: Policy, cell: Cell) -> Lengths | None:
+def _measured_lengths(source: str, policy: Policy, cell: Cell) -> Lengths | None:
     from harness.session.cell.questions import checked, measured
 
     try:
         folder = at_hand(policy)
-        if folder is None:
-            return None
-        lengths = measured(policy, folder, cell.evaluation, cell, fetch=False)
+        lengths = measured(policy, folder, cell.evaluation, cell, fetch=False) if folder else None
     except DataError:
         return None
     try:
-        checked(cell.engine, cell.engine_options, policy, folder, lengths)
+        if folder and lengths:
+            checked(cell.engine, cell.engine_options, policy, folder, lengths)
     except EngineError as error:
-        raise SuiteError(prepared.source, "", str(error)) from None
+        raise SuiteError(source, "", str(error)) from None
     return lengths
-
-
-def _groups(owner: Cell | Suite) -> Sequence[ModelGroup]:
-    return [owner.group] if isinstance(owner, Cell) else owner.groups
 
 
 def describe_plan(prepared: Prepared, plan: Plan) -> str:
@@ -164,8 +154,8 @@ def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = N
     """The plan, or a refusal in one sentence before anything is written. Raises InfeasibleError."""
     engine = catalogue.info(prepared.suite.engine)
     plan = plan_for(prepared, None, jobs, address)
-    wants = f"the {engine.name} engine" + (f" (missing: {engine.missing})" if engine.missing else "")
     if not plan.feasible or not engine.available:
+        wants = f"the {engine.name} engine" + (f" (missing: {engine.missing})" if engine.missing else "")
         reason = first_of(plan.shortfall or f"{engine.name} is not installed")
         raise InfeasibleError(
             f"{prepared.suite.name} cannot run here: {reason}. It needs {wants}; this machine has "
@@ -175,116 +165,74 @@ def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = N
     return plan
 
 
-def _workers(prepared: Prepared, machine: Inventory, jobs: int | None) -> Plan:
-    pending, bases = prepared.left(), prepared.missing()
-    measured = _measured(prepared, prepared.done())
-    on_gpu = machine.gpus > 0 and not str(prepared.suite.engine_options.get("device") or "cuda").startswith("cpu")
-    variants = loads(prepared.suite)
-    of_kind = {
-        name: _worker(cell, variants[cell.variant.name], machine, on_gpu, measured)
-        for name, cell in {kind_of(cell): cell for cell in pending}.items()
-    }
-    work = [dataclasses.replace(of_kind[kind_of(cell)], key=cell.key) for cell in pending]
-    most = max(work, key=lambda w: (w.device, w.memory), default=None)
-    first = [
-        WorkerDemand(
-            b.key,
-            "base",
-            _base_seconds(prepared, variants, b, machine, on_gpu),
-            most.memory,
-            most.device,
-            most.busy,
-            cores=most.cores,
-        )
-        for b in bases
-        if most is not None
-    ]
-    plan = plan_workers(
-        len(prepared.cells), work, machine if on_gpu else machine.without_gpus(), first=first, workers=jobs
-    )
-    return replace(plan, disk=disk_of(prepared, plan.resources.workers))
-
-
-def _worker(
-    cell: Cell, load: RegimeLoad, machine: Inventory, gpus: bool, measured: Mapping[str, float]
-) -> WorkerDemand:
-    """One cell in a process of its own, by the account; the seconds of finished cells of its kind come before it. Cells that differ
-    in their seed alone ask for the same."""
-    account, options = engines_of(cell.engine).account, cell.engine_options
-    demanded = demand_of(cell, load)
-    room = max(
-        (n.gpu_memory * USABLE - CONTEXT_BYTES if gpus else n.memory - embedded.WORKER_BYTES) for n in machine.nodes
-    )
-    own = options.get("micro_tokens")
+def _worker(cell: Cell, count: int, machine: Inventory, measured: Mapping[str, float]) -> WorkerDemand:
+    """Cells in processes of their own; the seconds of finished cells of their kind come before the predicted ones."""
+    account, own, gpus = engines_of(cell.engine).account, cell.engine_options.get("micro_tokens"), machine.gpus > 0
+    asks = demand(cell)
+    most = max((n.gpu_memory * USABLE if gpus else n.memory - embedded.WORKER_BYTES) for n in machine.nodes)
     tried = [own] if own else [MICRO_TOKENS, *embedded.FEWER_TOKENS]
-    found = {tokens: account.process_memory(demanded, tokens, gpus) for tokens in tried}
-    tokens = next((tokens for tokens, memory in found.items() if memory.train <= room), tried[-1])
-    memory, chosen = found[tokens], tokens if tokens in embedded.FEWER_TOKENS and not own else 0
-    on = device(next(n.gpu_kind for n in machine.nodes if n.gpus) if gpus else "CORE")
-    name = kind_of(cell)
-    seconds = measured.get(name) or account.phases(demanded, on, gpus).total
-    if not gpus:
-        cores = options.get("threads") or account.cores(demanded, max(n.cores for n in machine.nodes))
-        seconds /= 1 + embedded.NEXT_CORE * (cores - 1)
-        size = embedded.WORKER_BYTES + memory.train
-        return WorkerDemand(cell.key, name, seconds, size, micro_tokens=chosen, cores=cores)
-    size, share = embedded.device_bytes(memory), embedded.busy(demanded, on)
-    half = any(p.precision == "bf16" for p in demanded.policies)
-    return WorkerDemand(cell.key, name, seconds, embedded.GPU_WORKER_BYTES, size, share, chosen, half=half)
+    sizes = {tokens: account.process_memory(asks, tokens, gpus).train for tokens in tried}
+    tokens = next((tokens for tokens, size in sizes.items() if size <= most), tried[-1])
+    on = _device(machine)
+    job = WorkerDemand(
+        cell.kind,
+        count,
+        measured.get(cell.kind) or account.phases(asks, on, gpus).total,
+        embedded.WORKER_BYTES + sizes[tokens],
+        micro_tokens=tokens if tokens != MICRO_TOKENS and not own else 0,
+        half=any(p.precision == "bf16" for p in asks.policies),
+    )
+    if gpus:
+        share = embedded.busy(asks, on)
+        return dataclasses.replace(job, memory=embedded.GPU_WORKER_BYTES, device=sizes[tokens], busy=share)
+    cores, faster = _cores(cell, asks, machine)
+    return dataclasses.replace(job, cores=cores, seconds=job.seconds / faster)
 
 
-def _base_seconds(
-    prepared: Prepared, variants: Mapping[str, RegimeLoad], base: Base, machine: Inventory, gpus: bool
-) -> float:
+def _device(machine: Inventory) -> Device:
+    return device(next((n.gpu_kind for n in machine.nodes if n.gpus), "CORE"))
+
+
+def _cores(cell: Cell, asks: CellDemand, machine: Inventory) -> tuple[int, float]:
+    """Of a cell in a process, and how much faster than one they are."""
+    most = max(n.cores for n in machine.nodes)
+    cores = cell.engine_options.get("threads") or engines_of(cell.engine).account.cores(asks, most)
+    return cores, 1 + embedded.NEXT_CORE * (cores - 1)
+
+
+def _base_seconds(prepared: Prepared, base: Base, machine: Inventory) -> float:
     """Making a base checkpoint and measuring it; one with a supervised start is measured before it, too."""
     if is_micro(base.policy):
         return BASE_SECONDS
     cell = next(c for c in prepared.every if base.needed_by(c))
-    account = engines_of(cell.engine).account
-    demanded = demand_of(cell, variants[cell.variant.name])
-    own = next(p for p in demanded.policies if p.name == base.policy.name)
-    on = device(next(n.gpu_kind for n in machine.nodes if n.gpus) if gpus else "CORE")
-    seconds = account.phases(dataclasses.replace(demanded, policies=(own,)), on, gpus).evaluate
+    account, gpus, on = engines_of(cell.engine).account, machine.gpus > 0, _device(machine)
+    asks = demand(cell)
+    own = next(p for p in asks.policies if p.name == base.policy.name)
+    seconds = account.phases(CellDemand((own,), asks.workload), on, gpus).evaluate
     stage0 = base.policy.stage0
     if stage0 is not None:
         work = dataclasses.replace(
-            demanded.workload, steps=stage0.steps or START_STEPS, prompts=START_EXAMPLES, trained=1.0
+            asks.workload, steps=stage0.steps or START_STEPS, prompts=START_EXAMPLES, trained=1.0
         )
-        start = CellDemand(base.key, "start", (dataclasses.replace(own, rollouts=1),), work)
+        start = CellDemand((dataclasses.replace(own, rollouts=1),), work)
         seconds = 2 * seconds + account.phases(start, on, gpus).train
-    if gpus:
-        return seconds
-    cores = cell.engine_options.get("threads") or account.cores(demanded, max(n.cores for n in machine.nodes))
-    return float(seconds / (1 + embedded.NEXT_CORE * (cores - 1)))
+    return float(seconds if gpus else seconds / _cores(cell, asks, machine)[1])
 
 
-def _measured(prepared: Prepared, done: list[Cell]) -> dict[str, float]:
-    """Mean seconds of finished cells by kind: of CPU, by the clock where a GPU worked."""
+def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
+    """Mean seconds of finished cells by kind, as far as their ledgers can be read: by the clock where GPUs worked, else of CPU.
+    Where policies work side by side, the slowest one counts."""
     found: dict[str, list[float]] = {}
-    for cell, costs in _costs(prepared, done):
-        spent = "wall_seconds" if costs["gpu_seconds"].sum() > 0 else "cpu_seconds"
-        found.setdefault(kind_of(cell), []).append(float(costs[spent].sum()))
-    return {name: float(np.mean(values)) for name, values in found.items()}
+    for cell in prepared.done():
+        from harness.store.journal import read_journal
 
-
-def _estimates(prepared: Prepared) -> Estimates:
-    """What finished cells took by the clock: their policies work side by side, so the slowest one counts."""
-    estimates = Estimates()
-    for cell, costs in _costs(prepared, prepared.done()):
-        estimates.observe(kind_of(cell), float(costs.groupby("policy")["wall_seconds"].sum().max()) + START_SECONDS)
-    return estimates
-
-
-def _costs(prepared: Prepared, done: list[Cell]) -> Iterator[tuple[Cell, pd.DataFrame]]:
-    """The cost ledgers of finished cells, as far as they can be read."""
-    if not done:
-        return
-    from harness.store.journal import read_journal
-
-    for cell in done:
         try:
-            costs = read_journal(prepared.folder / cell.key).tables.get("costs")
-        except StoreError:
+            costs = read_journal(prepared.folder / cell.key).tables["costs"].to_pandas()
+        except (StoreError, KeyError):
             continue
-        if costs is not None:
-            yield cell, costs.to_pandas()
+        if clustered:
+            seconds = costs.groupby("policy")["wall_seconds"].sum().max() + START_SECONDS
+        else:
+            seconds = costs["wall_seconds" if costs["gpu_seconds"].sum() > 0 else "cpu_seconds"].sum()
+        found.setdefault(cell.kind, []).append(float(seconds))
+    return {kind: sum(seconds) / len(seconds) for kind, seconds in found.items()}

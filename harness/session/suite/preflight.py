@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from harness.allocation import inventory
-from harness.allocation.precision import EMULATED, cpu_bf16
-from harness.allocation.shapes import load_shape
+from harness.allocation.shapes import EMULATED, cpu_bf16, load_shape
 from harness.cache import PRETRAINED, model_folder
 from harness.engines.catalogue import engines_of
 from harness.errors import DataError, EngineError, SuiteError, TokenizationError, UsageError

@@ -4,45 +4,92 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from harness.allocation.cells_as_demand import RegimeLoad, kind_of
-from harness.allocation.disk import MICRO, PROSE, CellDisk, Text, cell_disk, evaluation_bytes
+from harness.allocation.cost_model import checkpoint_bytes
+from harness.allocation.demand import MEAN_ANSWER
 from harness.allocation.planner import Disk
 from harness.allocation.shapes import load_shape
-from harness.allocation.size import checkpoint_bytes
 from harness.cache import PRETRAINED, cache_folder, hub_cache, model_folder
 from harness.errors import UsageError
-from harness.session.cell.manifests import Base
-from harness.session.suite.demands import asked, demand_of, loads
+from harness.session.suite.demands import asked, demand
 from harness.session.suite.prepare import Prepared
 from harness.suite.cells import Cell
-from harness.suite.schema import FileTask, Policy, Stage0
+from harness.suite.schema import FileTask
 from harness.tasks.registry import is_generated
 
-_MODEL_FILES = ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
+_WEIGHTS = {".safetensors", ".bin", ".gguf", ".pt", ".pth"}
+_TABLES = {
+    "samples": (4200, 72),
+    "steps": (8300, 130),
+    "terms": (2700, 52),
+    "curves": (1350, 13),
+    "costs": (2030, 24),
+    "exchanges": (4200, 33),
+    "traces": (4000, 60),
+}
+"""Bytes of a finished journal's tables before their first row (schemas), and per row, texts and lists left out, as lz4 leaves them;
+measured on micro cells."""
+_PHASES = 7
+"""Cost rows of one policy between two checkpoints."""
+_TRACES = 2
+"""Traces of one policy and step."""
+_MANIFEST = 3300
+
+
+class CellDisk(NamedTuple):
+    """Bytes of one cell. kept: when it is finished; running: at the fullest moment before that."""
+
+    kept: int
+    running: int
+
+
+def _text(task: str | FileTask) -> tuple[float, float]:
+    """Bytes per token that lz4 leaves of an answer's text, and of what a trace lists per token: measured on the micro task, a prior
+    of prose."""
+    return (0.3, 4.0) if is_generated(task) else (2.2, 32.0)
 
 
 def disk_of(prepared: Prepared, workers: int) -> Disk:
     """What the pending cells take, so many of them side by side. Raises UsageError for a model whose size is not known."""
-    pending, variants = prepared.left(), loads(prepared.suite)
-    of_kind = {kind_of(cell): cell for cell in pending}
-    sizes = {name: cell_size(cell, variants[cell.variant.name]) for name, cell in of_kind.items()}
-    cells = [sizes[kind_of(cell)] for cell in pending]
-    bases = {b.key: b for cell in pending for b in prepared.bases_of(cell)}
-    asks = asked(prepared.suite.evaluation)
-    text = _text(prepared.suite.training.task)
-    kept = sum(c.kept for c in cells) + len(prepared.missing()) * evaluation_bytes(asks.answers, asks.tokens / 2, text)
+    pending = prepared.left()
+    of_kind = {cell.kind: cell_disk(cell) for cell in {cell.kind: cell for cell in pending}.values()}
+    cells = [of_kind[cell.kind] for cell in pending]
+    answers, tokens = asked(prepared.suite.evaluation)
+    header, row = _TABLES["samples"]
+    evaluated = 2000 + _MANIFEST // 3 + header
+    evaluated += int(answers * (row + _text(prepared.suite.training.task)[0] * MEAN_ANSWER * tokens))
+    kept = sum(c.kept for c in cells) + len(prepared.missing()) * evaluated
     most = sorted((c.running - c.kept for c in cells), reverse=True)[: max(1, workers)]
-    return Disk(kept, kept + sum(most), sum(size for _, size in _caches(bases.values())))
+    return Disk(kept, kept + sum(most), sum(size for _, size in _caches(prepared)))
 
 
-def cell_size(cell: Cell, load: RegimeLoad) -> CellDisk:
-    """What one cell takes."""
-    work = demand_of(cell, load)
-    shared = work.workload.trained - 1.0
-    return cell_disk(work, cell.keep, shared, _text(cell.training.task), _tokenizers(cell.group.policies))
+def cell_disk(cell: Cell) -> CellDisk:
+    asks, (answer, trace) = demand(cell), _text(cell.training.task)
+    work, policies, shared = asks.workload, len(asks.policies), asks.workload.trained - 1.0
+    own = sum(p.rollouts for p in asks.policies) * work.prompts * work.steps
+    rows = {
+        "samples": policies * work.evaluated,
+        "steps": policies * work.steps,
+        "terms": policies * work.steps * (2 if shared else 1),
+        "curves": policies * work.curves,
+        "costs": policies * _PHASES * work.saves,
+        "exchanges": int(own * shared),
+        "traces": policies * work.steps * _TRACES if shared else 0,
+    }
+    texts = rows["samples"] * answer * work.evaluation_tokens + rows["traces"] * trace * work.answer_tokens
+    tables = sum(_TABLES[name][0] + _TABLES[name][1] * count for name, count in rows.items() if count)
+    journal = _MANIFEST + int(MEAN_ANSWER * texts) + tables
+    saved = [
+        checkpoint_bytes(p.model, p.precision, _tokenizer(model_folder(policy.model)), p.adapters)
+        for p, policy in zip(asks.policies, cell.group.policies, strict=True)
+    ]
+    weights, whole = sum(c.kept for c in saved), sum(c.whole for c in saved)
+    kept = journal + (0 if cell.keep == "none" else weights)
+    best = 2 * weights + max(c.optimiser for c in saved) if cell.keep == "best" else 0
+    return CellDisk(kept, max(kept, journal + min(2, max(1, work.saves)) * whole + best))
 
 
 def check_place(folder: Path) -> None:
@@ -57,14 +104,12 @@ def check_place(folder: Path) -> None:
 def check_room(prepared: Prepared, disk: Disk) -> None:
     """Refuse, before anything is written, what the disks cannot hold. Raises UsageError."""
     folder = prepared.folder
-    pending = prepared.left()
-    there = sum(_size(prepared.folder / cell.key) for cell in pending)
+    there = sum(_size(folder / cell.key) for cell in prepared.left())
     needs = [(folder, "the results", max(0, disk.running - there))]
-    bases = {b.key: b for cell in pending for b in prepared.bases_of(cell)}
-    needs += [(place, "the models", size) for place, size in _caches(bases.values())]
+    needs += [(place, "the models", size) for place, size in _caches(prepared)]
     by_device: dict[int, list[tuple[Path, str, int]]] = {}
-    for place, what, size in needs:
-        by_device.setdefault(_existing(place).stat().st_dev, []).append((place, what, size))
+    for need in needs:
+        by_device.setdefault(_existing(need[0]).stat().st_dev, []).append(need)
     for found in by_device.values():
         place, needed = found[0][0], sum(size for *_, size in found)
         free = shutil.disk_usage(_existing(place)).free
@@ -83,37 +128,24 @@ def check_room(prepared: Prepared, disk: Disk) -> None:
         raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from None
 
 
-def _caches(bases: Iterable[Base]) -> Iterator[tuple[Path, int]]:
+def _caches(prepared: Prepared) -> Iterator[tuple[Path, int]]:
     """Where base checkpoints and hub models that are not there yet will lie, and their bytes, each once."""
-    for (model, revision, *_), base in {_made_of(base): base for base in bases}.items():
+    bases = {b.key: b for cell in prepared.left() for b in prepared.bases_of(cell)}.values()
+    for model, revision, *_ in {(b.policy.model, b.policy.revision, b.policy.stage0, b.seed): b for b in bases}:
         shape = load_shape(model, revision)
         if model.startswith("micro/"):
             yield cache_folder(), checkpoint_bytes(shape, "fp32").kept
         elif not model.startswith(PRETRAINED) and not model_folder(model).is_dir():
-            place, whole = hub_cache(base.policy.model), checkpoint_bytes(shape, "bf16").kept
+            place, whole = hub_cache(model), checkpoint_bytes(shape, "bf16").kept
             if _size(place / "blobs") < whole // 2:
                 yield place.parent, whole
 
 
-def _made_of(base: Base) -> tuple[str, str | None, Stage0 | None, int | None]:
-    """What tells two base checkpoints apart."""
-    policy = base.policy
-    return policy.model, policy.revision, policy.stage0, base.seed
-
-
-def _text(task: str | FileTask) -> Text:
-    return MICRO if is_generated(task) else PROSE
-
-
-def _tokenizers(policies: list[Policy]) -> dict[str, int]:
-    """Bytes of all but the weights, of the policies that are folders here."""
-    found = {}
-    for policy in policies:
-        folder = model_folder(policy.model)
-        if folder.is_dir():
-            heavy = {path for pattern in _MODEL_FILES for path in folder.glob(pattern)}
-            found[policy.name] = sum(p.stat().st_size for p in folder.iterdir() if p.is_file() and p not in heavy)
-    return found
+def _tokenizer(folder: Path) -> int | None:
+    """Bytes of all but the weights, where the model is a folder here."""
+    if not folder.is_dir():
+        return None
+    return sum(p.stat().st_size for p in folder.iterdir() if p.is_file() and p.suffix not in _WEIGHTS)
 
 
 def _existing(path: Path) -> Path:

@@ -1,0 +1,217 @@
+"""Bytes and seconds that any engine's account is made of: from a policy in figures to states, caches, checkpoints and passes.
+
+Psi is the number of parameters. Seconds are operations and bytes moved over what a device can do: data-sheet peaks times an
+efficiency that is a prior, so ratios between policies, layouts and regimes matter more than seconds; those of finished cells
+replace them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from harness.allocation.demand import MEAN_ANSWER, PolicyDemand
+from harness.allocation.shapes import ModelShape, Precision
+
+# Bytes ----------------------------------------------------------------------------------------------------------------
+
+KV_BLOCK = 16
+"""Tokens per block of the paged KV cache: vLLM's `CacheConfig.DEFAULT_BLOCK_SIZE`."""
+CONTEXT_BYTES = 2 * 10**9
+"""CUDA context, communication buffers and allocator slack of one process on a GPU: a prior, not measured here."""
+USABLE = 0.95
+"""Share of a GPU's memory that is planned with; the rest is fragmentation."""
+TOKENIZER_BYTES, TOKEN_BYTES = 5000, 75
+"""A checkpoint's tokenizer and configs: a fixed part and one per entry of the vocabulary (Qwen3's file: 75 bytes an entry)."""
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """Bytes on one device by part; `train` and `rollout` are the two phases' sums.
+
+    activations: or, if it takes more, the optimiser's step. reference: a frozen copy of the base, where there is one. measuring:
+    own and peer gradients apart. context: of the trainer's process with its buffers; rollout_context: of the rollout engine's.
+    """
+
+    weights: int = 0
+    gradients: int = 0
+    optimiser: int = 0
+    activations: int = 0
+    reference: int = 0
+    measuring: int = 0
+    rollout_weights: int = 0
+    kv_cache: int = 0
+    context: int = 0
+    rollout_context: int = 0
+
+    @property
+    def states(self) -> int:
+        """What lives as long as the trainer."""
+        return self.weights + self.gradients + self.optimiser
+
+    @property
+    def train(self) -> int:
+        return self.states + self.activations + self.reference + self.measuring + self.context
+
+    @property
+    def rollout(self) -> int:
+        return self.rollout_weights + self.kv_cache + self.rollout_context
+
+
+def weight_bytes(model: ModelShape, precision: Precision) -> int:
+    """2 Psi in bf16, 4 Psi in fp32."""
+    return model.parameters * (2 if precision == "bf16" else 4)
+
+
+def trainer_states(policy: PolicyDemand, zero: int = 0, ranks: int = 1) -> Memory:
+    """Weights, gradients and Adam states of one rank under ZeRO.
+
+    Mixed precision: 2 Psi weights, 12 Psi optimiser (fp32 master, momentum, variance); fp32: 4 and 8 Psi. Gradients of
+    micro-batches add up in fp32: 4 Psi. Of adapters Psi is theirs, beside the model's weights. Stage 1 divides the optimiser's part
+    by the ranks, stage 2 the gradients' too, stage 3 the weights' too. Source: Rajbhandari et al., ZeRO (arXiv 1910.02054), section
+    3.1 and figure 1; DeepSpeed 0.19.6 allocates just these bytes.
+    """
+    weights = policy.value_bytes * (policy.model.parameters + policy.adapters)
+    optimiser = (12 if policy.precision == "bf16" else 8) * policy.trained
+    return Memory(
+        weights=weights // (ranks if zero >= 3 else 1),
+        gradients=4 * policy.trained // (ranks if zero >= 2 else 1),
+        optimiser=optimiser // (ranks if zero >= 1 else 1),
+    )
+
+
+def kv_cache_bytes(policy: PolicyDemand, tokens: int, tensor_parallel: int = 1) -> int:
+    """KV cache of one sequence of so many tokens, in whole blocks, on one of `tensor_parallel` devices."""
+    return policy.model.kv_bytes(-(-tokens // KV_BLOCK) * KV_BLOCK, policy.value_bytes, tensor_parallel)
+
+
+class Checkpoint(NamedTuple):
+    """Bytes of one policy's checkpoint on the disk. kept: weights and tokenizer, which a finished cell keeps."""
+
+    kept: int
+    optimiser: int
+
+    @property
+    def whole(self) -> int:
+        """Of one to go on from."""
+        return self.kept + self.optimiser
+
+
+def checkpoint_bytes(
+    model: ModelShape, precision: Precision, tokenizer: int | None = None, adapters: int = 0
+) -> Checkpoint:
+    """Weights at the training precision; two fp32 moments, and an fp32 master where the weights are none. tokenizer: bytes, where
+    they are known. adapters: parameters, if these alone are trained; merged weights are fp32."""
+    weights = weight_bytes(model, precision)
+    if adapters:
+        weights = weight_bytes(model, "fp32") + adapters * (2 if precision == "bf16" else 4)
+    files = TOKENIZER_BYTES + TOKEN_BYTES * model.vocab if tokenizer is None else tokenizer
+    return Checkpoint(weights + files, (12 if precision == "bf16" else 8) * (adapters or model.parameters))
+
+
+# Seconds --------------------------------------------------------------------------------------------------------------
+
+TRAIN_EFFICIENCY = 0.35
+"""Share of the peak that training reaches: model FLOPs utilisation of dense models of 1 to 8 B, a prior."""
+SCORE_EFFICIENCY = 0.45
+BANDWIDTH_EFFICIENCY = 0.6
+"""Share of the memory bandwidth that decoding reaches, a prior."""
+DISK = 1e9
+"""Bytes per second that a checkpoint is written with, a prior."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """peak: dense bf16 FLOP/s; bandwidth: bytes/s of its memory."""
+
+    peak: float
+    bandwidth: float
+
+
+DEVICES: Mapping[str, Device] = {
+    "B200": Device(2250e12, 8.0e12),
+    "GH200": Device(989e12, 4.0e12),
+    "H200": Device(989e12, 4.8e12),
+    "H100": Device(989e12, 3.35e12),
+    "H20": Device(148e12, 4.0e12),
+    "A100": Device(312e12, 2.0e12),
+    "L40S": Device(362e12, 0.864e12),
+    "L4": Device(121e12, 0.3e12),
+    "A10": Device(125e12, 0.6e12),
+    "A6000": Device(155e12, 0.768e12),
+    "RTX4090": Device(165e12, 1.0e12),
+    "V100": Device(125e12, 0.9e12),
+    "T4": Device(65e12, 0.3e12),
+    "LOGICAL": Device(0.05e12, 0.02e12),
+    "CORE": Device(0.14e12, 0.02e12),
+}
+"""Makers' data sheets (SXM variants, no sparsity); LOGICAL is one core of a CPU under Ray, CORE one of its own."""
+UNKNOWN = Device(100e12, 1.0e12)
+
+
+def device(kind: str) -> Device:
+    """The device of that name (`A100-80G` counts as A100); a modest one where the name is unknown."""
+    found = [known for known in DEVICES if kind.upper().startswith(known)]
+    return DEVICES[max(found, key=len)] if found else UNKNOWN
+
+
+class Phases(msgspec.Struct, frozen=True):
+    """Seconds of one whole cell by phase, of its slowest policy in each; what the policies do side by side counts once."""
+
+    start: float = 0.0
+    generate: float = 0.0
+    score: float = 0.0
+    train: float = 0.0
+    move: float = 0.0
+    measure: float = 0.0
+    curve: float = 0.0
+    evaluate: float = 0.0
+    save: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return float(sum(msgspec.structs.astuple(self)))
+
+
+def score_seconds(model: ModelShape, tokens: float, sequence: float, on: Device) -> float:
+    """A forward pass over so many tokens of sequences of so many: 2 N operations per token and the attention's.
+
+    Source: Chowdhery et al., PaLM (arXiv 2204.02311), appendix B. N counts the parameters of matrix products, the head included, of
+    experts those that a token takes. Causal masking halves the attention's part, a window bounds it.
+    """
+    return tokens * (2 * model.matmul + model.attention_flops(sequence)) / (on.peak * SCORE_EFFICIENCY)
+
+
+def train_seconds(policy: PolicyDemand, tokens: float, sequence: float, on: Device, checkpointing: bool) -> float:
+    """Forward and backward: three forward passes' operations; four with recomputation (Korthikanti et al., arXiv 2205.05198)."""
+    passes = 4 if checkpointing else 3
+    return passes * score_seconds(policy.model, tokens, sequence, on) * SCORE_EFFICIENCY / TRAIN_EFFICIENCY
+
+
+def rollout_seconds(
+    policy: PolicyDemand,
+    prompt: int,
+    longest: int,
+    answers: float,
+    engines: int,
+    tensor_parallel: int,
+    concurrent: int,
+    on: Device,
+) -> float:
+    """Answers of at most `longest` tokens by engines that hold `concurrent` sequences each.
+
+    Prefill by its FLOPs; each decoding step reads the weights once and the KV cache of all that run, or does 2 N FLOPs per
+    sequence, whichever takes longer. The last of a wave are as long as the longest answer.
+    """
+    model, mean = policy.model, MEAN_ANSWER * longest
+    batch = max(1.0, min(answers / engines, concurrent))
+    waves = max(1.0, answers / engines / batch)
+    steps = (waves - 1) * mean + longest
+    read = policy.value_bytes * model.read(batch) / tensor_parallel
+    read += batch * kv_cache_bytes(policy, int(prompt + mean), tensor_parallel)
+    flops = 2 * model.matmul * batch / tensor_parallel
+    decode = steps * max(read / (on.bandwidth * BANDWIDTH_EFFICIENCY), flops / (on.peak * SCORE_EFFICIENCY))
+    prefill = score_seconds(model, answers / policy.rollouts * prompt, prompt, on)
+    return decode + prefill / (engines * tensor_parallel)
