@@ -14,8 +14,7 @@ from harness.learning.terms import Term
 class Naive(Regime):
     """Joint group mean and std, token ratio to the learner's own old log-probabilities, no correction.
 
-    Our reading: the papers' "Naive" rows (arXiv 2603.02604, Table 1) are not defined exactly. The old log-probabilities are
-    the trainer's as in GRPO.
+    Our reading: the papers' "Naive" (arXiv 2603.02604, Table 1) is not defined exactly.
     """
 
     shares = frozenset({TextRollout})

@@ -21,7 +21,7 @@ from harness.allocation.size import Memory
 from harness.allocation.work import Device, Phases
 from harness.engines.protocol import PolicyEngine
 from harness.errors import UsageError
-from harness.exchange.transport import InProcess, Transport
+from harness.exchange.wire import InProcess, Transport
 from harness.suite.schema import Policy
 
 if TYPE_CHECKING:
