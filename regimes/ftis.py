@@ -40,10 +40,7 @@ class FTIS(Regime):
 
     Options = FTISOptions
     shares = frozenset({Rollout})
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.ALIGNED, Need.RECEIVER_OLD})
+    needs = frozenset({Need.ALIGNED, Need.RECEIVER_OLD})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """GRPO on own answers, truncated importance sampling on peers'."""

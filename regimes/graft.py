@@ -43,10 +43,7 @@ class GRAFT(Regime):
     Options = GRAFTOptions
     published = "arXiv 2609.37868"
     shares = frozenset({Rollout})
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.RECEIVER_OLD})
+    needs = frozenset({Need.RECEIVER_OLD})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """GRPO on the kept own groups, then on the replacing ones."""

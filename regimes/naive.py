@@ -18,10 +18,7 @@ class Naive(Regime):
     """
 
     shares = frozenset({TextRollout})
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.RECEIVER_OLD})
+    needs = frozenset({Need.RECEIVER_OLD})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """Own and peer terms share GRPO's objective and its token normaliser."""

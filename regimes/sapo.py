@@ -33,10 +33,7 @@ class SAPO(Regime):
     Options = SAPOOptions
     published = "arXiv 2509.08721"
     shares = frozenset({TextRollout})
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.RECEIVER_OLD})
+    needs = frozenset({Need.RECEIVER_OLD})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """GRPO on own and drawn groups."""

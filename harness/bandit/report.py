@@ -48,79 +48,58 @@ class Fact:
 
 def facts(bandit: Bandit) -> list[Fact]:
     """All facts of ALGORITHMS.md that concern expectations."""
-    return [*_independent(bandit), *_naive(bandit), *_xgrpo(bandit), *_prp(bandit), *_sgt(bandit), *_hacpo(bandit)]
+    pi, success, g = bandit.policies, bandit.success, bandit.rollouts
+    policies, gradient = len(pi), bandit.policy_gradient()
 
+    def run(name: str, **options: object) -> list[JointDraw]:
+        return enumerate_outcomes(bandit, build(name, options))
 
-def distance(a: Vector, b: Vector) -> float:
-    """Largest difference of two gradients."""
-    return float(np.abs(a - b).max())
+    def far(a: Vector, b: Vector) -> float:
+        return float(np.abs(a - b).max())
 
+    alone = mean_gradient(run("independent", objective="dr_grpo"))
+    found = [Fact("independent: E[g] = (1 - 1/G) policy gradient", 0.0, far(alone, (1 - 1 / g) * gradient))]
 
-def _run(bandit: Bandit, name: str, **options: object) -> list[JointDraw]:
-    return enumerate_outcomes(bandit, build(name, options))
-
-
-def _independent(bandit: Bandit) -> list[Fact]:
-    shrunk = (1 - 1 / bandit.rollouts) * bandit.policy_gradient()
-    measured = mean_gradient(_run(bandit, "independent", objective="dr_grpo"))
-    return [Fact("independent: E[g] = (1 - 1/G) policy gradient", 0.0, distance(measured, shrunk))]
-
-
-def _naive(bandit: Bandit) -> list[Fact]:
-    """E[g] = (1/n) sum_j E_{pi_j}[A grad log pi_k], with A as the union's statistics make it."""
-    pi = bandit.policies
-    direct = np.zeros(pi.shape[1])
+    direct = np.zeros(pi.shape[1])  # A as the union's statistics make it
     for probability, draws in bandit.outcomes:
         pool = np.array([bandit.rewards[a] for drawn in draws for a in drawn])
         advantage = (pool - pool.mean()) / (pool.std(ddof=1) + 1e-6)
         for a, each in zip((a for drawn in draws for a in drawn), advantage, strict=True):
             direct += probability * each / pool.size * (np.eye(pi.shape[1])[a] - pi[0])
-    toward, own = mean_gradient(_run(bandit, "naive")), bandit.policy_gradient()
-    predicted, measured = (distance(g, (g @ own) / (own @ own) * own) for g in (direct, toward))
-    return [
-        Fact("naive: E[g] = (1/n) sum_j E_j[A grad log pi_k]", 0.0, distance(toward, direct)),
-        Fact("naive: distance of E[g] from the policy gradient's direction", predicted, measured),
+    toward = mean_gradient(run("naive"))
+    beside = [far(v, (v @ gradient) / (gradient @ gradient) * gradient) for v in (direct, toward)]
+    found += [
+        Fact("naive: E[g] = (1/n) sum_j E_j[A grad log pi_k]", 0.0, far(toward, direct)),
+        Fact("naive: distance of E[g] from the policy gradient's direction", *beside),
     ]
 
+    for beta in (0.25, 1.0):
+        mixed = mean_gradient(run("xgrpo", baseline="mixed", normalise="none", beta=beta))
+        found.append(Fact(f"xgrpo: unbiased with leave-one-out baselines, beta {beta}", 0.0, far(mixed, gradient)))
 
-def _xgrpo(bandit: Bandit) -> list[Fact]:
-    means = {b: mean_gradient(_run(bandit, "xgrpo", baseline="mixed", normalise="none", beta=b)) for b in (0.25, 1.0)}
-    return [
-        Fact(f"xgrpo: unbiased with leave-one-out baselines, beta {b}", 0.0, distance(g, bandit.policy_gradient()))
-        for b, g in means.items()
-    ]
-
-
-def _prp(bandit: Bandit) -> list[Fact]:
-    size = bandit.logits.shape[0] * bandit.rollouts
-    outcomes = _run(bandit, "prp", normalise="none", clip_low=1.0, clip_high=1e8)
-    unbiased = (1 - 1 / size) * bandit.policy_gradient()
-    facts = [
-        Fact("prp: E[g] = (1 - 1/|U|) policy gradient, unclipped", 0.0, distance(mean_gradient(outcomes), unbiased))
-    ]
-    if bandit.logits.shape[0] == 2:
-        logs = np.log(bandit.policies[0])
+    outcomes = run("prp", normalise="none", clip_low=1.0, clip_high=1e8)
+    distance = far(mean_gradient(outcomes), (1 - 1 / (policies * g)) * gradient)
+    found.append(Fact("prp: E[g] = (1 - 1/|U|) policy gradient, unclipped", 0.0, distance))
+    if policies == 2:
 
         def squared_weight(o: JointDraw) -> float:
             """Of the peer's first answer, from the denominator in PRP's own term."""
             answer = o.terms[1].answers[0]
             assert isinstance(answer.denominator, np.ndarray)
-            return float(np.exp(2 * (logs[answer.tokens[0]] - answer.denominator[0])))
+            return float(np.exp(2 * (np.log(pi[0])[answer.tokens[0]] - answer.denominator[0])))
 
         moment = expectation(outcomes, squared_weight)
-        facts.append(Fact("prp: second moment of the weight = 1 + chi^2", 1 + bandit.chi_squared(), moment))
-    return facts
+        found.append(Fact("prp: second moment of the weight = 1 + chi^2", 1 + bandit.chi_squared(), moment))
 
-
-def _sgt(bandit: Bandit) -> list[Fact]:
-    success, g = bandit.success, bandit.rollouts
     predicted = (1 - success[0]) ** g * (1 - np.prod((1 - success[1:]) ** g))
-    outcomes = _run(bandit, "sgt")
+    outcomes = run("sgt")
     fires = expectation(outcomes, lambda o: float(bool(o.terms[1].answers)))
     outside = max((len(o.terms[1].answers) for o in outcomes if any(bandit.rewards[a] for a in o.draws[0])), default=0)
     return [
+        *found,
         Fact("sgt: fires with (1-p_k)^G (1 - prod_j (1-p_j)^G)", float(predicted), fires),
         Fact("sgt: imitated answers outside the rescue set", 0.0, float(outside)),
+        *_hacpo(bandit),
     ]
 
 

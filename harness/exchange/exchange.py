@@ -309,12 +309,18 @@ def entry_of(
     step: int, author: str, receiver: str, size: int, reason: str = "", record: Record | None = None
 ) -> ExchangeRow:
     """record: None where none could be read; then `messages` starts at 0."""
-    entry = ExchangeRow(
-        step=step, author=author, receiver=receiver, bytes=size, accepted=not reason, reason=str(reason), messages=0
+    return ExchangeRow(
+        step=step,
+        author=author,
+        receiver=receiver,
+        kind=str(record.__struct_config__.tag) if record else "",
+        prompt_id=record.prompt_id if record else "",
+        index=getattr(record, "index", 0),
+        made=record.step if record else -1,
+        version=record.version if record else 0,
+        messages=1 if record else 0,
+        bytes=size,
+        source_tokens=len(record.tokens) if isinstance(record, Rollout) else 0,
+        accepted=not reason,
+        reason=str(reason),
     )
-    if record is not None:
-        entry.messages, entry.kind = 1, str(record.__struct_config__.tag)
-        entry.prompt_id, entry.index = record.prompt_id, getattr(record, "index", 0)
-        entry.made, entry.version = record.step, record.version
-        entry.source_tokens = len(record.tokens) if isinstance(record, Rollout) else 0
-    return entry

@@ -28,7 +28,6 @@ def with_condition(suite_file, condition):
     ("condition", "regime", "reason"),
     [
         ("{kind: lying}", "sgt", "unverified"),
-        ("{kind: noisy, share: 0.5}", "sgt", "unverified"),
         ("{kind: stale, steps: 1}", "prp", "stale"),
         ("{kind: silent, start: 2}", "prp", "late"),
         ("{kind: spamming}", "prp", "quota"),

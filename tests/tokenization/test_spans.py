@@ -176,26 +176,8 @@ def test_sampled_tokens_end_where_a_shorter_answer_would(kind, codecs, tokenizer
     ids=lambda d: "none" if d is None else d.__getstate__().decode()[:60],
 )
 def test_every_decoder(decoder):
-    vocab = [
-        "a",
-        "b",
-        "▁",
-        "▁▁a",
-        "##b",
-        "##",
-        ".",
-        "'s",
-        "do not",
-        "ab▁",
-        "é",
-        "<0xC3>",
-        "<0xA9>",
-        "<0x20>",
-        "<0xFF>",
-        "x</w>",
-        "</w>",
-        "</s>",
-    ]
+    vocab = ["a", "b", "▁", "▁▁a", "##b", "##", ".", "'s", "do not", "ab▁", "é", "<0xC3>", "<0xA9>", "<0x20>", "<0xFF>",
+             "x</w>", "</w>", "</s>"]  # fmt: skip
     core = Tokenizer(models.BPE({token: i for i, token in enumerate(vocab)}, []))
     if decoder is not None:
         core.decoder = decoder
