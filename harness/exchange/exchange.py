@@ -260,8 +260,9 @@ class Exchange:
         refused += [entry_of(step, author, receiver, 0, Refusal.LATE) for author in missing]
         entries = tuple(entry for _, entry, _ in admitted)
         self.ledger += [*entries, *refused]
-        for author in self.authors(receiver) if self._record else ():
-            self._record(step, author, [m for _, entry, m in admitted if entry.author == author])
+        if self._record is not None:
+            for author in self.authors(receiver):
+                self._record(step, author, [m for _, entry, m in admitted if entry.author == author])
         counts: Counter[str] = Counter()
         for entry in refused:
             counts[entry.reason] += max(1, entry.messages)

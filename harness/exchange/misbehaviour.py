@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -111,7 +111,7 @@ class Sender:
         claims = iter(self.condition.claim(right, np.random.default_rng([self.seed, step, 0])).tolist())
 
         def claimed(answer: Answer) -> Answer:
-            value = "right" if next(claims) else "wrong"
+            value: Literal["right", "wrong"] = "right" if next(claims) else "wrong"
             if value == answer.verdict.value or not answer.verdict.valid:
                 return answer
             return replace(answer, verdict=Verdict(value, "claimed"))

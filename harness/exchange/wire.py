@@ -14,7 +14,7 @@ import msgspec
 from harness.errors import ExchangeError
 from harness.experience.records import SHIPPED, Record, Refusal
 
-__all__ = ["MAILBOX_BYTES", "MAILBOX_MESSAGES", "Delivery", "InProcess", "Transport", "decode", "encode"]
+__all__ = ["Delivery", "InProcess", "Transport", "decode", "encode"]
 
 MAX_MESSAGE_BYTES = 4 << 20  # the largest record that the types allow (text and three lists at their limits) fits in it
 MAILBOX_BYTES = 256 << 20  # that wait from one sender to one receiver

@@ -15,20 +15,11 @@ from harness.errors import ExchangeError
 from harness.experience.answers import Answer, Group
 
 __all__ = [
-    "LOGPROB_FLOOR",
-    "LOGPROB_SLACK",
-    "MAX_TEXT_BYTES",
-    "MAX_TOKENS",
-    "SHIPPED",
     "AnswerRecord",
-    "Count",
     "GroupValue",
-    "Name",
-    "Pieces",
     "Record",
     "Refusal",
     "Rollout",
-    "Share",
     "Success",
     "TextRollout",
     "bounded",

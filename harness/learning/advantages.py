@@ -25,13 +25,15 @@ __all__ = [
     "standardise",
 ]
 
-EPSILON = 1e-6  # added to a deviation before it divides
-# token ratio, asymmetric clip 0.2 / 0.28 (arXiv 2402.03300 with DAPO's upper bound, as verl and OpenRLHF run it)
+EPSILON = 1e-6
+"""Added to a deviation before it divides."""
 GRPO = Objective(ratio="token", form="ppo", low=0.8, high=1.28, aggregation="token")
-# sequence ratio, clip 3e-4 / 4e-4 (arXiv 2507.18071)
+"""Token ratio, asymmetric clip 0.2 / 0.28 (arXiv 2402.03300 with DAPO's upper bound, as verl and OpenRLHF run it)."""
 GSPO = Objective(ratio="sequence", form="ppo", low=1 - 3e-4, high=1 + 4e-4, aggregation="answer")
+"""Sequence ratio, clip 3e-4 / 4e-4 (arXiv 2507.18071)."""
 
-Rewards = Float64[np.ndarray, "n"]  # rewards, or advantages made of them
+Rewards = Float64[np.ndarray, "n"]
+"""Rewards, or advantages made of them."""
 
 
 def rewards_of(answers: Iterable[Answer | PeerAnswer]) -> Rewards:

@@ -18,12 +18,10 @@ from harness.plugins import Door
 from harness.suite.space import Space, as_dict, spaces_of
 
 __all__ = [
-    "DOOR",
     "RegimeInfo",
     "build",
     "check_declaration",
     "check_options",
-    "installed",
     "listing",
     "load",
     "option_name",

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float32, Int32
 
-__all__ = ["OLD", "Aggregation", "Denominator", "Form", "Objective", "OldLogprobs", "Ratio", "Term", "TermAnswer"]
+__all__ = ["OLD", "Denominator", "Objective", "Term", "TermAnswer"]
 
 Ratio = Literal["token", "sequence", "cross"]
 Form = Literal["ppo", "hard", "truncated", "nll", "kl"]
@@ -27,6 +27,7 @@ class Denominator(Enum):
 
 
 OLD = Denominator.OLD
+"""Short for `Denominator.OLD`."""
 
 
 @dataclass(frozen=True, slots=True)

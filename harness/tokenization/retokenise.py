@@ -15,7 +15,7 @@ from harness.experience.records import AnswerRecord, Refusal, Rollout
 from harness.tokenization.alignment import Segmentations, chunks, distribute, inexact
 from harness.tokenization.codec import Decoded, Encoded, TokenCodec
 
-__all__ = ["WINDOW", "Retokenised", "edit_distance", "noncanonical_shares", "retokenise", "text_residual"]
+__all__ = ["Retokenised", "edit_distance", "noncanonical_shares", "retokenise", "text_residual"]
 
 WINDOW = 2048  # bytes: edit distance costs the square of the length, so longer texts are compared in windows
 Score = Callable[[Sequence[AnswerRecord], Sequence[Int32[np.ndarray, "T"]]], Sequence[Float32[np.ndarray, "T"]]]
