@@ -226,7 +226,7 @@ class ExchangeRow(Row, frozen=False, kw_only=True):  # type: ignore[misc]  # its
     reason
         Of a refusal (`experience.records.Refusal`).
     residual_text, residual_boundary, residual_mass, residual_length, residual_canonical
-        `tokenization.residuals.Residuals`.
+        `tokenization.retokenise.Retokenised`.
     marks_spelled
         Reasoning marks (`<think>` and the like) that the receiver has no token for and reads as letters.
     verdict
