@@ -103,6 +103,7 @@ REFUSED: list[tuple[Refusal, bytes]] = [
     (Refusal.INCONSISTENT, raw(ROLLOUT, tokens=[1] * (COUNT + 1))),
     (Refusal.INCONSISTENT, raw(ROLLOUT, pieces=[1] * (COUNT - 1))),
     (Refusal.INCONSISTENT, raw(ROLLOUT, pieces=[1] * (COUNT - 1) + [2])),
+    (Refusal.INCONSISTENT, raw(ROLLOUT, pieces=[1] * (COUNT - 1) + [0])),
     (Refusal.INCONSISTENT, raw(ROLLOUT, pieces=[1] * COUNT + [0])),
     (Refusal.INCONSISTENT, raw(ROLLOUT, pieces=[2**31 - 1] * COUNT)),
     (Refusal.INCONSISTENT, raw(value(), right=5)),

@@ -78,7 +78,9 @@ class World:
             peers,
             {key: tuple(a for a in answers if a.reward) for key, answers in peers.items()},
             {
-                key: (GroupValue(author="b", version=0, step=1, prompt_id=key, count=len(answers), right=int(right[key])),)
+                key: (
+                    GroupValue(author="b", version=0, step=1, prompt_id=key, count=len(answers), right=int(right[key])),
+                )
                 for key, answers in peers.items()
             },
         )
