@@ -13,7 +13,7 @@ HarnessError                 exit code 1 unless a subclass says otherwise
 │   ├── CheckpointError      a checkpoint is incomplete, altered or of another cell
 │   └── FencedError          another run has taken the cell over
 ├── DiskFullError            no room left; what was finished is kept
-├── ExchangeError            a record was refused; `reason` is one of `experience.refusal.Refusal`
+├── ExchangeError            a record was refused; `reason` is one of `experience.records.Refusal`
 ├── TokenizationError        a text that a tokenizer cannot represent
 └── StoreError               the result store cannot be read or written
 """

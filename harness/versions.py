@@ -42,7 +42,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 }
 """What computes results: folders and files by package. The longest path that fits a file says whose it is."""
 BESIDE = (
-    *(f"harness/learning/{name}.py" for name in ("conformance", "situations")),
+    "harness/learning/conformance.py",
     *(f"harness/engines/{name}.py" for name in ("catalogue", "conformance")),
     "harness/engines/openrlhf/keeper.py",
     *(f"harness/scoring/{name}.py" for name in ("catalogue", "conformance")),

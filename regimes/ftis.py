@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import Meta
 
 from harness.experience.answers import Group, Inbox, PeerAnswer
 from harness.experience.records import Rollout
@@ -18,50 +19,31 @@ from harness.suite.space import Choice, Range
 
 @dataclass(frozen=True)
 class FTISOptions:
-    """truncation: C, the largest importance weight of a peer's token (2, published).
+    """truncation: C, a peer token's largest weight (published 2). filter_kl: gamma, nats (published 50). groups: statistics
+    inside one author's group (`vertical`, published) or over all answers. beyond: a token over C keeps the constant weight C,
+    or has no gradient. divergence: KL(learner || author), or KL(author || learner)."""
 
-    filter_kl: gamma, nats; a peer answer that is no better than its group's mean is kept only where the estimated divergence
-        between the policies on it is smaller (50, published).
-    groups: statistics inside the group that one author sampled (`vertical`, published as the better one) or over own and peer
-        answers together (`union`).
-    beyond: gradient of a token whose ratio exceeds C: that of log pi with the constant weight C (`weight`), or none (`none`).
-    divergence: of which the estimate is: KL(learner || author) (`learner`), or KL(author || learner), which the author's own
-        samples estimate without bias (`author`).
-    """
-
-    truncation: Annotated[float, Range(0.5, 10.0, "log")] = 2.0
-    filter_kl: Annotated[float, Range(0.5, 500.0, "log")] = 50.0
+    truncation: Annotated[float, Range(0.5, 10.0, "log"), Meta(gt=0)] = 2.0
+    filter_kl: Annotated[float, Range(0.5, 500.0, "log"), Meta(ge=0)] = 50.0
     groups: Annotated[Literal["vertical", "union"], Choice("vertical", "union")] = "vertical"
     beyond: Literal["weight", "none"] = "weight"
     divergence: Literal["learner", "author"] = "learner"
 
-    def __post_init__(self) -> None:
-        if self.truncation <= 0:
-            raise ValueError(f"truncation: must be above 0, got {self.truncation}")
-        if self.filter_kl < 0:
-            raise ValueError(f"filter_kl: must not be negative, got {self.filter_kl}")
-
 
 class FTIS(Regime):
-    """Whole peer groups enter with importance weights min(pi_k / pi_j, C); failures that are far from the learner do not.
+    """Peer groups with weights min(pi_k / pi_j, C); failures far from the learner are filtered out.
 
-    Published (abstract and the authors' summary; the full text was not at hand): tokens travel with their log-probabilities;
-    token ratio truncated above at C = 2, no clip below; a peer answer is kept if its advantage is positive or its estimated
-    KL is below gamma = 50; advantages relative to the group that its author sampled.
-    Our reading: a weight that is truncated stays as a constant (`beyond`); the estimate is k3 summed over the answer's tokens
-    at pi_old (`divergence`); answers that are filtered out leave the normaliser too; across tokenizers the author's
-    log-probabilities are those aligned onto the learner's tokens, its sampler's; own answers are GRPO's, old_k the trainer's.
+    Published (abstract and the authors' summary): truncation above only; a peer answer is kept if its advantage is positive or
+    its estimated KL is below gamma; advantages relative to the author's group. Our reading: `beyond`; the estimate is k3 summed
+    over tokens at pi_old; filtered answers leave the normaliser; pi_j is the sampler's, aligned; own answers are GRPO's.
     """
 
     Options = FTISOptions
     shares = frozenset({Rollout})
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.ALIGNED, Need.RECEIVER_OLD})
+    needs = frozenset({Need.ALIGNED, Need.RECEIVER_OLD})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """GRPO on own answers, truncated importance sampling on the peers' that pass the filter; one token normaliser."""
+        """GRPO on own answers, truncated importance sampling on peers'."""
         mine, theirs = [], []
         for group in own:
             peers = inbox.valid(group.prompt.id)
@@ -83,7 +65,7 @@ class FTIS(Regime):
         return bool(advantage > 0 or self.divergence(answer) < self.options.filter_kl)
 
     def divergence(self, answer: PeerAnswer) -> float:
-        """k3 = exp(d) - 1 - d summed over the answer's tokens, nats; d = log(pi_j / pi_k), its negative for `author`."""
+        """k3 = exp(d) - 1 - d summed over tokens, nats; d = log(pi_j / pi_k) or its negative."""
         assert answer.receiver_old is not None
         assert answer.aligned is not None
         log_ratio = answer.aligned.astype(np.float64) - answer.receiver_old

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
 from harness.experience.answers import Group, Inbox, PeerAnswer
 from harness.experience.records import Rollout
@@ -28,33 +29,24 @@ from harness.suite.space import Range
 class GRAFTOptions:
     """threshold: cross ratio above which a peer answer is compatible (0.8, paper)."""
 
-    threshold: Annotated[float, Range(0.0, 0.98)] = 0.8
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.threshold < 1:
-            raise ValueError(f"threshold: must lie in [0, 1), got {self.threshold}")
+    threshold: Annotated[float, Range(0.0, 0.98), Meta(ge=0, lt=1)] = 0.8
 
 
 class GRAFT(Regime):
     """Where a policy fails all its answers and a peer is partly right, learn from the peer's group instead.
 
     Paper: C(j->k) = prompts with 0 of G right for k and 1 <= right_j < G; of them the q = min(|C(j->k)|, |C(k->j)|) with most
-    right peer answers, ties at the edge kept, none for q = 0; the peer's own advantages; weight 1[s > 0.8] min(s, 1) with s
-    the frozen cross ratio at pi_old; token ratio to old_k; mini-batches with peer groups last.
-    Our reading: with several qualifying peers on a prompt the one with most right answers, then policy order; old_k is the
-    trainer's, for own and for peer answers.
+    right, ties kept; the peer's own advantages; weight 1[s > 0.8] min(s, 1), s the cross ratio at pi_old; token ratio to old_k;
+    peer groups last. Our reading: of several peers the one with most right, then policy order; old_k is the trainer's.
     """
 
     Options = GRAFTOptions
     published = "arXiv 2609.37868"
     shares = frozenset({Rollout})
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.RECEIVER_OLD})
+    needs = frozenset({Need.RECEIVER_OLD})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """GRPO on the kept own groups; on replaced prompts GRPO's ratio on the peer's answers, later in the step."""
+        """GRPO on the kept own groups, then on the replacing ones."""
         chosen = self._choose(own, inbox, context.policies)
         mine = [t for g in own if g.valid and g.prompt.id not in chosen for t in own_answers(g, grpo_advantages(g))]
         theirs = []
@@ -66,7 +58,7 @@ class GRAFT(Regime):
         return [Term("own", "own", GRPO, tuple(mine)), Term("peer", "peer", GRPO, tuple(theirs), order=1)]
 
     def _choose(self, own: Sequence[Group], inbox: Inbox, order: Sequence[str]) -> Mapping[str, list[PeerAnswer]]:
-        """The peer group that replaces the learner's, by prompt; `order` decides between peers with equally many right."""
+        """The peer group that replaces the learner's, by prompt."""
         candidates: dict[str, dict[str, tuple[int, list[PeerAnswer]]]] = {}
         returned: dict[str, int] = {}
         for group in own:

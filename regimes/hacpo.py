@@ -8,6 +8,7 @@ from functools import cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta
 
 from harness.experience.answers import Group, Inbox, PeerAnswer
 from harness.experience.records import Rollout
@@ -21,22 +22,17 @@ FLOOR = 1e-8
 
 @dataclass(frozen=True)
 class HACPOOptions:
-    """Published defaults. The paper's table prints the lower bound 0.8 under the name delta; delta here is 0.2.
+    """Published defaults; the paper's table prints 1 - delta. The peer ratio's lower bound is min(1, 1 - delta + m delta_step).
+    alpha: exponent of the frozen ratio. window: steps of the capability average (K). clip_low, clip_high: of own GSPO.
+    length_normalisation: by own tokens (paper) or bytes (ours). capability_*, stepwise_clip: the paper's ablations. omega_*,
+    guards: in the code only."""
 
-    delta, delta_step: the peer ratio's lower bound is min(1, 1 - delta + m delta_step) at the step's m-th update.
-    alpha: exponent of the frozen ratio (3 for the two strongest Qwen pairs). window: steps of the capability average (K).
-    clip_low, clip_high: GSPO's clip for own answers.
-    length_normalisation: of the cross ratio, each side by its own tokens (paper) or both by bytes (our reading).
-    capability_advantage, capability_gradient, stepwise_clip: the paper's ablations (and `alpha: 0`).
-    omega_min, omega_max: the clamp, in the code only. guards: the two guards on mu, in the code only.
-    """
-
-    delta: Annotated[float, Range(0.05, 0.95)] = 0.2
-    delta_step: Annotated[float, Range(0.0, 0.1)] = 0.025
-    alpha: Annotated[float, Range(0.0, 3.0)] = 1.0
-    window: Annotated[int, Range(1, 20, "log", whole=True)] = 5
-    clip_low: Annotated[float, Range(1e-4, 0.3, "log")] = 3e-4
-    clip_high: Annotated[float, Range(1e-4, 0.3, "log")] = 4e-4
+    delta: Annotated[float, Range(0.05, 0.95), Meta(ge=0, le=1)] = 0.2
+    delta_step: Annotated[float, Range(0.0, 0.1), Meta(ge=0)] = 0.025
+    alpha: Annotated[float, Range(0.0, 3.0), Meta(ge=0)] = 1.0
+    window: Annotated[int, Range(1, 20, "log", whole=True), Meta(ge=1)] = 5
+    clip_low: Annotated[float, Range(1e-4, 0.3, "log"), Meta(ge=0)] = 3e-4
+    clip_high: Annotated[float, Range(1e-4, 0.3, "log"), Meta(ge=0)] = 4e-4
     length_normalisation: Literal["own_tokens", "bytes"] = "own_tokens"
     capability_advantage: bool = True
     capability_gradient: bool = True
@@ -46,25 +42,17 @@ class HACPOOptions:
     guards: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.delta <= 1:
-            raise ValueError(f"delta: must lie in [0, 1], got {self.delta}")
-        if self.window < 1:
-            raise ValueError(f"window: must be at least 1, got {self.window}")
-        if self.alpha < 0 or self.delta_step < 0 or self.clip_low < 0 or self.clip_high < 0:
-            raise ValueError("alpha: alpha, delta_step, clip_low and clip_high must not be negative")
         if not 0 < self.omega_min <= self.omega_max:
             raise ValueError(f"omega_min: must lie in (0, omega_max], got {self.omega_min}")
 
 
 class HACPO(Regime):
-    """Peers' answers enter through a hard-clipped sequence ratio, weighted by the policies' measured capabilities.
+    """Peers' answers through a hard-clipped sequence ratio, weighted by measured capabilities.
 
-    Paper and code: omega, mu, the advantages over all nG answers, own GSPO and peer ratios (each side by its own length, EOS
-    left out), own mini-batches before peers'. Our reading: a peer's capability is measured on the answers that arrived and
-    that the learner's verifier could decide; where the learner itself has no valid answer, peers' answers still teach and the
-    second guard has nothing to fall back on. With one update a step all answers share its mini-batch: the stepwise bound
-    stays at 1 - delta. Own ratios are to the trainer's old log-probabilities as GSPO's (code); a peer's source mean is of the
-    log-probabilities at sampling time (paper), so of its sampler.
+    Paper and code: omega, mu, advantages over all nG answers, own GSPO, peer ratios by each side's length without EOS, own
+    mini-batches first. Our reading: capability of what arrived and could be decided; a prompt without own valid answers still
+    teaches; one update a step shares its mini-batch. Own ratios are to the trainer's old (code), a source mean is the sampler's
+    (paper).
     """
 
     Options = HACPOOptions
@@ -88,7 +76,7 @@ class HACPO(Regime):
         self._shares: list[dict[str, float]] = []
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """Own answers: GSPO. Peers': the cross ratio, its own order, so that their mini-batches come last."""
+        """Own answers: GSPO. Peers': the cross ratio, in later mini-batches."""
         self._observe(own, inbox, context)
         omega_of = cache(self.omega)  # of few pairs, for thousands of answers
         mine: list[TermAnswer] = []
@@ -108,14 +96,11 @@ class HACPO(Regime):
         return [Term("own", "own", self._own, tuple(mine)), Term("peer", "peer", self._cross, tuple(theirs), order=1)]
 
     def advantages(self, rewards: Rewards, omega: Rewards, own: int) -> Rewards:
-        """A_i = (R_i - mu) / (std + 1e-6) over all nG answers, the first `own` of them the learner's."""
+        """A_i = (R_i - mu) / (std + 1e-6), the first `own` of them the learner's."""
         return (rewards - self.baseline(rewards, omega, own)) / (deviation(rewards) + EPSILON)
 
     def baseline(self, rewards: Rewards, omega: Rewards, own: int) -> float:
-        """mu = mean_i omega_i R_i.
-
-        Guards (code only): if all rewards are equal the plain mean; if mu > 1 the learner's own mean on this prompt.
-        """
+        """mu = mean_i omega_i R_i. Guards (code): equal rewards: the plain mean; mu > 1: the learner's own."""
         mu = float((omega * rewards).mean()) if self.options.capability_advantage else float(rewards.mean())
         if not self.options.guards:
             return mu
@@ -124,7 +109,7 @@ class HACPO(Regime):
         return float(rewards[:own].mean()) if mu > 1 and own else mu
 
     def omega(self, a: str, b: str) -> float:
-        """clamp(P_a / P_b, omega_min, omega_max), P averaged over the window, floored at 1e-8; exactly 1 for a = b."""
+        """clamp(P_a / P_b, omega_min, omega_max); exactly 1 for a = b."""
         if a == b:
             return 1.0
         ratio = self.capability(a) / self.capability(b)
@@ -142,12 +127,12 @@ class HACPO(Regime):
         self._shares = [dict(step) for step in state.get("shares", [])]
 
     def capability(self, policy: str) -> float:
-        """P of a policy: its share of right answers, averaged over the window, at least 1e-8."""
+        """P: share of right answers over the window, at least 1e-8."""
         known = [step[policy] for step in self._shares if policy in step]
         return max(float(np.mean(known)) if known else 0.0, FLOOR)
 
     def _observe(self, own: Sequence[Group], inbox: Inbox, context: Context) -> None:
-        """P_j: share of right answers over the whole batch; a policy silent in a step leaves its other steps to speak."""
+        """A policy silent in a step leaves its other steps to speak."""
         rewards: dict[str, list[float]] = {context.learner: [a.reward for g in own for a in g.valid]}
         for group in own:
             for answer in inbox.valid(group.prompt.id):

@@ -22,15 +22,12 @@ class IndependentOptions:
 
 
 class Independent(Regime):
-    """Each policy learns from its own answers only (GRPO, GSPO or Dr. GRPO).
-
-    The ratio is to pi_old (papers), which is the trainer's (code); GSPO's authors hold that the sampler's would do, too.
-    """
+    """Each policy learns from its own answers only (GRPO, GSPO or Dr. GRPO). The ratio is to the trainer's pi_old (code)."""
 
     Options = IndependentOptions
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """GRPO and GSPO: A = (R - mean) / (std + 1e-6). Dr. GRPO: A = R - mean, token sums over the constant maximal length."""
+        """A = (R - mean) / (std + 1e-6); Dr. GRPO: R - mean."""
         if self.options.objective == "dr_grpo":
             return [own_term(own, lambda g: rewards_of(g.valid) - rewards_of(g.valid).mean(), DR_GRPO)]
         return [own_term(own, grpo_advantages, GSPO if self.options.objective == "gspo" else GRPO)]

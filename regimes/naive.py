@@ -14,15 +14,11 @@ from harness.learning.terms import Term
 class Naive(Regime):
     """Joint group mean and std, token ratio to the learner's own old log-probabilities, no correction.
 
-    Our reading: the papers' "Naive" rows (arXiv 2603.02604, Table 1) are not defined exactly. The old log-probabilities are
-    the trainer's as in GRPO.
+    Our reading: the papers' "Naive" (arXiv 2603.02604, Table 1) is not defined exactly.
     """
 
     shares = frozenset({TextRollout})
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.RECEIVER_OLD})
+    needs = frozenset({Need.RECEIVER_OLD})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """Own and peer terms share GRPO's objective and its token normaliser."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import Meta
 
 from harness.experience.answers import Group, Inbox, PeerAnswer
 from harness.experience.records import Rollout
@@ -18,37 +19,25 @@ from harness.suite.space import Choice, Range
 
 @dataclass(frozen=True)
 class PRPOptions:
-    """Named readings of what the paper leaves open.
-
-    ratio: of peer tokens, to the aligned peer log-probabilities (`behaviour`), to the learner's own old ones (`receiver_old`),
-        or to the current policy without gradient (`none`: the plain score function).
-    groups: statistics over the union of own and peer answers (`union`) or inside each source's own group (`per_source`).
-    normalise: divide by the standard deviation (`std`) or only centre (`none`).
-    clip_low, clip_high: ppo's clip, below and above 1.
-    """
+    """ratio of peer tokens: to the aligned peer log-probabilities (`behaviour`), to the learner's old ones (`receiver_old`), or
+    `none`: the score function. groups: statistics over the union, or inside each source's group. normalise: by the deviation or
+    not."""
 
     ratio: Annotated[Literal["behaviour", "receiver_old", "none"], Choice("behaviour", "receiver_old", "none")] = (
         "behaviour"
     )
     groups: Annotated[Literal["union", "per_source"], Choice("union", "per_source")] = "union"
     normalise: Annotated[Literal["std", "none"], Choice("std", "none")] = "std"
-    clip_low: Annotated[float, Range(0.05, 1.0)] = 0.2
-    clip_high: Annotated[float, Range(0.05, 5.0, "log")] = 0.28
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.clip_low <= 1 or self.clip_high < 0:
-            raise ValueError(
-                f"clip_low: must lie in [0, 1] and clip_high above 0, got {self.clip_low}, {self.clip_high}"
-            )
+    clip_low: Annotated[float, Range(0.05, 1.0), Meta(ge=0, le=1)] = 0.2
+    clip_high: Annotated[float, Range(0.05, 5.0, "log"), Meta(ge=0)] = 0.28
 
 
 class PRP(Regime):
-    """Peers' retokenised rollouts enter as extra trajectories, corrected by the density ratio.
+    """Peers' retokenised rollouts as extra trajectories, corrected by the density ratio.
 
-    Published: raw rollouts are pooled, peer rows keep (r, A) or have advantages recomputed over the union group; either
-    aligned peer log-probabilities or the learner's own serve as denominator (paper and figure). The formula with its
-    defaults, A = (R - mean_U) / (std_U + 1e-6) and ppo clip 0.2 / 0.28, is our reading, and so are the log-probabilities: old_k
-    is the trainer's as in GRPO, a peer's behaviour that of the sampler which drew its answer.
+    Published: raw rollouts are pooled, peer rows keep (r, A) or have advantages over the union group, with either denominator
+    (paper and figure). Our reading: A = (R - mean_U) / (std_U + 1e-6), ppo clip 0.2 / 0.28; old_k is the trainer's, a peer's
+    behaviour its sampler's.
     """
 
     Options = PRPOptions
@@ -63,7 +52,7 @@ class PRP(Regime):
         }[self.options.ratio]
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """Own term: token ratio to old_k. Peer term: token ratio as `ratio` says; one token normaliser for both."""
+        """Token ratios with one token normaliser."""
         mine, theirs = [], []
         for group in own:
             peers = inbox.valid(group.prompt.id)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from msgspec import Meta
+
 from harness.experience.answers import Group, Inbox, PeerAnswer
 from harness.experience.records import TextRollout
 from harness.learning.advantages import GRPO, by_author, grpo_advantages, own_term, peer_answer, rewards_of, standardise
@@ -16,32 +18,25 @@ from harness.suite.space import Choice
 
 @dataclass(frozen=True)
 class SAPOOptions:
-    """external: peer groups a step (J); by default as many as own groups (the paper's best setting is half and half)."""
+    """external: peer groups a step (J); by default as many as own ones (best in the paper)."""
 
-    external: Annotated[int | None, Choice(None, 4, 8, 32)] = None
-
-    def __post_init__(self) -> None:
-        if self.external is not None and self.external < 0:
-            raise ValueError(f"external: must not be negative, got {self.external}")
+    external: Annotated[Annotated[int, Meta(ge=0)] | None, Choice(None, 4, 8, 32)] = None
 
 
 class SAPO(Regime):
-    """Each peer group stays its own GRPO group; only text travels, the receiver re-verifies and re-encodes.
+    """Each peer group stays its own GRPO group; only text travels.
 
-    J external groups are drawn uniformly, by seed, from those of nonzero advantage; denominators are the learner's own old
-    log-probabilities (paper and code), the trainer's as in GRPO (our reading).
+    J external groups are drawn uniformly from those of nonzero advantage; denominators are the learner's own old
+    log-probabilities (paper and code).
     """
 
     Options = SAPOOptions
     published = "arXiv 2509.08721"
     shares = frozenset({TextRollout})
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.RECEIVER_OLD})
+    needs = frozenset({Need.RECEIVER_OLD})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """GRPO on own groups and on the drawn external groups, one token normaliser."""
+        """GRPO on own and drawn groups."""
         external = [
             peers
             for group in own

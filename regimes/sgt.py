@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from msgspec import Meta
+
 from harness.experience.answers import Group, Inbox
 from harness.experience.records import Success
 from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_answer
@@ -20,19 +22,14 @@ IMITATION = Objective(form="nll", aggregation="prompt")
 class SGTOptions:
     """lambda_ (`lambda` in a suite): weight of the imitation term; 0.1 is published (GRAFT's re-run)."""
 
-    lambda_: Annotated[float, Range(0.01, 3.0, "log")] = 0.1
-
-    def __post_init__(self) -> None:
-        if self.lambda_ < 0:
-            raise ValueError(f"lambda: must not be negative, got {self.lambda_}")
+    lambda_: Annotated[float, Range(0.01, 3.0, "log"), Meta(ge=0)] = 0.1
 
 
 class SGT(Regime):
     """Where all own answers fail and a peer has a verified success, imitate one such success.
 
-    Rescue set and gate: paper. L = L_GRPO + lambda NLL(y+ | x) with lambda 0.1, y+ uniform over all peers' successes, no
-    ratio: GRAFT's paper (2609.37868). NLL is the token mean of the answer, averaged over all prompts of the mini-batch, and
-    the learner verifies y+ itself before using it: our reading. Old log-probabilities are the trainer's as in GRPO.
+    Rescue set and gate: paper. L = L_GRPO + 0.1 NLL(y+ | x), y+ uniform over all peers' successes: GRAFT's paper. NLL is the
+    token mean, averaged over the mini-batch's prompts, and the learner verifies y+ itself: our reading.
     """
 
     Options = SGTOptions
@@ -40,7 +37,7 @@ class SGT(Regime):
     shares = frozenset({Success})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """GRPO on own answers, then the negative log-likelihood of one success per rescue prompt."""
+        """GRPO on own answers, then one success per rescue prompt."""
         imitated = []
         for group in own:
             if not group.valid or any(a.reward > 0 for a in group.valid):

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import Meta
 
-from harness.experience.answers import Group, Inbox, PeerValue
+from harness.experience.answers import Group, Inbox
 from harness.experience.records import GroupValue
 from harness.learning.advantages import EPSILON, GRPO, Rewards, deviation, own_term, rewards_of
 from harness.learning.regime import Context, Regime
@@ -18,37 +19,28 @@ from harness.suite.space import Choice, Range
 
 @dataclass(frozen=True)
 class XGRPOOptions:
-    """Named readings of what the paper leaves open.
-
-    baseline: `pooled` b = mean over own and peer answers; `mixed` b = (1 - beta) leave-one-out own mean + beta mean over all
-        peer answers (unbiased for any beta where `normalise` is none).
-    normalise: divide by the pooled standard deviation (`std`) or not (`none`).
-    """
+    """baseline: `pooled` b = mean over all answers; `mixed` b = (1 - beta) leave-one-out own mean + beta peers' mean (unbiased
+    for `normalise: none`). normalise: by the pooled deviation or not."""
 
     baseline: Annotated[Literal["pooled", "mixed"], Choice("pooled", "mixed")] = "pooled"
-    beta: Annotated[float, Range(0.0, 1.0)] = 0.5
+    beta: Annotated[float, Range(0.0, 1.0), Meta(ge=0, le=1)] = 0.5
     normalise: Annotated[Literal["std", "none"], Choice("std", "none")] = "std"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.beta <= 1:
-            raise ValueError(f"beta: must lie in [0, 1], got {self.beta}")
 
 
 class XGRPO(Regime):
-    """Only scalar statistics travel: own answers, baselines that peers move; on-policy support is kept.
+    """Only scalar statistics travel: own answers, baselines that peers move (paper).
 
-    Published: scalar statistics, own answers only, baselines change (paper). The formula is our reading:
-    A_i = (R_i - b) / (std_U + 1e-6). Old log-probabilities are the trainer's as in GRPO.
+    Our reading: A_i = (R_i - b) / (std_U + 1e-6).
     """
 
     Options = XGRPOOptions
     shares = frozenset({GroupValue})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """GRPO's term on own answers with the peers' baseline; without peers GRPO itself."""
+        """GRPO's term with the peers' baseline."""
         return [own_term(own, lambda g: self._advantages(rewards_of(g.valid), inbox.values.get(g.prompt.id, ())), GRPO)]
 
-    def _advantages(self, rewards: Rewards, values: Sequence[PeerValue]) -> Rewards:
+    def _advantages(self, rewards: Rewards, values: Sequence[GroupValue]) -> Rewards:
         peers = np.concatenate([_binary(v) for v in values]) if values else np.empty(0)
         pool = np.concatenate([rewards, peers])
         baseline: Rewards | float = pool.mean()
@@ -63,6 +55,5 @@ class XGRPO(Regime):
         )
 
 
-def _binary(value: PeerValue) -> Rewards:
-    """Rewards are 0 or 1, so two counts hold all of a group's statistics."""
+def _binary(value: GroupValue) -> Rewards:
     return np.concatenate([np.ones(value.right), np.zeros(value.count - value.right)])

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from harness.engines.protocol import Optimisation, Sampling
-from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerValue
+from harness.experience.answers import Answer, Group, Inbox, PeerAnswer
+from harness.experience.records import GroupValue
 from harness.learning.regime import Context
 from harness.learning.registry import build, installed
 from harness.verification.verdict import Verdict
@@ -86,7 +87,11 @@ def _experience(engine, prompts, sampled):
             for n, (s, o) in enumerate(zip(group[4:], old, strict=True))
         )  # fmt: skip
     right = {key: tuple(a for a in answers if a.reward) for key, answers in peers.items()}
-    values = {key: (PeerValue("b", key, len(answers), len(right[key])),) for key, answers in peers.items()}
+    header = {"author": "b", "version": 0, "step": 1}
+    values = {
+        key: (GroupValue(prompt_id=key, count=len(answers), right=len(right[key]), **header),)
+        for key, answers in peers.items()
+    }
     return own, Inbox(peers, right, values)
 
 

@@ -1,10 +1,5 @@
-"""An exact softmax bandit: expectations over every outcome of a step, through each regime's real code.
-
-One prompt, K enumerable answers of one token each, n softmax policies over them, G answers per policy. A step's outcomes
-are the K^(nG) joint draws, times the regime's own random choices; each goes through the regime's own `learn` and the one
-surrogate loss, and is weighted by its exact probability. So bias, variance and support are computed, not estimated. Our
-construction.
-"""
+"""An exact softmax bandit (ours): one prompt, K answers of one token, n policies, G answers each. Every joint draw goes through
+a regime's own `learn` and the one surrogate loss, weighted by its probability."""
 
 from __future__ import annotations
 
@@ -19,8 +14,8 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 
-from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerValue, Prompt
-from harness.experience.records import GroupValue, Rollout, Success, TextRollout
+from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
+from harness.experience.records import GroupValue
 from harness.learning.minibatches import Packed, from_sampler, minibatches, pack
 from harness.learning.regime import Context, Need, Regime
 from harness.learning.surrogate import surrogate
@@ -33,13 +28,12 @@ MAX_OUTCOMES = 1_000_000
 Vector = Float64[np.ndarray, "K"]
 
 
-Draws = tuple[tuple[int, ...], ...]
-"""The answers that each policy drew, the learner's first."""
+Draws = tuple[tuple[int, ...], ...]  # the answers that each policy drew, the learner's first
 
 
 @dataclass(frozen=True, eq=False)
 class Bandit:
-    """logits: one row per policy, the learner first. rewards: 0 or 1 per answer. rollouts: answers per policy (G)."""
+    """logits: one row per policy, the learner first. rewards: 0 or 1. rollouts: G."""
 
     logits: Float64[np.ndarray, "n K"]
     rewards: Vector
@@ -86,32 +80,28 @@ class Bandit:
 
 @dataclass(frozen=True, slots=True)
 class JointDraw:
-    """One joint draw, and one branch of the regime's own choices, after `learn`: its terms and the surrogate's ascent
-    direction in the learner's logits."""
+    """One joint draw and branch of the regime's choices: its terms, the ascent direction in the learner's logits, the ratios of
+    peer answers."""
 
     probability: float
     draws: Draws
     terms: tuple[Term, ...]
     gradient: Vector
     weights: tuple[float, ...]
-    """Ratios of the peer answers that take part through one (imitation has none)."""
 
 
 def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1) -> list[JointDraw]:
-    """Every outcome through a fresh instance of the regime with its options; the step's updates at the weights of its start.
-
-    Outcomes that bring the learner the same experience are learnt once. All of them go through the surrogate together: its
-    gradient in each answer's log-probability, times that log-probability's own gradient in the logits (1 at the answer,
-    less pi), is the ascent direction.
-    """
+    """Every outcome through a fresh instance; the step's updates at the weights of its start. Draws that bring the learner the
+    same are learnt once, and all go through the surrogate together."""
     delivery = Delivery(bandit, regime)
     place: dict[Hashable, int] = {}
     learnt: list[list[tuple[float, tuple[Term, ...]]]] = []
     learnt_as = []
     for _, draws in bandit.outcomes:
-        learnt_as.append(place.setdefault(delivery.received(draws), len(place)))
+        own, inbox, same = delivery.experience(draws)
+        learnt_as.append(place.setdefault(same, len(place)))
         if len(place) > len(learnt):
-            learnt.append(list(_learn(delivery, draws, updates)))
+            learnt.append(list(_learn(delivery, own, inbox, updates)))
     gradients, weights = _gradients(bandit, [terms for group in learnt for _, terms in group], updates)
     steps = iter(zip(gradients, weights, strict=True))
     branches = [[(share, terms, *next(steps)) for share, terms in group] for group in learnt]
@@ -143,19 +133,15 @@ def _gradients(
     if packs:
         pi = bandit.policies[0]
         logp = torch.tensor(np.log(pi)[chosen], requires_grad=True)
-        loss, statistics = surrogate(logp, _joined(packs))
+        joined = Packed(*(np.concatenate([getattr(p, f.name) for p in packs]) for f in fields(Packed)))
+        loss, statistics = surrogate(logp, joined)
         slope = -torch.autograd.grad(loss, logp)[0].numpy()
         np.add.at(gradients, (owner, chosen), slope)
         np.add.at(gradients, owner, -slope[:, None] * pi)
-        ratios = zip(owner, peer, statistics.ratio_count.tolist(), statistics.ratio_sum.tolist(), strict=True)
-        for i, is_peer, count, ratio in ratios:
+        for i, is_peer, count, ratio in zip(owner, peer, statistics.ratio_count, statistics.ratio_sum, strict=True):
             if is_peer and count:
-                weights[i].append(ratio)
+                weights[i].append(float(ratio))
     return gradients, [tuple(w) for w in weights]
-
-
-def _joined(packs: Sequence[Packed]) -> Packed:
-    return Packed(*(np.concatenate([getattr(p, f.name) for p in packs]) for f in fields(Packed)))
 
 
 def mean_gradient(outcomes: Sequence[JointDraw]) -> Vector:
@@ -175,17 +161,17 @@ def expectation(outcomes: Sequence[JointDraw], of: Callable[[JointDraw], float])
 
 
 class Delivery:
-    """What the substrate hands to the learner, by what the regime shares and needs; each answer is built once."""
+    """What the substrate hands to the learner, by what the regime shares and needs."""
 
     def __init__(self, bandit: Bandit, regime: Regime) -> None:
-        self.regime, shares = regime, regime.shares
+        self.regime = regime
         n, k = bandit.logits.shape
         self.names = tuple(f"p{j}" for j in range(n))
-        logs, rewards = np.log(bandit.policies), bandit.rewards
-        verdicts = [Verdict("right" if r > 0 else "wrong") for r in rewards]
+        logs = np.log(bandit.policies)
+        verdicts = [Verdict("right" if r > 0 else "wrong") for r in bandit.rewards]
         tokens = [np.array([a], dtype=np.int32) for a in range(k)]
         self._own = [Answer(tokens[a], logs[0][[a]], str(a), False, verdicts[a]) for a in range(k)]
-        scored = Need.RECEIVER_OLD in regime.needs
+        self._boxes = {kind.inbox for kind in regime.shares}
         self._peers = {
             (j, index, a): PeerAnswer(
                 author=self.names[j],
@@ -200,44 +186,30 @@ class Delivery:
                 aligned=logs[j][[a]],
                 source_logprob=float(logs[j][a]),
                 source_tokens=1,
-                receiver_old=logs[0][[a]] if scored else None,
+                receiver_old=logs[0][[a]] if Need.RECEIVER_OLD in regime.needs else None,
             )
             for j in range(1, n)
             for index in range(bandit.rollouts)
             for a in range(k)
         }
-        self._rewards = rewards.tolist()
-        self._answers = bool(shares & {Rollout, TextRollout})
-        self._successes, self._values = Success in shares, GroupValue in shares
 
-    def received(self, draws: Draws) -> Hashable:
-        """Equal for draws that give the learner the same experience."""
-        peers = draws[1:]
-        right = [[(i, a) for i, a in enumerate(group) if self._rewards[a]] for group in peers]
-        return (
-            draws[0],
-            peers if self._answers else None,
-            tuple(map(tuple, right)) if self._successes else None,
-            tuple(map(len, right)) if self._values else None,
-        )
-
-    def experience(self, draws: Draws) -> tuple[Group, Inbox]:
-        """The learner's group and inbox after one joint draw."""
+    def experience(self, draws: Draws) -> tuple[Group, Inbox, Hashable]:
+        """The learner's group and inbox, and a key that is equal for equal experience."""
         own = Group(PROMPT, self.names[0], 0, 1, tuple(self._own[a] for a in draws[0]))
         groups = [[self._peers[j, i, a] for i, a in enumerate(d)] for j, d in enumerate(draws[1:], start=1)]
         sent = tuple(answer for group in groups for answer in group)
-        right = tuple(answer for answer in sent if answer.reward > 0)
-        values = tuple(PeerValue(g[0].author, PROMPT.id, len(g), sum(a.reward > 0 for a in g)) for g in groups)
-        return own, Inbox(
-            {PROMPT.id: sent} if self._answers and sent else {},
-            {PROMPT.id: right} if self._successes and right else {},
-            {PROMPT.id: values} if self._values and values else {},
+        header = {"version": 0, "step": 1, "prompt_id": PROMPT.id}
+        values = (
+            GroupValue(author=g[0].author, count=len(g), right=sum(a.reward > 0 for a in g), **header)  # type: ignore[arg-type]
+            for g in groups
         )
+        every = {"answers": sent, "successes": tuple(a for a in sent if a.reward > 0), "values": tuple(values)}
+        given = {box: {PROMPT.id: found} for box, found in every.items() if found and box in self._boxes}
+        same = tuple((box, tuple(id(a) if box != "values" else a for a in given[box][PROMPT.id])) for box in given)
+        return own, Inbox(**given), (draws[0], same)  # type: ignore[arg-type]
 
 
-def _learn(delivery: Delivery, draws: Draws, updates: int) -> Iterator[tuple[float, tuple[Term, ...]]]:
-    own, inbox = delivery.experience(draws)
-
+def _learn(delivery: Delivery, own: Group, inbox: Inbox, updates: int) -> Iterator[tuple[float, tuple[Term, ...]]]:
     def run(rng: np.random.Generator) -> tuple[Term, ...]:
         regime = type(delivery.regime)(delivery.regime.options)
         context = Context(delivery.names[0], delivery.names, 1, rng, max_tokens=1, updates=updates)
@@ -246,13 +218,14 @@ def _learn(delivery: Delivery, draws: Draws, updates: int) -> Iterator[tuple[flo
     return every_choice(run)
 
 
-_UNTOUCHED = np.random.PCG64(0)
-"""Gives no bits to any choice that is enumerated; when it has given some, a draw was not."""
+_UNTOUCHED = np.random.PCG64(
+    0
+)  # gives no bits to any choice that is enumerated; when it has given some, a draw was not
 _START = _UNTOUCHED.state
 
 
 class _Choices(np.random.Generator):
-    """Stands for `Context.rng`. Every uniform choice takes the branch that `path` names, the first one beyond its end."""
+    """Stands for `Context.rng`: takes the branch that `path` names."""
 
     def __init__(self, path: tuple[int, ...]) -> None:
         super().__init__(_UNTOUCHED)
@@ -266,7 +239,7 @@ class _Choices(np.random.Generator):
         return low + self._branch(high - low)
 
     def choice(self, a: Any, size: Any = None, replace: bool = True, *args: Any, **kwargs: Any) -> Any:
-        """`size` of a numbers or items, without replacement unless `size` is None."""
+        """`size` of a numbers or items."""
         if args or kwargs or (replace and size is not None):
             raise ValueError("only uniform choices without replacement can be enumerated")
         items = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)
@@ -284,13 +257,8 @@ class _Choices(np.random.Generator):
 
 
 def every_choice(run: Callable[[np.random.Generator], T]) -> Iterator[tuple[float, T]]:
-    """(probability, result) of `run` for each combination of choices that it makes with the generator.
-
-    Raises
-    ------
-    ValueError
-        `run` draws in a way that cannot be enumerated.
-    """
+    """(probability, result) of `run` for each combination of its choices. Raises ValueError where a draw cannot be
+    enumerated."""
     paths: list[tuple[int, ...]] = [()]
     while paths:
         path = paths.pop()

@@ -1,8 +1,8 @@
-"""`harness bandit`: the stability-support plane and the facts, for every bandit and regime of a file."""
+"""`harness bandit`: the stability-support plane and the facts, for every bandit of a file."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from harness.bandit.facts import Fact, facts
 from harness.bandit.laboratory import (
     Bandit,
+    Delivery,
     JointDraw,
+    Vector,
     enumerate_outcomes,
     expectation,
     gradient_variance,
@@ -21,10 +22,111 @@ from harness.bandit.laboratory import (
 )
 from harness.errors import PluginError, SuiteError
 from harness.files import write_atomic
-from harness.learning import registry
+from harness.learning.advantages import rewards_of
+from harness.learning.regime import Regime
+from harness.learning.registry import build, load
 from harness.suite import yaml
 from harness.suite.load import LABORATORY, find, first_error
 from harness.suite.schema import Name, Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One equation: `predicted` by theory (None for an observation), `measured` by enumeration; distances should be 0."""
+
+    statement: str
+    predicted: float | None
+    measured: float
+
+    @property
+    def holds(self) -> bool | None:
+        """None for an observation."""
+        if self.predicted is None:
+            return None
+        return bool(abs(self.predicted - self.measured) <= 1e-6 * max(1.0, abs(self.predicted)))
+
+
+def facts(bandit: Bandit) -> list[Fact]:
+    """All facts of ALGORITHMS.md that concern expectations."""
+    pi, success, g = bandit.policies, bandit.success, bandit.rollouts
+    policies, gradient = len(pi), bandit.policy_gradient()
+
+    def run(name: str, **options: object) -> list[JointDraw]:
+        return enumerate_outcomes(bandit, build(name, options))
+
+    def far(a: Vector, b: Vector) -> float:
+        return float(np.abs(a - b).max())
+
+    alone = mean_gradient(run("independent", objective="dr_grpo"))
+    found = [Fact("independent: E[g] = (1 - 1/G) policy gradient", 0.0, far(alone, (1 - 1 / g) * gradient))]
+
+    direct = np.zeros(pi.shape[1])  # A as the union's statistics make it
+    for probability, draws in bandit.outcomes:
+        pool = np.array([bandit.rewards[a] for drawn in draws for a in drawn])
+        advantage = (pool - pool.mean()) / (pool.std(ddof=1) + 1e-6)
+        for a, each in zip((a for drawn in draws for a in drawn), advantage, strict=True):
+            direct += probability * each / pool.size * (np.eye(pi.shape[1])[a] - pi[0])
+    toward = mean_gradient(run("naive"))
+    beside = [far(v, (v @ gradient) / (gradient @ gradient) * gradient) for v in (direct, toward)]
+    found += [
+        Fact("naive: E[g] = (1/n) sum_j E_j[A grad log pi_k]", 0.0, far(toward, direct)),
+        Fact("naive: distance of E[g] from the policy gradient's direction", *beside),
+    ]
+
+    for beta in (0.25, 1.0):
+        mixed = mean_gradient(run("xgrpo", baseline="mixed", normalise="none", beta=beta))
+        found.append(Fact(f"xgrpo: unbiased with leave-one-out baselines, beta {beta}", 0.0, far(mixed, gradient)))
+
+    outcomes = run("prp", normalise="none", clip_low=1.0, clip_high=1e8)
+    distance = far(mean_gradient(outcomes), (1 - 1 / (policies * g)) * gradient)
+    found.append(Fact("prp: E[g] = (1 - 1/|U|) policy gradient, unclipped", 0.0, distance))
+    if policies == 2:
+
+        def squared_weight(o: JointDraw) -> float:
+            """Of the peer's first answer, from the denominator in PRP's own term."""
+            answer = o.terms[1].answers[0]
+            assert isinstance(answer.denominator, np.ndarray)
+            return float(np.exp(2 * (np.log(pi[0])[answer.tokens[0]] - answer.denominator[0])))
+
+        moment = expectation(outcomes, squared_weight)
+        found.append(Fact("prp: second moment of the weight = 1 + chi^2", 1 + bandit.chi_squared(), moment))
+
+    predicted = (1 - success[0]) ** g * (1 - np.prod((1 - success[1:]) ** g))
+    outcomes = run("sgt")
+    fires = expectation(outcomes, lambda o: float(bool(o.terms[1].answers)))
+    outside = max((len(o.terms[1].answers) for o in outcomes if any(bandit.rewards[a] for a in o.draws[0])), default=0)
+    return [
+        *found,
+        Fact("sgt: fires with (1-p_k)^G (1 - prod_j (1-p_j)^G)", float(predicted), fires),
+        Fact("sgt: imitated answers outside the rescue set", 0.0, float(outside)),
+        *_hacpo(bandit),
+    ]
+
+
+def _hacpo(bandit: Bandit) -> list[Fact]:
+    """E[mu] = p_k where omega is the true capability ratio and guards and clamps are off."""
+    true = {f"p{j}": float(p) for j, p in enumerate(bandit.success)}
+    base: type[Regime] = load("hacpo")
+
+    class TrueCapability(base):  # type: ignore[misc, valid-type]
+        def capability(self, policy: str) -> float:
+            return true[policy]
+
+    if min(true.values()) <= 0:
+        return []
+    options = replace(base.Options(), guards=False, omega_min=1e-12, omega_max=1e12)
+    regime, guarded = TrueCapability(options), TrueCapability(replace(options, guards=True))
+    delivery = Delivery(bandit, regime)
+    off = on = 0.0
+    for probability, draws in bandit.outcomes:
+        own, inbox, _ = delivery.experience(draws)
+        peers = inbox.valid("x")
+        rewards = rewards_of([*own.valid, *peers])
+        omega = np.array([1.0] * len(own.valid) + [regime.omega("p0", p.author) for p in peers])
+        off += probability * regime.baseline(rewards, omega, len(own.valid))
+        on += probability * guarded.baseline(rewards, omega, len(own.valid))
+    bias = Fact("hacpo: bias of E[mu] by the code's two guards", None, on - true["p0"])
+    return [Fact("hacpo: E[mu] = p_k under true capability ratios", true["p0"], off), bias]
 
 
 class BanditCase(BaseModel):
@@ -51,14 +153,9 @@ class BanditSuite(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One regime on one bandit.
-
-    scale: length of E[g] along the policy gradient, in its units. bias: what of E[g] is not along it, relative to it.
-    noise: sqrt(trace Cov[g]) relative to the policy gradient: the plane's stability axis, small is stable.
-    support: probability that the step raises a right answer which the learner itself did not sample: the other axis.
-    weight_second_moment: mean of r^2 over peer answers that take part through a ratio; None without any (imitation has no
-    ratio). fires: probability of any peer answer among the terms.
-    """
+    """One regime on one bandit. scale, bias: E[g] along and beside the policy gradient, in its units. noise: sqrt(trace Cov[g])
+    in its units. support: probability of raising a right answer that was not sampled. fires: of any peer answer.
+    weight_second_moment: mean r^2 of peer answers with a ratio."""
 
     bandit: str
     regime: str
@@ -88,19 +185,20 @@ class BanditReport:
 
     def describe(self) -> str:
         """The plane and the facts as text."""
-        lines = [f"{self.suite}: exact expectations of one step, by enumeration\n"]
-        head = f"{'bandit':<12} {'regime':<16} {'scale':>7} {'bias':>7} {'noise':>8} {'support':>8} {'fires':>6} {'E[w^2]':>8}"
-        lines.append(head)
+        lines = [
+            f"{self.suite}: exact expectations of one step, by enumeration\n",
+            f"{'bandit':<12} {'regime':<16} {'scale':>7} {'bias':>7} {'noise':>8} {'support':>8} {'fires':>6} {'E[w^2]':>8}",
+        ]
         for p in self.points:
             moment = "" if p.weight_second_moment is None else f"{p.weight_second_moment:.3f}"
             lines.append(
                 f"{p.bandit:<12} {p.regime:<16} {p.scale:>7.3f} {p.bias:>7.3f} {p.noise:>8.2f} {p.support:>8.3f} "
                 f"{p.fires:>6.3f} {moment:>8}"
             )
-        lines.append(
-            "\nscale, bias: E[g] along and beside the policy gradient, in its units; noise: its standard deviation;"
-        )
-        lines.append("support: probability of raising a right answer that the learner did not sample itself.\n")
+        lines += [
+            "\nscale, bias: E[g] along and beside the policy gradient, in its units; noise: its standard deviation;",
+            "support: probability of raising a right answer that the learner did not sample itself.\n",
+        ]
         for bandit, fact in self.facts:
             mark = {True: "ok ", False: "NO ", None: "-- "}[fact.holds]
             predicted = "" if fact.predicted is None else f"predicted {fact.predicted:.6f}, "
@@ -133,7 +231,7 @@ def run_bandit(name: str, results: Path) -> BanditReport:
             raise SuiteError(str(source), f"bandits[{i}]", str(error)) from None
         for j, variant in enumerate(suite.regimes):
             try:
-                outcomes = enumerate_outcomes(bandit, registry.build(variant.regime, variant.options))
+                outcomes = enumerate_outcomes(bandit, build(variant.regime, variant.options))
             except (PluginError, ValueError) as error:
                 raise SuiteError(str(source), f"regimes[{j}]", str(error)) from None
             points.append(_point(case.name, variant.name, bandit, outcomes))
@@ -163,7 +261,6 @@ def _point(case: str, regime: str, bandit: Bandit, outcomes: list[JointDraw]) ->
 
 
 def _raises_unseen(bandit: Bandit, outcome: JointDraw) -> bool:
-    """Whether a right answer outside the learner's own draw is given a positive coefficient."""
     own = set(outcome.draws[0])
     return any(
         int(a.tokens[0]) not in own and bandit.rewards[int(a.tokens[0])] > 0 and a.advantage * a.weight > 0

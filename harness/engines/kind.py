@@ -19,7 +19,7 @@ from harness.allocation.inventory import Inventory
 from harness.allocation.shapes import MICRO, Precision, chosen, load_config
 from harness.engines.protocol import PolicyEngine
 from harness.errors import UsageError
-from harness.exchange.transport import InProcess, Transport
+from harness.exchange.wire import InProcess, Transport
 from harness.suite.schema import Policy
 
 if TYPE_CHECKING:

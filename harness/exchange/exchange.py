@@ -1,58 +1,195 @@
-"""SEE, the exchange of one cell: publish records, collect what peers published, lose nothing uncounted."""
+"""SEE, the exchange of one cell: publish records, admit what peers published, lose nothing uncounted."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Protocol
 
 import msgspec
 
 from harness.errors import CheckpointError, ExchangeError
-from harness.exchange.admission import Admission, AdmissionState, Quotas, Unfit
-from harness.exchange.ledger import Entry, Ledger
 from harness.exchange.misbehaviour import Sender
-from harness.exchange.transport import Delivery, InProcess, Transport
-from harness.exchange.wire import encode
-from harness.experience.records import SHIPPED, Record, Rollout
-from harness.experience.refusal import Refusal
+from harness.exchange.wire import MAX_MESSAGE_BYTES, Delivery, InProcess, Transport, decode, encode
+from harness.experience.records import SHIPPED, Record, Refusal, Rollout
+from harness.store.rows import ExchangeRow
 from harness.suite.edges import Edge, edges_of
 from harness.suite.schema import Defences
 
-CEILING_SECONDS = 3600.0
-"""The longest wait of all, for runs that switch the deadline off."""
+CEILING_SECONDS = 3600.0  # the longest wait of all, for runs that switch the deadline off
+MEMORY_STEPS = 64  # how far back prompts and duplicates are remembered where the staleness limit is switched off
+
+Admitted = tuple[Record, ExchangeRow, bytes]
+"""A record that was let in, its entry, and its message."""
 
 
-class Recorder(Protocol):
-    """Keeps accepted messages, for a replay."""
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """What one author may send to one receiver in one step. message: bytes of a single message."""
 
-    def record(self, step: int, author: str, messages: Sequence[bytes]) -> None: ...
+    messages: int = 1 << 14
+    bytes: int = 64 << 20
+    message: int = MAX_MESSAGE_BYTES
+
+    @classmethod
+    def fitting(cls, prompts: int, answers: int, max_tokens: int, steps: int = 1) -> Quotas:
+        """Twice what an honest author of `prompts` groups of `answers` each can need over `steps` steps."""
+        records = prompts * (2 * answers + 1) * steps
+        record = 1024 + 64 * (max_tokens + 1)
+        return cls(2 * records, 2 * records * record, min(MAX_MESSAGE_BYTES, max(1 << 16, 4 * record)))
+
+
+class StepMemory(msgspec.Struct):
+    """What a receiver remembers of one step: prompts' positions, records let in, authors' policy versions."""
+
+    prompts: dict[str, int] = {}
+    seen: set[tuple[str, str, str, int]] = set()
+    versions: dict[str, int] = {}
+
+
+class AdmissionState(msgspec.Struct, frozen=True):
+    """A receiver's memory. absent: authors that missed their last deadline."""
+
+    steps: list[tuple[int, StepMemory]]
+    absent: set[str]
+
+
+class Admission:
+    """What one receiver lets in, by its memory of the steps inside the staleness window. authors: that it listens to. kinds:
+    that its regime shares."""
+
+    def __init__(
+        self,
+        receiver: str,
+        authors: Sequence[str],
+        policies: Sequence[str],
+        kinds: frozenset[type[Record]],
+        max_staleness: int,
+        quotas: Quotas,
+        defences: Defences,
+    ) -> None:
+        self.receiver, self.authors, self.policies = receiver, tuple(authors), frozenset(policies)
+        self.kinds, self.quotas, self.defences = kinds, quotas, defences
+        self.window = max_staleness if defences.staleness else max(max_staleness, MEMORY_STEPS)
+        self.step = -1
+        self._steps: defaultdict[int, StepMemory] = defaultdict(StepMemory)
+        self._spent: dict[str, tuple[int, int]] = {}
+        self.absent: set[str] = set()
+
+    def open(self, step: int, prompts: Sequence[str]) -> None:
+        """Begin a step, or go on with it."""
+        if step != self.step:
+            self._spent = {}
+        self.step = step
+        for at in [at for at in self._steps if not step - self.window <= at <= step]:
+            del self._steps[at]
+        self._steps[step].prompts = {prompt: position for position, prompt in enumerate(prompts)}
+
+    def admit(self, delivery: Delivery) -> tuple[list[Admitted], list[ExchangeRow]]:
+        """Records let in, and the rows of what was refused; never raises for what a peer sent. What has no readable header is
+        summed up by reason: a flood gives few rows."""
+        sender, limit = delivery.sender, self.quotas.message if self.defences.quotas else MAX_MESSAGE_BYTES
+        admitted: list[Admitted] = []
+        refused: list[ExchangeRow] = []
+        unread: dict[str, ExchangeRow] = {}
+
+        def sum_up(reason: str, messages: int, size: int) -> None:
+            alike = unread.setdefault(reason, entry_of(self.step, sender, self.receiver, 0, reason))
+            alike.messages += messages
+            alike.bytes += size
+
+        for message in delivery.messages:
+            size = len(message)
+            try:
+                self._spend(sender, size)
+                record = decode(message, limit, self.kinds)
+            except ExchangeError as error:
+                sum_up(error.reason, 1, size)
+                continue
+            reason = self._unfit(sender, record)
+            entry = entry_of(self.step, sender, self.receiver, size, reason, record)
+            if reason:
+                refused.append(entry)
+            else:
+                admitted.append((record, entry, message))
+        if delivery.dropped:
+            sum_up(Refusal.QUOTA, delivery.dropped, delivery.dropped_bytes)
+        return admitted, refused + list(unread.values())
+
+    def _spend(self, sender: str, size: int) -> None:
+        messages, total = self._spent.get(sender, (0, 0))
+        self._spent[sender] = messages, total = messages + 1, total + size
+        if self.defences.quotas and (messages > self.quotas.messages or total > self.quotas.bytes):
+            raise ExchangeError(Refusal.QUOTA, sender)
+        if sender not in self.authors:
+            raise ExchangeError(Refusal.NOT_SUBSCRIBED if sender in self.policies else Refusal.UNKNOWN_AUTHOR, sender)
+
+    def _unfit(self, sender: str, record: Record) -> str:
+        """Reason against the header; empty for one that passes, which is remembered."""
+        if type(record) not in self.kinds:
+            return Refusal.WRONG_TYPE
+        if record.author not in self.authors:
+            return Refusal.UNKNOWN_AUTHOR
+        if record.author != sender and self.defences.header_checks:
+            return Refusal.FORGED
+        age = self.step - record.step
+        if age < (0 if self.defences.staleness else -self.window):
+            return Refusal.FUTURE
+        if age > self.window:
+            return Refusal.STALE
+        if self._position(record) is None:
+            return Refusal.UNKNOWN_PROMPT
+        if not self.defences.header_checks:
+            return ""
+        for at, memory in self._steps.items():  # one version per author and step, and never a lower one at a later step
+            known = memory.versions.get(record.author, record.version)
+            if (at <= record.step and known > record.version) or (at >= record.step and known < record.version):
+                return Refusal.VERSION
+        memory = self._steps[record.step]
+        memory.versions[record.author] = record.version
+        key = record.author, type(record).__name__, record.prompt_id, getattr(record, "index", 0)
+        if key in memory.seen:
+            return Refusal.DUPLICATE
+        memory.seen.add(key)
+        return ""
+
+    def _position(self, record: Record) -> int | None:
+        """Among the prompts of its step; of a future record, of the present one."""
+        return self._steps[min(record.step, self.step)].prompts.get(record.prompt_id)
+
+    def order(self, record: Record) -> tuple[int, int, int, int, str]:
+        """Sort key: author in suite order, step, prompt, index, kind."""
+        rank, kind = self.authors.index(record.author), type(record).__name__
+        return rank, record.step, self._position(record) or 0, getattr(record, "index", 0), kind
+
+    def state(self) -> AdmissionState:
+        """What matters to the next step."""
+        oldest = self.step + 1 - self.window
+        return AdmissionState([(at, memory) for at, memory in sorted(self._steps.items()) if at >= oldest], self.absent)
+
+    def restore(self, state: AdmissionState) -> None:
+        """Take up `state` again."""
+        self._steps, self.absent = defaultdict(StepMemory, state.steps), set(state.absent)
+        self.step = max(self._steps, default=-1)
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What one receiver got. `entries[i]` is the ledger's entry of `records[i]`: the receiver fills it in.
-
-    Order: suite order of the authors, then step, prompt, index. missing: authors not heard of by the deadline.
-    """
+    """What one receiver got, in `Admission.order`. entries: of the records. missing: authors not heard of by the deadline.
+    refused: messages by reason. waited: seconds."""
 
     records: tuple[Record, ...] = ()
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[ExchangeRow, ...] = ()
     missing: tuple[str, ...] = ()
     refused: Counter[str] = field(default_factory=Counter)
     waited: float = 0.0
 
 
 class Exchange:
-    """The policies of one cell, and who listens to whom.
-
-    policies: names in suite order. edges: (author, receiver) pairs, see `edges_of`. kinds: the types the regime shares.
-    max_staleness: steps that a record may be old; 0 is lockstep. deadline: seconds that `collect` waits by default; in one
-    process, where every policy has published before the first collects, there is nothing to wait for. ceiling: the wait
-    when the deadline is switched off.
-    """
+    """The policies of one cell. policies: in suite order. edges: (author, receiver) pairs. kinds: that the regime shares.
+    max_staleness: steps that a record may be old. deadline: seconds that `collect` waits. record: takes (step, author, accepted
+    messages) for a replay. ledger: rows of the running step."""
 
     def __init__(
         self,
@@ -62,62 +199,24 @@ class Exchange:
         kinds: frozenset[type[Record]] = SHIPPED,
         max_staleness: int = 0,
         deadline: float = 0.0,
-        ceiling: float = CEILING_SECONDS,
         quotas: Quotas | None = None,
         defences: Defences | None = None,
         transport: Transport | None = None,
-        recorder: Recorder | None = None,
+        record: Callable[[int, str, Sequence[bytes]], None] | None = None,
     ) -> None:
-        if len(set(policies)) != len(policies):
-            raise ValueError(f"policies share a name: {', '.join(policies)}")
-        if max_staleness < 0 or not 0 <= deadline <= ceiling:
-            raise ValueError(f"max_staleness {max_staleness} and deadline {deadline} must lie in [0, {ceiling}]")
         self.policies = tuple(policies)
         self.edges = edges_of(policies, edges)
-        self.deadline, self.ceiling = deadline, ceiling
         self.defences = defences or Defences()
+        self.deadline = min(deadline, CEILING_SECONDS) if self.defences.deadline else CEILING_SECONDS
         self.transport = transport or InProcess(policies)
-        self.ledger = Ledger()
-        self._recorder = recorder
+        self.ledger: list[ExchangeRow] = []
+        self._record = record
+        # per receiver and author, the last step that the author is known to have finished
         self._reached: dict[str, dict[str, int]] = {receiver: {} for receiver in policies}
-        """Per receiver and author, the last step that the author is known to have finished."""
         self._early: dict[str, dict[tuple[str, int], Delivery]] = defaultdict(dict)
         self._rank = {policy: rank for rank, policy in enumerate(policies)}
-        self._gates = {
-            receiver: Admission(
-                receiver,
-                [author for author, to in self.edges if to == receiver],
-                policies,
-                kinds,
-                max_staleness,
-                quotas or Quotas(),
-                self.defences,
-            )
-            for receiver in policies
-        }
-
-    def publish(self, author: str, step: int, records: Sequence[Record], sender: Sender | None = None) -> int:
-        """Send to all receivers of `author`, also when there is nothing to say. Returns the bytes sent to each.
-
-        sender: where the author is under a condition. A record that cannot be encoded is refused here and stands in the
-        ledger once per receiver.
-        """
-        messages, failed = [], []
-        for record in records:
-            try:
-                messages.append(encode(record))
-            except ExchangeError as error:
-                failed.append((record, error.reason))
-        for receiver in self.receivers(author):
-            self.ledger.extend(_entry(step, author, receiver, 0, reason, record) for record, reason in failed)
-        outgoing = messages if sender is None else sender.messages(step, messages)
-        return 0 if outgoing is None else self.post(author, step, outgoing)
-
-    def post(self, author: str, step: int, messages: Sequence[bytes]) -> int:
-        """Send ready-made messages: a condition's, or a replay's."""
-        for receiver in self.receivers(author):
-            self.transport.send(author, receiver, step, messages)
-        return sum(len(message) for message in messages)
+        limits = max_staleness, quotas or Quotas(), self.defences
+        self._gates = {to: Admission(to, self.authors(to), policies, kinds, *limits) for to in policies}
 
     def receivers(self, author: str) -> tuple[str, ...]:
         return tuple(receiver for sender, receiver in self.edges if sender == author)
@@ -125,55 +224,74 @@ class Exchange:
     def authors(self, receiver: str) -> tuple[str, ...]:
         return tuple(author for author, to in self.edges if to == receiver)
 
-    def collect(
-        self,
-        receiver: str,
-        step: int,
-        prompts: Sequence[str],
-        authors: Sequence[str] | None = None,
-        deadline: float | None = None,
-        behind: int = 0,
-    ) -> Collected:
-        """What peers sent to `receiver` up to `step`. Never raises for what a peer did.
+    def publish(self, author: str, step: int, records: Sequence[Record], sender: Sender | None = None) -> None:
+        """Send to all receivers of `author`, also nothing. sender: of an author under a condition. A record that cannot be
+        encoded is refused once per receiver."""
+        messages: list[bytes] = []
+        for record in records:
+            try:
+                messages.append(encode(record))
+            except ExchangeError as error:
+                self.ledger += [entry_of(step, author, to, 0, error.reason, record) for to in self.receivers(author)]
+        outgoing = messages if sender is None else sender.messages(step, messages)
+        if outgoing is not None:
+            self.post(author, step, outgoing)
 
-        prompts: ids of the step's prompts, in order. authors: to wait for; all that have an edge to the receiver unless
-        given. deadline: seconds from now, the exchange's own unless given. behind: steps that an awaited author may be behind;
-        what a peer sends ahead, by no more steps than that, is kept until its step.
-        """
+    def post(self, author: str, step: int, messages: Sequence[bytes]) -> None:
+        """Send ready-made messages."""
+        for receiver in self.receivers(author):
+            self.transport.send(author, receiver, step, messages)
+
+    def collect(self, receiver: str, step: int, prompts: Sequence[str], behind: int = 0) -> Collected:
+        """What peers sent up to `step`; never raises for what a peer did. prompts: ids, in order. behind: steps that an author
+        may be behind before it is waited for; what is sent ahead by no more than that is kept."""
         started = monotonic()
-        wait = self.deadline if deadline is None else deadline
-        if not self.defences.deadline:
-            wait = self.ceiling
-        expected = self.authors(receiver) if authors is None else tuple(authors)
-        deliveries, missing = self._receive(receiver, step, behind, expected, min(wait, self.ceiling))
+        deliveries, missing = self._receive(receiver, step, behind)
         waited = monotonic() - started
         gate = self._gates[receiver]
         gate.open(step, prompts)
-        accepted: list[tuple[Record, Entry, bytes]] = []
-        entries: list[Entry] = []
+        admitted: list[Admitted] = []
+        refused: list[ExchangeRow] = []
         for delivery in sorted(deliveries, key=lambda delivery: self._rank.get(delivery.sender, len(self._rank))):
-            admitted, refused = _admit(gate, delivery)
-            accepted += admitted
-            entries += refused
-        accepted.sort(key=lambda item: (self._rank[item[0].author], *gate.order(item[0])))
-        entries += [_entry(step, author, receiver, 0, Refusal.LATE) for author in missing]
-        self.ledger.extend([entry for _, entry, _ in accepted] + entries)
-        if self._recorder is not None:
+            let_in, kept_out = gate.admit(delivery)
+            admitted += let_in
+            refused += kept_out
+        admitted.sort(key=lambda item: gate.order(item[0]))
+        refused += [entry_of(step, author, receiver, 0, Refusal.LATE) for author in missing]
+        entries = tuple(entry for _, entry, _ in admitted)
+        self.ledger += [*entries, *refused]
+        if self._record is not None:
             for author in self.authors(receiver):
-                self._recorder.record(step, author, [m for _, entry, m in accepted if entry.author == author])
+                self._record(step, author, [m for _, entry, m in admitted if entry.author == author])
         counts: Counter[str] = Counter()
-        for entry in entries:
+        for entry in refused:
             counts[entry.reason] += max(1, entry.messages)
-        return Collected(
-            records=tuple(record for record, _, _ in accepted),
-            entries=tuple(entry for _, entry, _ in accepted),
-            missing=missing,
-            refused=counts,
-            waited=waited,
-        )
+        return Collected(tuple(record for record, _, _ in admitted), entries, missing, counts, waited)
+
+    def _receive(self, receiver: str, step: int, behind: int) -> tuple[list[Delivery], tuple[str, ...]]:
+        """Deliveries until every author has finished the step or the time is up, and who had not."""
+        gate, end, reached = self._gates[receiver], monotonic() + self.deadline, self._reached[receiver]
+        arrived = [*self._early.pop(receiver, {}).values(), *self.transport.receive(receiver, 0.0)]
+        early, deliveries = self._early[receiver], list[Delivery]()
+        while True:
+            for delivery in arrived:
+                claimed = min(delivery.step, step + behind)
+                reached[delivery.sender] = max(reached.get(delivery.sender, -1), claimed)
+                ahead = step < delivery.step <= step + behind
+                # One delivery an author and step: a flood is not worth keeping.
+                if not ahead or early.setdefault((delivery.sender, delivery.step), delivery) is not delivery:
+                    deliveries.append(delivery)
+            done = {author for author in gate.authors if reached.get(author, -1) >= step - behind}
+            missing = tuple(author for author in gate.authors if author not in done)
+            awaited = set(missing) - (gate.absent if self.defences.deadline else set())
+            left = end - monotonic()
+            if not awaited or left <= 0:
+                gate.absent = (gate.absent | set(missing)) - done
+                return deliveries, missing
+            arrived = self.transport.receive(receiver, left)
 
     def state(self) -> bytes:
-        """What the receivers remember of earlier steps, to checkpoint between steps. Messages under way are not in it."""
+        """The receivers' memory, to checkpoint between steps, without messages under way."""
         return msgspec.msgpack.encode({to: gate.state() for to, gate in self._gates.items()}, order="deterministic")
 
     def restore(self, state: bytes) -> None:
@@ -187,77 +305,23 @@ class Exchange:
         for receiver, gate in self._gates.items():
             gate.restore(states[receiver])
 
-    def _receive(
-        self, receiver: str, step: int, behind: int, expected: Sequence[str], wait: float
-    ) -> tuple[list[Delivery], tuple[str, ...]]:
-        """Deliveries until every expected author has finished the step or the time is up; authors that had not."""
-        gate, end, reached = self._gates[receiver], monotonic() + wait, self._reached[receiver]
-        deliveries: list[Delivery] = []
-        arrived = [*self._early.pop(receiver, {}).values(), *self.transport.receive(receiver, 0.0)]
-        while True:
-            for delivery in arrived:
-                claimed = min(delivery.step, step + behind)
-                reached[delivery.sender] = max(reached.get(delivery.sender, -1), claimed)
-                ahead = step < delivery.step <= step + behind
-                # One delivery an author and step: a flood is not worth keeping.
-                if (
-                    not ahead
-                    or self._early[receiver].setdefault((delivery.sender, delivery.step), delivery) is not delivery
-                ):
-                    deliveries.append(delivery)
-            done = {author for author in expected if reached.get(author, -1) >= step - behind}
-            missing = tuple(author for author in expected if author not in done)
-            awaited = set(missing) - (gate.absent if self.defences.deadline else set())
-            left = end - monotonic()
-            if not awaited or left <= 0:
-                gate.absent = (gate.absent | set(missing)) - done
-                return deliveries, missing
-            arrived = self.transport.receive(receiver, left)
 
-
-def _admit(gate: Admission, delivery: Delivery) -> tuple[list[tuple[Record, Entry, bytes]], list[Entry]]:
-    """Records let in with their entries and bytes, and the entries of what was refused.
-
-    Messages without a readable header are summed up by reason, so that a flood does not become a flood of entries.
-    """
-    accepted: list[tuple[Record, Entry, bytes]] = []
-    refused: list[Entry] = []
-    unread: dict[str, Entry] = {}
-
-    def entry(size: int, reason: str = "", record: Record | None = None) -> Entry:
-        return _entry(gate.step, delivery.sender, gate.receiver, size, reason, record)
-
-    def sum_up(reason: str, messages: int, size: int) -> None:
-        alike = unread.setdefault(reason, entry(0, reason))
-        alike.messages += messages
-        alike.bytes += size
-
-    for message in delivery.messages:
-        size = len(message)
-        if not gate.within_quota(delivery.sender, size):
-            sum_up(Refusal.QUOTA, 1, size)
-            continue
-        try:
-            record = gate.admit(delivery.sender, message)
-        except Unfit as error:
-            refused.append(entry(size, error.reason, error.record))
-        except ExchangeError as error:
-            sum_up(error.reason, 1, size)
-        else:
-            accepted.append((record, entry(size, record=record), message))
-    if delivery.dropped:
-        sum_up(Refusal.QUOTA, delivery.dropped, delivery.dropped_bytes)
-    return accepted, refused + list(unread.values())
-
-
-def _entry(step: int, author: str, receiver: str, size: int, reason: str = "", record: Record | None = None) -> Entry:
+def entry_of(
+    step: int, author: str, receiver: str, size: int, reason: str = "", record: Record | None = None
+) -> ExchangeRow:
     """record: None where none could be read; then `messages` starts at 0."""
-    entry = Entry(
-        step=step, author=author, receiver=receiver, bytes=size, accepted=not reason, reason=str(reason), messages=0
+    return ExchangeRow(
+        step=step,
+        author=author,
+        receiver=receiver,
+        kind=str(record.__struct_config__.tag) if record else "",
+        prompt_id=record.prompt_id if record else "",
+        index=getattr(record, "index", 0),
+        made=record.step if record else -1,
+        version=record.version if record else 0,
+        messages=1 if record else 0,
+        bytes=size,
+        source_tokens=len(record.tokens) if isinstance(record, Rollout) else 0,
+        accepted=not reason,
+        reason=str(reason),
     )
-    if record is not None:
-        entry.messages, entry.kind = 1, str(record.__struct_config__.tag)
-        entry.prompt_id, entry.index = record.prompt_id, getattr(record, "index", 0)
-        entry.made, entry.version = record.step, record.version
-        entry.source_tokens = len(record.tokens) if isinstance(record, Rollout) else 0
-    return entry

@@ -1,15 +1,12 @@
-"""Peers as conditions: one policy misbehaves towards the others while its own learning goes on untouched.
-
-A condition changes what is claimed (verdicts, before records are made of them) or what is sent (messages, after). All of
-it is [ours]; the published papers assume honest peers. Deterministic: draws depend on the seed and the step alone.
-"""
+"""Peers as conditions (ours): a policy misbehaves towards the others, not towards itself. A condition changes what is claimed
+(verdicts) or what is sent (messages)."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -19,19 +16,14 @@ from msgspec import Meta
 from harness.errors import CheckpointError
 from harness.exchange.wire import MAX_MESSAGE_BYTES
 from harness.experience.answers import Answer, Group
+from harness.verification.verdict import Verdict
 
 Share = Annotated[float, Meta(gt=0.0, le=1.0)]
-Steps = Annotated[int, Meta(ge=1, le=1000)]
 Flood = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
-    """What is wrong with a peer. A subclass overrides what it changes."""
-
-    @property
-    def lag(self) -> int:
-        """Steps by which its messages are late."""
-        return 0
+    """What is wrong with a peer."""
 
     def claim(self, right: Bool[np.ndarray, "A"], rng: np.random.Generator) -> Bool[np.ndarray, "A"]:
         """The verdicts it claims for its answers, given the true ones."""
@@ -61,17 +53,13 @@ class Lying(Condition, frozen=True, kw_only=True, tag="lying"):
 
 
 class Stale(Condition, frozen=True, kw_only=True, tag="stale"):
-    """Sends what it had to say `steps` steps ago, with true headers; nothing before that."""
+    """Sends what it had to say `steps` steps ago, with true headers."""
 
-    steps: Steps
-
-    @property
-    def lag(self) -> int:
-        return self.steps
+    steps: Annotated[int, Meta(ge=1, le=1000)]
 
 
 class Silent(Condition, frozen=True, kw_only=True, tag="silent"):
-    """Sends nothing from step `start` on, not even that it has nothing to say."""
+    """Sends nothing at all from step `start` on."""
 
     start: Annotated[int, Meta(ge=0)] = 0
 
@@ -80,7 +68,7 @@ class Silent(Condition, frozen=True, kw_only=True, tag="silent"):
 
 
 class Spamming(Condition, frozen=True, kw_only=True, tag="spamming"):
-    """Hides its honest messages among others, each step: `oversized` ones, `malformed` ones, and a `flood` of copies."""
+    """Hides its honest messages among oversized and malformed ones and a flood of copies."""
 
     oversized: Annotated[int, Meta(ge=0, le=1000)] = 1
     malformed: Flood = 32
@@ -101,7 +89,7 @@ AnyCondition = Noisy | Lying | Stale | Silent | Spamming
 
 
 def condition_of(options: Mapping[str, Any]) -> AnyCondition:
-    """From a suite's ``{kind: noisy, share: 0.2}``. Raises ValueError that names the place and the problem."""
+    """From a suite's ``{kind: noisy, share: 0.2}``. Raises ValueError."""
     try:
         condition: AnyCondition = msgspec.convert(dict(options), AnyCondition)
     except msgspec.ValidationError as error:
@@ -109,38 +97,36 @@ def condition_of(options: Mapping[str, Any]) -> AnyCondition:
     return condition
 
 
-def _claim(answer: Answer, right: bool) -> Answer:
-    verdict = answer.verdict
-    if not verdict.valid or right == (verdict.value == "right"):
-        return answer
-    said = msgspec.structs.replace(verdict, value="right" if right else "wrong", reason="claimed")
-    return replace(answer, verdict=said)
-
-
 class Sender:
-    """The sending side of one policy under a condition. seed: of this policy, never of the regime."""
+    """The sending side of one policy under a condition. seed: never of the regime."""
 
     def __init__(self, condition: Condition, seed: int) -> None:
         self.condition, self.seed = condition, seed
         self._waiting: deque[list[bytes]] = deque()
 
     def claimed(self, step: int, groups: Sequence[Group]) -> list[Group]:
-        """The groups with the verdicts it claims, to publish from. Invalid ones stay; own learning uses the true groups."""
+        """The groups with the verdicts that it claims, to publish from; invalid ones stay."""
         answers = [answer for group in groups for answer in group.answers]
         right = np.array([answer.verdict.value == "right" for answer in answers], dtype=bool)
         claims = iter(self.condition.claim(right, np.random.default_rng([self.seed, step, 0])).tolist())
-        return [
-            replace(group, answers=tuple(_claim(answer, next(claims)) for answer in group.answers)) for group in groups
-        ]
+
+        def claimed(answer: Answer) -> Answer:
+            value: Literal["right", "wrong"] = "right" if next(claims) else "wrong"
+            if value == answer.verdict.value or not answer.verdict.valid:
+                return answer
+            return replace(answer, verdict=Verdict(value, "claimed"))
+
+        return [replace(group, answers=tuple(map(claimed, group.answers))) for group in groups]
 
     def messages(self, step: int, honest: Sequence[bytes]) -> list[bytes] | None:
-        """What goes out at `step` instead of the honest messages; None is silence."""
+        """What goes out instead of the honest messages; None is silence."""
         self._waiting.append(list(honest))
-        due = self._waiting.popleft() if len(self._waiting) > self.condition.lag else []
+        lag = self.condition.steps if isinstance(self.condition, Stale) else 0
+        due = self._waiting.popleft() if len(self._waiting) > lag else []
         return self.condition.transmit(step, due, np.random.default_rng([self.seed, step, 1]))
 
     def state(self) -> bytes:
-        """Messages that are still to be sent (a stale peer's), to checkpoint."""
+        """Messages still to be sent."""
         return msgspec.msgpack.encode(list(self._waiting))
 
     def restore(self, state: bytes) -> None:

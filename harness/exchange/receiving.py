@@ -1,26 +1,24 @@
-"""The receiving half of the exchange: peers' records in as the learner's own experience, retokenised, re-verified, scored."""
+"""The receiving half of the exchange: peers' records as the learner's own experience."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from jaxtyping import Float32, Int32
 
 from harness.exchange.exchange import Exchange
-from harness.exchange.ledger import Entry
-from harness.experience.answers import Inbox, PeerAnswer, PeerValue, Prompt
-from harness.experience.records import SHIPPED, GroupValue, Record, Rollout, Success, Text, TextRollout
-from harness.experience.refusal import Refusal
+from harness.experience.answers import Inbox, PeerAnswer, Prompt
+from harness.experience.records import AnswerRecord, Record, Refusal
+from harness.store.rows import ExchangeRow
 from harness.suite.schema import Sharing
 from harness.tokenization.codec import TokenCodec
-from harness.tokenization.residuals import Budget
-from harness.tokenization.retokenise import Refused, Retokenised, retokenise, retokenise_text
+from harness.tokenization.retokenise import Retokenised, retokenise
 from harness.verification.verdict import Verdict
 
 Key = tuple[str, str, int]
@@ -63,26 +61,23 @@ class Learner(Protocol):
 
 @dataclass(frozen=True)
 class Received:
-    """What one learner may learn from in one step.
-
-    admitted: all records that the exchange let in, with the ledger's entries. learnable: of their answers those that neither THL
-    nor the verifier refused. kept_out: records that the exchange did not let in, those of authors who were late left out.
-    """
+    """What one learner may learn from in one step. admitted: records let in, with their rows. learnable: their answers that
+    neither THL nor the verifier refused. kept_out: records not let in."""
 
     inbox: Inbox = field(default_factory=Inbox)
-    admitted: Sequence[tuple[Record, Entry]] = ()
-    learnable: Sequence[tuple[PeerAnswer, Entry]] = ()
+    admitted: Sequence[tuple[Record, ExchangeRow]] = ()
+    learnable: Sequence[tuple[PeerAnswer, ExchangeRow]] = ()
     kept_out: int = 0
 
     @cached_property
-    def entries(self) -> Mapping[Key, Entry]:
-        """The ledger's, of the answers that may be learnt from."""
+    def entries(self) -> Mapping[Key, ExchangeRow]:
+        """Rows of the learnable answers."""
         return {(a.author, a.prompt_id, a.index): e for a, e in self.learnable}
 
     @cached_property
-    def originals(self) -> Mapping[Key, Text]:
+    def originals(self) -> Mapping[Key, AnswerRecord]:
         """Records with an answer, as their authors sent them."""
-        return {(r.author, r.prompt_id, r.index): r for r, _ in self.admitted if isinstance(r, Text)}
+        return {(r.author, r.prompt_id, r.index): r for r, _ in self.admitted if isinstance(r, AnswerRecord)}
 
     @property
     def prompts(self) -> frozenset[str]:
@@ -92,16 +87,16 @@ class Received:
     @property
     def answers(self) -> int:
         """Answers that the exchange let in."""
-        return sum(isinstance(r, Text) for r, _ in self.admitted)
+        return sum(isinstance(r, AnswerRecord) for r, _ in self.admitted)
 
     @property
     def tokens(self) -> int:
-        """Of the answers that may be learnt from, the learner's, EOS included."""
+        """The learner's, of learnable answers, EOS included."""
         return sum(a.tokens.size for a, _ in self.learnable)
 
     @property
     def bytes(self) -> int:
-        """On the wire, of all records that the exchange let in."""
+        """On the wire, of records let in."""
         return sum(e.bytes for _, e in self.admitted)
 
     @property
@@ -117,8 +112,8 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """How a cell's learners take in what arrives. longest: an answer's tokens at most. scored: whether the learner's own
-    log-probabilities of peers' answers are wanted (`Need.RECEIVER_OLD`)."""
+    """How a cell's learners take in what arrives. longest: tokens of an answer at most. scored: score peers' answers
+    (`Need.RECEIVER_OLD`)."""
 
     exchange: Exchange
     sharing: Sharing
@@ -129,83 +124,75 @@ class Receiver:
     def collect(
         self, learner: Learner, step: int, prompts: Sequence[Prompt], earlier: Sequence[Prompt] = (), behind: int = 0
     ) -> Received:
-        """Receive, retokenise, verify and score. Refusals by THL and by the verifier go into the exchange's ledger.
-
-        earlier: prompts of earlier steps of which stale records may speak. behind: steps that a peer may be behind before it is
-        waited for.
-        """
+        """Receive, retokenise, verify and score; refusals go into the rows. earlier: prompts of earlier steps of which stale
+        records may speak. behind: as `Exchange.collect`."""
         if not self.exchange.authors(learner.name):
             return Received()
         with learner.clock.phase("exchange"):
-            collected = self.exchange.collect(learner.name, step, [p.id for p in prompts], behind=behind)
+            collected = self.exchange.collect(learner.name, step, [p.id for p in prompts], behind)
             by_id = {p.id: p for p in (*earlier, *prompts)}
             admitted = list(zip(collected.records, collected.entries, strict=True))
             carried = self.carry(admitted, learner, by_id)
-            values = _by_prompt(
-                PeerValue(r.author, r.prompt_id, r.count, r.right) for r, _ in admitted if isinstance(r, GroupValue)
-            )
         with learner.clock.phase("verify"):
             answers = self._verified(carried, by_id)
         if self.scored and answers:
             with learner.clock.phase("score"):
-                scores = learner.engine.score([by_id[a.prompt_id] for a, _ in answers], [a.tokens for a, _ in answers])
-                answers = [(replace(a, receiver_old=s), e) for (a, e), s in zip(answers, scores, strict=True)]
-        inbox = Inbox(
-            _by_prompt(a for a, e in answers if e.kind in {"rollout", "text"}),
-            _by_prompt(a for a, e in answers if e.kind == "success"),
-            values,
-            _by_prompt(r for r, _ in admitted if type(r) not in SHIPPED),
-        )
-        kept_out = sum(n for reason, n in collected.refused.items() if reason != Refusal.LATE)  # the late sent nothing
-        return Received(inbox, admitted, answers, kept_out)
+                scores = learner.engine.score(
+                    [by_id[a.prompt_id] for _, a, _ in answers], [a.tokens for _, a, _ in answers]
+                )
+                answers = [(r, replace(a, receiver_old=s), e) for (r, a, e), s in zip(answers, scores, strict=True)]
+        found: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+        for record, answer, _ in [*answers, *((r, r, e) for r, e in admitted if not isinstance(r, AnswerRecord))]:
+            found[record.inbox][record.prompt_id].append(answer)
+        inbox = Inbox(**{box: {x: tuple(given) for x, given in of.items()} for box, of in found.items()})
+        kept_out = sum(n for reason, n in collected.refused.items() if reason != Refusal.LATE)
+        return Received(inbox, admitted, [(a, e) for _, a, e in answers], kept_out)
 
     def carry(
-        self, admitted: Sequence[tuple[Record, Entry]], learner: Learner, prompts: Mapping[str, Prompt]
-    ) -> list[tuple[Text, Entry, Retokenised]]:
-        """Answers in the learner's tokens, those with log-probabilities first; each one's residuals go into its entry."""
+        self, admitted: Sequence[tuple[Record, ExchangeRow]], learner: Learner, prompts: Mapping[str, Prompt]
+    ) -> list[tuple[AnswerRecord, Retokenised, ExchangeRow]]:
+        """Answers in the learner's tokens; residuals go into the rows."""
 
-        def score(records: Sequence[Rollout], tokens: Sequence[np.ndarray]) -> list[np.ndarray]:
+        def score(records: Sequence[AnswerRecord], tokens: Sequence[np.ndarray]) -> list[np.ndarray]:
             return learner.engine.score([prompts[r.prompt_id] for r in records], tokens)
 
         s = self.sharing
-        budget = Budget(s.max_text_residual, s.max_boundary_residual) if s.defences.residual_budget else None
-        rollouts = [(r, e) for r, e in admitted if isinstance(r, Rollout)]
-        texts = [(r, e) for r, e in admitted if isinstance(r, TextRollout | Success)]
-        carried = retokenise([r for r, _ in rollouts], learner.codec, how=s.spread, budget=budget, score=score)
-        carried += retokenise_text([r for r, _ in texts], learner.codec, budget=budget)
-        kept: list[tuple[Text, Entry, Retokenised]] = []
-        for (record, entry), result in zip([*rollouts, *texts], carried, strict=True):
-            if isinstance(result, Refused):
+        budget = (
+            {"text": s.max_text_residual, "boundary": s.max_boundary_residual} if s.defences.residual_budget else {}
+        )
+        texts = [(r, e) for r, e in admitted if isinstance(r, AnswerRecord)]
+        results = retokenise(
+            [r for r, _ in texts], learner.codec, budget=budget, score=score if s.spread == "receiver" else None
+        )
+        kept: list[tuple[AnswerRecord, Retokenised, ExchangeRow]] = []
+        for (record, entry), result in zip(texts, results, strict=True):
+            if not isinstance(result, Retokenised):
                 entry.refuse(result.reason)
                 continue
-            entry.receiver_tokens = result.tokens.size - result.finished
+            entry.receiver_tokens = result.tokens.size - record.finished
             entry.marks_spelled = result.spelled_tags
-            for name in ("text", "boundary", "mass", "length", "canonical"):
-                setattr(entry, f"residual_{name}", getattr(result.residuals, name))
+            for name, residual in result.residuals.items():
+                setattr(entry, f"residual_{name}", residual)
             if result.tokens.size > self.longest:
                 entry.refuse(Refusal.TOO_LONG)
             else:
-                kept.append((record, entry, result))
+                kept.append((record, result, entry))
         return kept
 
     def _verified(
-        self, carried: Sequence[tuple[Text, Entry, Retokenised]], prompts: Mapping[str, Prompt]
-    ) -> list[tuple[PeerAnswer, Entry]]:
-        said: Sequence[Verdict]
+        self, carried: Sequence[tuple[AnswerRecord, Retokenised, ExchangeRow]], prompts: Mapping[str, Prompt]
+    ) -> list[tuple[AnswerRecord, PeerAnswer, ExchangeRow]]:
+        records = [r for r, _, _ in carried]
+        said: Sequence[Verdict] = [Verdict("right" if r.reward > 0 else "wrong", "claimed") for r in records]
         if self.sharing.defences.reverify:
-            said = self.verify(
-                [prompts[r.prompt_id].gold for r, _, _ in carried],
-                [r.text for r, _, _ in carried],
-                [c.finished for _, _, c in carried],
-            )
-        else:
-            said = [Verdict("right" if getattr(r, "reward", 1.0) > 0 else "wrong", "claimed") for r, _, _ in carried]
+            golds = [prompts[r.prompt_id].gold for r in records]
+            said = self.verify(golds, [r.text for r in records], [r.finished for r in records])
         answers = []
-        for (record, entry, result), verdict in zip(carried, said, strict=True):
+        for (record, result, entry), verdict in zip(carried, said, strict=True):
             entry.verdict = verdict.value
             if not verdict.valid:
                 entry.refuse(Refusal.INVALID)
-            elif isinstance(record, Success) and verdict.value != "right":
+            elif record.inbox == "successes" and verdict.value != "right":
                 entry.refuse(Refusal.UNVERIFIED)
             else:
                 answer = PeerAnswer(
@@ -216,21 +203,11 @@ class Receiver:
                     index=record.index,
                     tokens=result.tokens,
                     text=record.text,
-                    finished=result.finished,
+                    finished=record.finished,
                     verdict=verdict,
                     aligned=result.aligned,
                     source_logprob=result.source_logprob,
                     source_tokens=result.source_tokens,
                 )
-                answers.append((answer, entry))
+                answers.append((record, answer, entry))
         return answers
-
-
-T = TypeVar("T", PeerAnswer, PeerValue, Record)
-
-
-def _by_prompt(items: Iterable[T]) -> dict[str, tuple[T, ...]]:
-    grouped: dict[str, list[T]] = defaultdict(list)
-    for one in items:
-        grouped[one.prompt_id].append(one)
-    return {prompt: tuple(ones) for prompt, ones in grouped.items()}

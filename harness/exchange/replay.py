@@ -1,7 +1,7 @@
-"""Stored experience: what a cell accepted, served later as if the peers sent it again (GRAFT's "stored logs").
+"""Stored experience, served later as if the peers sent it again (GRAFT's "stored logs").
 
-File: frames of length (4 bytes, big-endian), digest (16 bytes), msgpack payload. Each digest covers its payload and the
-digest before it, so the last one stands for the whole file and no frame can be altered, left out or moved.
+File: frames of length (4 bytes, big-endian), digest (16 bytes), msgpack payload; a digest covers its payload and the digest
+before it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from harness.reading import open_regular
 DIGEST_BYTES = 16
 MAX_FRAME_BYTES = 512 << 20
 READ = "cannot be read"
-MEMORY_STEPS = 64
-"""How far apart receivers' steps may be."""
+MEMORY_STEPS = 64  # how far apart receivers' steps may be
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Messages of one author that were accepted at one step by at least one receiver."""
+    """Messages of one author accepted at one step by at least one receiver."""
 
     step: int
     author: str
@@ -38,10 +37,8 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class ReplayWriter:
-    """Appends to `path`, after dropping the frames of steps that a resumed cell will run again.
-
-    resume: the last step to keep; -1 begins anew. Raises StoreError if the frames to keep are not intact, DiskFullError.
-    """
+    """Appends to `path` behind step `resume`; -1 begins anew. Raises StoreError if the frames to keep are not intact,
+    DiskFullError."""
 
     def __init__(self, path: Path, resume: int = -1) -> None:
         self.path = path
@@ -67,7 +64,7 @@ class ReplayWriter:
             os.replace(new, path)
 
     def record(self, step: int, author: str, messages: Sequence[bytes]) -> None:
-        """Store what another receiver has not stored yet at this step. Receivers may call side by side."""
+        """Store what another receiver has not stored yet. Receivers may call side by side."""
         with self._recording, disk_errors(self.path):
             self._written = {key: kept for key, kept in self._written.items() if key[0] > step - MEMORY_STEPS}
             written = self._written.setdefault((step, author), set())
@@ -77,46 +74,34 @@ class ReplayWriter:
                 self._digest = _chain(self._digest, payload)
                 self._file.write(len(payload).to_bytes(4, "big") + self._digest + payload)
 
-    def flush(self) -> str:
-        """Bring everything to the disk. Returns the digest of the file so far."""
+    def flush(self) -> None:
+        """Bring everything to the disk."""
         with disk_errors(self.path):
             self._file.flush()
             os.fsync(self._file.fileno())
-        return self._digest.hex()
 
-    def close(self) -> str:
-        """Flush and close. Returns the file's digest, for the cell's manifest."""
-        digest = self.flush()
+    def close(self) -> None:
+        """Flush and close."""
+        self.flush()
         self._file.close()
-        return digest
 
 
 class ReplaySource:
-    """A stored exchange, checked from end to end when it is opened.
+    """A stored exchange, checked when opened. Raises StoreError if it is missing, altered or cut off."""
 
-    Raises StoreError if the file is missing, altered, cut off, or not the one that `digest` names.
-    """
-
-    def __init__(self, path: Path, digest: str | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self._spans: dict[tuple[int, str], list[tuple[int, int]]] = {}
-        self.digest = bytes(DIGEST_BYTES).hex()
         with disk_errors(path, READ), open_regular(path) as file:
             begin = 0
-            for frame, end, seen in _frames(file, path):
+            for frame, end, _ in _frames(file, path):
                 self._spans.setdefault((frame.step, frame.author), []).append((begin, end))
-                begin, self.digest = end, seen.hex()
-        if digest is not None and digest != self.digest:
-            raise StoreError(f"{path}: not the exchange that was named: digest {self.digest}, expected {digest}")
+                begin = end
 
     @property
     def authors(self) -> tuple[str, ...]:
+        """Whose messages are stored."""
         return tuple(sorted({author for _, author in self._spans}))
-
-    @property
-    def last_step(self) -> int:
-        """-1 if nothing was stored."""
-        return max((step for step, _ in self._spans), default=-1)
 
     def messages(self, step: int, author: str) -> list[bytes]:
         """What was accepted of `author` at `step`."""
@@ -128,13 +113,13 @@ class ReplaySource:
         return found
 
     def serve(self, exchange: Exchange, step: int, authors: Sequence[str]) -> None:
-        """Send the step's messages in place of absent `authors`. Receivers check them like any other."""
+        """Send the step's messages in place of absent `authors`."""
         for author in authors:
             exchange.post(author, step, self.messages(step, author))
 
 
 def _frames(file: BinaryIO, path: Path) -> Iterator[tuple[Frame, int, bytes]]:
-    """Frames in order with the offset where each ends and the digest up to there."""
+    """Frames in order, the offset where each ends, the digest so far."""
     size = os.fstat(file.fileno()).st_size
     digest, offset = bytes(DIGEST_BYTES), 0
     while offset < size:

@@ -1,76 +1,80 @@
-"""SEE's wire types: what policies send to each other.
-
-Every record names its author, the author's policy version, the step and the prompt. Records are decoded against their
-type with size limits (`exchange.wire`); nothing is ever unpickled. A record is a claim by its author: the receiver
-re-verifies what it can. A regime of a plugin may declare a type of its own (`bounded`, docs/regimes.md).
-"""
+"""What policies send to each other, and why a receiver refuses it. A record type is one declaration: fields of bounded size,
+what is sent of a group (`of`), what must hold of a peer's (`check`), where its receiver finds it (`inbox`)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, Self
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgspec
 from msgspec import Meta, inspect
 
 from harness.errors import ExchangeError
 from harness.experience.answers import Answer, Group
-from harness.experience.refusal import Refusal
 
 __all__ = [
-    "LOGPROB_FLOOR",
-    "LOGPROB_SLACK",
-    "MAX_TEXT_BYTES",
-    "MAX_TOKENS",
-    "SHIPPED",
-    "Count",
+    "AnswerRecord",
     "GroupValue",
-    "Name",
-    "Pieces",
     "Record",
+    "Refusal",
     "Rollout",
-    "Share",
     "Success",
-    "Text",
     "TextRollout",
     "bounded",
     "sent",
 ]
 
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
-"""Of a policy or a prompt."""
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-"""A number of things."""
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-"""A fraction."""
+# byte length of each of an answer's tokens, final EOS left out; they sum to the text's length in bytes
 Pieces = Callable[[Answer], list[int]]
-"""Byte length of each of an answer's tokens, final EOS left out; they sum to the text's length in bytes."""
-MAX_TEXT_BYTES = 1 << 20
-"""Of a record's text, in UTF-8."""
-MAX_TOKENS = 1 << 17
-"""Of one answer."""
-LOGPROB_SLACK = 1e-6
-"""Rounding may lift the log-probability of a sure token a little above 0."""
-LOGPROB_FLOOR = -1e4
-"""No token was ever sampled at exp(-1e4); a claim of less is an attack on the ratio's denominator."""
+MAX_TEXT_BYTES = 1 << 20  # of a record's text, in UTF-8
+MAX_TOKENS = 1 << 17  # of one answer
+LOGPROB_SLACK = 1e-6  # rounding may lift the log-probability of a sure token a little above 0
+LOGPROB_FLOOR = -1e4  # no token was ever sampled at exp(-1e4); a lower claim attacks the ratio's denominator
+
+
+class Refusal(StrEnum):
+    """Why a message, a record or an author was refused.
+
+    The message: `malformed`: no msgpack, cut off, nested too deeply, no UTF-8; `wrong_type`: no record; `not_finite`: or beyond
+    float32 training; `not_logprob`: positive; `inconsistent`: fields contradict each other; `empty`: nothing to learn from. The
+    header: `not_subscribed`: no such edge; `unknown_prompt`: not asked at that step; `future`: a step not reached; `version`:
+    contradicts an earlier record; `late`: nothing by the deadline. The content: `unverified`: not right, as claimed; `invalid`:
+    undecided; `untranslatable`: the receiver's tokenizer failed; `too_long`: more tokens than it is trained on.
+    """
+
+    OVERSIZED = "oversized"
+    MALFORMED = "malformed"
+    WRONG_TYPE = "wrong_type"
+    NOT_FINITE = "not_finite"
+    NOT_LOGPROB = "not_logprob"
+    INCONSISTENT = "inconsistent"
+    EMPTY = "empty"
+    UNKNOWN_AUTHOR = "unknown_author"
+    FORGED = "forged"
+    NOT_SUBSCRIBED = "not_subscribed"
+    UNKNOWN_PROMPT = "unknown_prompt"
+    STALE = "stale"
+    FUTURE = "future"
+    VERSION = "version"
+    DUPLICATE = "duplicate"
+    QUOTA = "quota"
+    LATE = "late"
+    UNVERIFIED = "unverified"
+    INVALID = "invalid"
+    RESIDUAL = "residual"
+    UNTRANSLATABLE = "untranslatable"
+    TOO_LONG = "too_long"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
-    """Header shared by all records.
+    """Header of all records. version: optimiser updates that the author has made. inbox: the field of `Inbox` that it fills."""
 
-    Attributes
-    ----------
-    author
-        Who sends it.
-    version
-        Optimiser updates that the author has made.
-    step
-        Training step at which the experience was made.
-    prompt_id
-        Of the prompt that it is about.
-    """
-
+    inbox: ClassVar[Literal["answers", "successes", "values", "records"]] = "records"
     author: Name
     version: Count
     step: Count
@@ -78,75 +82,46 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown
 
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> Sequence[Self]:
-        """What a group's author sends of it.
-
-        Parameters
-        ----------
-        group
-            The author's own.
-        pieces
-            Byte lengths of an answer's tokens.
-
-        Raises
-        ------
-        NotImplementedError
-            Its regime makes the records itself.
-        """
+        """What a group's author sends. Raises NotImplementedError."""
         raise NotImplementedError(f"{cls.__name__}.of: what is sent of a group")
 
     @classmethod
     def about(cls, group: Group, **fields: Any) -> Self:
-        """A record with the group's header.
-
-        Parameters
-        ----------
-        group
-            Whose policy, version, step and prompt it names.
-        fields
-            The type's own.
-        """
+        """A record with the group's header."""
         return cls(author=group.policy, version=group.version, step=group.step, prompt_id=group.prompt.id, **fields)
 
     def check(self) -> None:
-        """What the type cannot say, of a record that a peer sent: here, that all numbers are finite.
-
-        Raises
-        ------
-        ExchangeError
-            With the reason (`Refusal`).
-        """
+        """Raises ExchangeError for what the type cannot say: a number is not finite."""
         if not all(map(math.isfinite, _floats(msgspec.to_builtins(self)))):
             raise ExchangeError(Refusal.NOT_FINITE, "a number is not finite")
 
 
-class Rollout(Record, frozen=True, kw_only=True, tag="rollout"):
-    """One sampled answer with the author's own token-level log-probabilities.
+class AnswerRecord(Record, frozen=True, kw_only=True):
+    """A record with an answer, which the receiver retokenises and verifies. text: without EOS."""
 
-    Attributes
-    ----------
-    index
-        In the author's group.
-    text
-        Without EOS.
-    tokens
-        Ids in the author's vocabulary, final EOS left out.
-    logprobs
-        One per token, nats, of the sampling distribution.
-    pieces
-        Byte length of each token's text, so that a receiver can align without the author's tokenizer; their sum is the text's
-        byte length.
-    finished
-        Whether it ended with EOS.
-    eos_logprob
-        Of that EOS, nats; 0 where there is none.
-    reward
-        The author's claim.
-    noncanonical
-        Share of `tokens` that the author's tokenizer would not have made of `text`; None if not measured.
-    """
-
+    inbox: ClassVar[Literal["answers", "successes"]] = "answers"
     index: Count
     text: Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
+
+    @property
+    def finished(self) -> bool:
+        """Whether it ended with EOS."""
+        return True
+
+    @property
+    def reward(self) -> float:
+        """The author's claim."""
+        return 1.0
+
+    def check(self) -> None:
+        """There is text, of bounded size."""
+        _text_bytes(self.text)
+
+
+class Rollout(AnswerRecord, frozen=True, kw_only=True, tag="rollout"):
+    """One answer with the author's log-probabilities (nats). tokens: the author's ids, EOS left out. pieces: bytes of each
+    token's text. noncanonical: share of tokens that encoding the text would not make."""
+
     tokens: Annotated[list[Count], Meta(max_length=MAX_TOKENS)]
     logprobs: Annotated[list[float], Meta(max_length=MAX_TOKENS)]
     pieces: Annotated[list[Count], Meta(max_length=MAX_TOKENS)]
@@ -177,7 +152,7 @@ class Rollout(Record, frozen=True, kw_only=True, tag="rollout"):
         return found
 
     def check(self) -> None:
-        """Lengths agree, pieces sum to the text, log-probabilities are finite and none is positive."""
+        """Lengths agree, pieces sum to the text, log-probabilities are finite, none positive."""
         size, count = _text_bytes(self.text), len(self.tokens)
         if count == 0:
             raise ExchangeError(Refusal.EMPTY, "no tokens")
@@ -188,28 +163,17 @@ class Rollout(Record, frozen=True, kw_only=True, tag="rollout"):
             )
         if sum(self.pieces) != size:
             raise ExchangeError(Refusal.INCONSISTENT, f"pieces of {sum(self.pieces)} bytes, text of {size}")
-        _check_logprobs(self.logprobs)
-        if not LOGPROB_FLOOR <= self.eos_logprob <= LOGPROB_SLACK:
-            _check_logprobs((self.eos_logprob,))
+        for values in (self.logprobs, (self.eos_logprob,)):
+            # A sum is finite only if every summand is; NaN would escape min and max.
+            if not math.isfinite(sum(values)) or min(values) < LOGPROB_FLOOR:
+                raise ExchangeError(Refusal.NOT_FINITE, "a log-probability is not finite")
+            if max(values) > LOGPROB_SLACK:
+                raise ExchangeError(Refusal.NOT_LOGPROB, f"log-probability {max(values):.3g}")
 
 
-class TextRollout(Record, frozen=True, kw_only=True, tag="text"):
-    """One sampled answer as text with its reward; no tokens, no log-probabilities (SAPO, naive pooling).
+class TextRollout(AnswerRecord, frozen=True, kw_only=True, tag="text"):
+    """One answer as text with its reward (SAPO, naive pooling)."""
 
-    Attributes
-    ----------
-    index
-        In the author's group.
-    text
-        Without EOS.
-    finished
-        Whether it ended with EOS.
-    reward
-        The author's claim.
-    """
-
-    index: Count
-    text: Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
     finished: bool
     reward: Share
 
@@ -218,22 +182,11 @@ class TextRollout(Record, frozen=True, kw_only=True, tag="text"):
         """One record per answer that is sent."""
         return [cls.about(group, index=i, text=a.text, finished=a.finished, reward=a.reward) for i, a in sent(group)]
 
-    def check(self) -> None:
-        """There is text, of bounded size."""
-        _text_bytes(self.text)
-
 
 class GroupValue(Record, frozen=True, kw_only=True, tag="value"):
-    """Only scalar statistics of one group travel (XGRPO, arXiv 2605.07244).
+    """Two counts of one group: valid answers, and the right ones (XGRPO)."""
 
-    Attributes
-    ----------
-    count
-        Valid answers, at least 1.
-    right
-        Those of them that are right.
-    """
-
+    inbox: ClassVar[Literal["values"]] = "values"
     count: Count
     right: Count
 
@@ -251,49 +204,27 @@ class GroupValue(Record, frozen=True, kw_only=True, tag="value"):
             raise ExchangeError(Refusal.INCONSISTENT, f"{self.right} right of {self.count}")
 
 
-class Success(Record, frozen=True, kw_only=True, tag="success"):
-    """Text of one answer that its author's verifier found right; no log-probabilities (SGT).
+class Success(AnswerRecord, frozen=True, kw_only=True, tag="success"):
+    """Text of one answer that its author found right (SGT)."""
 
-    Attributes
-    ----------
-    index
-        In the author's group.
-    text
-        Without EOS.
-    """
-
-    index: Count
-    text: Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
+    inbox: ClassVar[Literal["successes"]] = "successes"
 
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
         """One record per right answer."""
         return [cls.about(group, index=i, text=a.text) for i, a in sent(group) if a.verdict.value == "right"]
 
-    def check(self) -> None:
-        """There is text, of bounded size."""
-        _text_bytes(self.text)
 
-
-Text = Rollout | TextRollout | Success
-"""Records that carry an answer."""
 SHIPPED: frozenset[type[Record]] = frozenset({Rollout, TextRollout, GroupValue, Success})
-"""All types but those that regimes declare themselves."""
 
 
 def sent(group: Group) -> Iterator[tuple[int, Answer]]:
-    """A group's answers with their index, but those with an invalid verdict and those that are only EOS."""
+    """A group's valid answers with text, with their index."""
     return ((i, a) for i, a in enumerate(group.answers) if a.verdict.valid and a.text)
 
 
 def bounded(kind: type[Record]) -> None:
-    """Whether a type may be declared by a plugin: a tag of its own, and every field of a stated largest size.
-
-    Raises
-    ------
-    ValueError
-        Names the field.
-    """
+    """Raises ValueError unless a plugin may declare the type: a tag of its own, fields of bounded size."""
     if kind.__struct_config__.tag in {other.__struct_config__.tag for other in SHIPPED}:
         raise ValueError(f"{kind.__name__}: the tag {kind.__struct_config__.tag!r} is taken; give the type its own")
     info = inspect.type_info(kind)
@@ -304,31 +235,34 @@ def bounded(kind: type[Record]) -> None:
 
 
 def _unbounded(found: inspect.Type) -> str:
-    """What is wrong with a field's type; empty where nothing is."""
     match found:
         case inspect.IntType() | inspect.FloatType() | inspect.BoolType() | inspect.NoneType():
             return ""
         case inspect.LiteralType() | inspect.EnumType():
             return ""
         case inspect.StrType() | inspect.BytesType():
-            return "" if found.max_length is not None else "needs Meta(max_length=...)"
+            inner: tuple[inspect.Type, ...] = ()
         case inspect.ListType() | inspect.VarTupleType():
-            return "needs Meta(max_length=...)" if found.max_length is None else _unbounded(found.item_type)
+            inner = (found.item_type,)
         case inspect.DictType():
-            inner = _unbounded(found.key_type) or _unbounded(found.value_type)
-            return "needs Meta(max_length=...)" if found.max_length is None else inner
+            inner = found.key_type, found.value_type
         case inspect.UnionType():
             return next(filter(None, map(_unbounded, found.types)), "")
-    return f"{type(found).__name__.removesuffix('Type')} is no type of a record's field"
+        case _:
+            return f"{type(found).__name__.removesuffix('Type')} is no type of a record's field"
+    if found.max_length is None:
+        return "needs Meta(max_length=...)"
+    return next(filter(None, map(_unbounded, inner)), "")
 
 
 def _floats(value: Any) -> Iterator[float]:
     if isinstance(value, float):
         yield value
     elif isinstance(value, dict):
-        yield from (number for entry in value.values() for number in _floats(entry))
+        yield from _floats(list(value.values()))
     elif isinstance(value, list | tuple):
-        yield from (number for entry in value for number in _floats(entry))
+        for entry in value:
+            yield from _floats(entry)
 
 
 def _text_bytes(text: str) -> int:
@@ -341,11 +275,3 @@ def _text_bytes(text: str) -> int:
     if size > MAX_TEXT_BYTES:
         raise ExchangeError(Refusal.OVERSIZED, f"text of {size} bytes")
     return size
-
-
-def _check_logprobs(values: Sequence[float]) -> None:
-    # A sum is finite only if every summand is; NaN would escape min and max.
-    if not math.isfinite(sum(values)) or min(values) < LOGPROB_FLOOR:
-        raise ExchangeError(Refusal.NOT_FINITE, "a log-probability is not finite")
-    if max(values) > LOGPROB_SLACK:
-        raise ExchangeError(Refusal.NOT_LOGPROB, f"log-probability {max(values):.3g}")

@@ -1,12 +1,4 @@
-"""The contract that every regime keeps, as tests: for the shipped ones and for the authors of plugins.
-
-    from harness.learning.conformance import check_regime
-
-    def test_contract():
-        check_regime(BestOfPeers)
-
-Each check raises AssertionError with one line that says what the regime does and may not do. Needs no torch.
-"""
+"""The contract that every regime keeps, as a test for authors of plugins too: `check_regime(BestOfPeers)`. Needs no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +7,9 @@ import os
 import random
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -23,53 +17,112 @@ import msgspec
 import numpy as np
 
 from harness.errors import PluginError
-from harness.experience.answers import Answer, PeerAnswer
-from harness.experience.records import Rollout, Success, TextRollout
+from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
+from harness.experience.records import AnswerRecord, Rollout
 from harness.learning.minibatches import from_sampler, minibatches, pack
-from harness.learning.regime import Measured, Regime
+from harness.learning.regime import Context, Measured, Need, Regime
 from harness.learning.registry import check_declaration, check_options, load, resolved, spaces
-from harness.learning.situations import MAX_TOKENS, Situation, situations
 from harness.learning.terms import OLD, Denominator, Term, TermAnswer
 from harness.suite.space import Choice
+from harness.verification.verdict import Verdict
 
-__all__ = [
-    "CHECKS",
-    "Make",
-    "check_regime",
-    "declares_itself",
-    "draws_only_from_the_context",
-    "imports_no_torch",
-    "learns_alone_without_peers",
-    "learns_well_formed_terms",
-    "learns_with_all_that_may_be_searched",
-    "leaves_its_inputs_alone",
-    "publishes_what_it_shares",
-    "restores_its_state",
-]
+__all__ = ["Situation", "check_regime", "situations"]
 
-Make = Callable[[], Regime]
-"""Gives a fresh instance."""
-SAMPLED = 6
-"""Settings drawn from a regime's search spaces."""
+Make = Callable[[], Regime]  # gives a fresh instance
+SAMPLED = 6  # settings drawn from a regime's search spaces
+MAX_TOKENS = 8  # of the longest answer
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """One learner's step. policies: the learner first."""
+
+    name: str
+    own: tuple[Group, ...]
+    inbox: Inbox
+    policies: tuple[str, ...]
+
+    def context(self) -> Context:
+        """What the learner may know besides."""
+        return Context(self.policies[0], self.policies, 1, np.random.default_rng(0), MAX_TOKENS, updates=2)
+
+    def learn(self, regime: Regime) -> list[Term]:
+        """What the regime makes of it."""
+        return regime.learn(self.own, self.inbox, self.context())
+
+
+def situations(regime: Regime) -> list[Situation]:
+    """Experience of the kinds that `regime` shares and needs."""
+    several = ("ada", "bob", "cyd")
+    silent = _situation("silent peers", regime, several)
+    return [
+        _situation("a peer", regime, several[:2]),
+        _situation("three policies", regime, several),
+        _situation("unequal rollouts", regime, several, rollouts=(1, 5, 3)),
+        _situation("some invalid", regime, several, invalid=0.4),
+        _situation("only invalid answers", regime, several, invalid=1.0),
+        Situation("silent peers", silent.own, Inbox(), several),
+        _situation("zero peers", regime, several[:1]),
+        Situation("no prompts", (), Inbox(), several),
+    ]
+
+
+def _situation(
+    name: str, regime: Regime, policies: tuple[str, ...], rollouts: tuple[int, ...] = (4, 4, 4), invalid: float = 0.0
+) -> Situation:
+    """Every answer has tokens of its own; records are what the regime publishes."""
+    rng, tag = np.random.default_rng(7), iter(range(1, 1_000_000))
+    own: list[Group] = []
+    found: dict[str, dict[str, tuple[Any, ...]]] = defaultdict(lambda: defaultdict(tuple))
+
+    def group(prompt: Prompt, policy: str, count: int) -> Group:
+        rate, answers = rng.choice([0.0, 0.5, 1.0]), []
+        for i in range(count):
+            size, value = int(rng.integers(2, MAX_TOKENS + 1)), "right" if rng.random() < rate else "wrong"
+            tokens = np.array([next(tag)] * (size - 1) + [0], dtype=np.int32)
+            logprobs = -rng.gamma(1.5, 0.5, size).astype(np.float32)
+            verdict = Verdict("invalid", "timeout") if rng.random() < invalid else Verdict(value)  # type: ignore[arg-type]
+            text = "" if policy == policies[0] and i == 3 else "aé"
+            answers.append(Answer(tokens, logprobs, text, True, verdict))
+        return Group(prompt, policy, 1, 1, tuple(answers))
+
+    for p in range(12):
+        prompt = Prompt(f"x{p}", f"question {p}", "1")
+        own.append(group(prompt, policies[0], rollouts[0]))
+        for author, count in zip(policies[1:], rollouts[1:], strict=False):
+            theirs = group(prompt, author, count)
+            for record in regime.publish([theirs], _one_byte_each):
+                answer = isinstance(record, AnswerRecord) and _peer(rng, regime, record, theirs.answers[record.index])
+                found[record.inbox][prompt.id] += (answer or record,)
+    return Situation(name, tuple(own), Inbox(**found), policies)
+
+
+def _one_byte_each(answer: Answer) -> list[int]:
+    return [1] * (answer.tokens.size - answer.finished)
+
+
+def _peer(rng: np.random.Generator, regime: Regime, record: AnswerRecord, answer: Answer) -> PeerAnswer:
+    raw, size = Rollout in regime.shares, answer.tokens.size
+    return PeerAnswer(
+        record.author,
+        version=1,
+        step=1,
+        prompt_id=record.prompt_id,
+        index=record.index,
+        tokens=answer.tokens,
+        text="aé",
+        finished=True,
+        verdict=answer.verdict,
+        aligned=answer.logprobs if raw else None,
+        source_logprob=float(answer.logprobs[:-1].sum()) if raw else float("nan"),
+        source_tokens=int(rng.integers(1, 7)) if raw else 0,
+        receiver_old=-rng.gamma(1.5, 0.5, size).astype(np.float32) if Need.RECEIVER_OLD in regime.needs else None,
+    )
 
 
 def check_regime(regime: str | type[Regime], options: Mapping[str, Any] | None = None) -> None:
-    """Every check below.
-
-    Parameters
-    ----------
-    regime
-        An installed one's name, or a class.
-    options
-        As in a suite.
-
-    Raises
-    ------
-    AssertionError
-        With the first clause of the contract that does not hold.
-    PluginError
-        The name is unknown, or its module does not import; or the options are refused.
-    """
+    """Every check below, of an installed one's name or a class. Raises AssertionError with the clause that does not hold,
+    PluginError where it does not load."""
     kind = load(regime) if isinstance(regime, str) else regime
 
     def make() -> Regime:
@@ -80,7 +133,7 @@ def check_regime(regime: str | type[Regime], options: Mapping[str, Any] | None =
 
 
 def declares_itself(make: Make) -> None:
-    """Shares, needs and options are declared; unknown options are refused, resolved ones accepted."""
+    """Declarations are complete; unknown options are refused."""
     regime = make()
     kind = type(regime)
     try:
@@ -98,7 +151,7 @@ def declares_itself(make: Make) -> None:
 
 
 def learns_with_all_that_may_be_searched(make: Make) -> None:
-    """Options drawn from their search spaces are accepted and give well-formed terms; defaults lie in their spaces."""
+    """Options drawn from the search spaces give well-formed terms."""
     kind = type(make())
     try:
         searched = spaces(kind)
@@ -123,16 +176,16 @@ def learns_with_all_that_may_be_searched(make: Make) -> None:
 
 
 def publishes_what_it_shares(make: Make) -> None:
-    """Records of the declared types only, about its own groups, and none of an answer that is invalid or only EOS."""
+    """Records of declared types, of its own valid answers."""
     regime = make()
     for situation in situations(regime):
         groups = {g.prompt.id: g for g in situation.own}
-        for record in regime.publish(situation.own, lambda a: [1] * (a.tokens.size - a.finished)):
+        for record in regime.publish(situation.own, _one_byte_each):
             kind = type(record)
             _hold(kind in regime.shares, f"publishes a {kind.__name__}, which `shares` does not name")
             _hold(record.author == situation.policies[0], f"publishes as {record.author!r}")
             _hold(record.prompt_id in groups, f"publishes about {record.prompt_id!r}, a prompt it was not asked")
-            if isinstance(record, Rollout | TextRollout | Success):
+            if isinstance(record, AnswerRecord):
                 answer = groups[record.prompt_id].answers[record.index]
                 _hold(
                     answer.verdict.valid and answer.text, f"publishes an answer that is {answer.verdict.value} or empty"
@@ -140,14 +193,15 @@ def publishes_what_it_shares(make: Make) -> None:
 
 
 def learns_well_formed_terms(make: Make) -> None:
-    """With peers, without, with three policies, with silent peers and with nothing valid: finite terms that engines can pack."""
+    """Finite terms that engines can pack, whatever came in."""
     for situation in situations(make()):
-        terms = make().learn(situation.own, situation.inbox, situation.context())
+        terms = situation.learn(make())
         alike = isinstance(terms, list) and all(isinstance(t, Term) for t in terms)
         _hold(alike, "`learn` must return a list of Term")
         for term, answer in _answers(terms):
-            _check_numbers(f"{situation.name}: term {term.name!r}, prompt {answer.prompt_id!r}", term, answer)
-            _check_origin(f"{situation.name}: term {term.name!r}, prompt {answer.prompt_id!r}", situation, term, answer)
+            at = f"{situation.name}: term {term.name!r}, prompt {answer.prompt_id!r}"
+            _check_numbers(at, term, answer)
+            _check_origin(at, situation, term, answer)
         try:
             for batch in from_sampler(minibatches(terms, 2, MAX_TOKENS)):
                 pack(batch, list(batch.live()))
@@ -160,13 +214,9 @@ def _check_numbers(at: str, term: Term, answer: TermAnswer) -> None:
         _hold(np.isfinite(getattr(answer, name)), f"{at}: {name} is {getattr(answer, name)}")
     _hold(np.isfinite(term.weight), f"{at}: the term's weight is {term.weight}")
     _hold(min(answer.weight, term.weight) >= 0, f"{at}: a negative weight turns the clip around; use the advantage")
-    own_ratio = (
-        term.source == "own" and term.objective.form in ("ppo", "hard", "truncated") and answer.denominator is not None
-    )
-    _hold(
-        not own_ratio or answer.denominator is OLD,
-        f"{at}: an own answer's denominator is OLD, or `old_logprobs` is idle",
-    )
+    ratio = term.objective.form in ("ppo", "hard", "truncated") and answer.denominator is not None
+    settled = term.source == "own" and ratio and answer.denominator is not OLD
+    _hold(not settled, f"{at}: an own answer's denominator is OLD, or `old_logprobs` is idle")
     given = None if isinstance(answer.denominator, Denominator) else answer.denominator
     _hold(given is None or np.isfinite(given).all(), f"{at}: the denominator is not finite")
     mask = answer.mask
@@ -174,7 +224,7 @@ def _check_numbers(at: str, term: Term, answer: TermAnswer) -> None:
 
 
 def _check_origin(at: str, situation: Situation, term: Term, answer: TermAnswer) -> None:
-    """The answer is one that the policy gave or received, and that some verifier could decide on."""
+    """The answer was given or received, and could be decided on."""
     _hold(term.source in ("own", "peer"), f"{at}: source {term.source!r}")
     prompt, inbox = answer.prompt_id, situation.inbox
     given: Sequence[Answer | PeerAnswer]
@@ -191,18 +241,18 @@ def _check_origin(at: str, situation: Situation, term: Term, answer: TermAnswer)
 
 
 def learns_alone_without_peers(make: Make) -> None:
-    """Nothing received: nothing of a peer's in the terms, and something of one's own."""
+    """Without peers: own answers, nothing of a peer's."""
     (alone,) = [s for s in situations(make()) if s.name == "zero peers"]
-    sources = {t.source for t, _ in _answers(make().learn(alone.own, alone.inbox, alone.context()))}
+    sources = {t.source for t, _ in _answers(alone.learn(make()))}
     _hold("peer" not in sources, "peer answers in the terms of a policy without peers")
     _hold("own" in sources, "without peers nothing is learnt")
 
 
 def restores_its_state(make: Make) -> None:
-    """`state` is JSON, and a regime that takes it up goes on as the first would have."""
+    """`state` is JSON, and who takes it up goes on as the first."""
     first, second = make(), make()
     for situation in situations(first):
-        first.learn(situation.own, situation.inbox, situation.context())
+        situation.learn(first)
         for measured in (Measured(1.0, 0.5, 0.25), Measured(1.0, math.nan, math.nan)):
             first.learnt(measured)
     try:
@@ -211,37 +261,35 @@ def restores_its_state(make: Make) -> None:
         raise AssertionError(f"`state` is not JSON-compatible: {error}") from None
     second.restore(msgspec.json.decode(stored))
     for situation in situations(first):
-        one, other = (r.learn(situation.own, situation.inbox, situation.context()) for r in (first, second))
+        one, other = map(situation.learn, (first, second))
         _hold(_digest(one) == _digest(other), f"{situation.name}: after `restore` the terms differ")
 
 
 def draws_only_from_the_context(make: Make) -> None:
-    """Equal experience and an equal generator give equal terms, whatever the global generators hold."""
+    """Equal experience and generator give equal terms."""
     found = []
     before = random.getstate(), np.random.get_state()
     try:
         for seed in (1, 2):
             random.seed(seed)
             np.random.seed(seed)
-            found.append([_digest(make().learn(s.own, s.inbox, s.context())) for s in situations(make())])
+            found.append([_digest(s.learn(make())) for s in situations(make())])
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
-    _hold(
-        found[0] == found[1],
-        "two runs with equal seeds differ: draw from `context.rng` only, keep no state in the class",
-    )
+    same = found[0] == found[1]
+    _hold(same, "two runs with equal seeds differ: draw from `context.rng` only, keep no state in the class")
 
 
 def leaves_its_inputs_alone(make: Make) -> None:
-    """Other stages read the same arrays: they are handed over write-protected."""
+    """They are handed over write-protected."""
     for situation in situations(make()):
         arrays = list(_arrays(situation))
         before = [a.tobytes() for a in arrays]
         for array in arrays:
             array.flags.writeable = False
         try:
-            make().learn(situation.own, situation.inbox, situation.context())
+            situation.learn(make())
         except ValueError as error:
             if "read-only" not in str(error):
                 raise
@@ -250,7 +298,7 @@ def leaves_its_inputs_alone(make: Make) -> None:
 
 
 def imports_no_torch(make: Make) -> None:
-    """A suite is validated without torch, so a regime's module must do without it."""
+    """A suite is validated without torch."""
     module = type(make()).__module__
     error, loaded = _import(module, tuple(p for p in sys.path if p))
     _hold(not error, f"{module} cannot be imported on its own: {error}")
@@ -259,7 +307,7 @@ def imports_no_torch(make: Make) -> None:
 
 @cache
 def _import(module: str, path: tuple[str, ...]) -> tuple[str, bool]:
-    """In a process of its own: the error's last line, and whether torch was loaded."""
+    """In a fresh process: the error's last line, and whether torch was loaded."""
     code = f"import sys, importlib; importlib.import_module({module!r}); print('torch' in sys.modules)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
@@ -278,7 +326,6 @@ CHECKS: tuple[Callable[[Make], None], ...] = (
     leaves_its_inputs_alone,
     imports_no_torch,
 )
-"""All of them, as `check_regime` goes through them."""
 
 
 def _hold(condition: object, otherwise: str) -> None:
@@ -301,7 +348,6 @@ def _arrays(situation: Situation) -> Iterator[np.ndarray]:
 
 
 def _digest(terms: Sequence[Term]) -> list[Any]:
-    """Everything that terms say, comparable."""
     return [
         (t.name, t.source, t.objective, t.weight, t.order, a.prompt_id, a.tokens.tobytes(), a.advantage, a.weight, a.scale,
          a.origin, a.denominator if isinstance(a.denominator, Denominator | None) else np.asarray(a.denominator).tobytes(),

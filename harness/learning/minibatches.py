@@ -1,8 +1,7 @@
-"""A step's terms as the mini-batches of its optimiser updates: cut, denominators filled in, packed as flat arrays. No torch.
+"""A step's terms as the mini-batches of its optimiser updates: cut, denominators filled in, packed. No torch.
 
-Our reading: a *unit* is every answer of one (order, prompt). Units, sorted by the terms' `order` and then by prompt, are
-cut into `updates` contiguous mini-batches of nearly equal numbers of answers. So own comes before peer where a regime
-orders it so, a single update shares one mini-batch, and every regime makes the same number of updates a step.
+Our reading: a unit is every answer of one (order, prompt); units, sorted by order and prompt, are cut into contiguous
+mini-batches of nearly equal numbers of answers.
 """
 
 from __future__ import annotations
@@ -17,19 +16,15 @@ from jaxtyping import Bool, Float32, Float64, Int32, Int64
 from harness.experience.answers import Prompt
 from harness.learning.terms import OLD, Denominator, Objective, OldLogprobs, Term, TermAnswer
 
+# the trainer's log-probabilities of answers to prompts under its present weights
 Score = Callable[[Sequence[Prompt], Sequence[Int32[np.ndarray, "T"]]], Sequence[Float32[np.ndarray, "T"]]]
-"""The trainer's log-probabilities of answers to prompts under its present weights."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MiniBatch:
-    """What one optimiser update learns.
-
-    update: index of the update inside the step. terms: one per term of the step, in the same order, each with the answers
-    that fell into this mini-batch (possibly none). max_tokens: the constant of the `constant` aggregation.
-    correction: C of the truncated importance correction of the sampler's drift, by which the objective of each token of an
-    own answer is multiplied: min(exp(old - sampled), C), `old` being the denominator; 0 for none.
-    """
+    """What one optimiser update learns. update: its index in the step. terms: all of the step, each with the answers that fell
+    here. max_tokens: of `constant`. correction: C of min(exp(old - sampled), C), by which the objective of each own token is
+    multiplied; 0 for none."""
 
     update: int
     terms: tuple[Term, ...]
@@ -37,11 +32,7 @@ class MiniBatch:
     correction: float = 0.0
 
     def normaliser(self, objective: Objective) -> int:
-        """Divisor shared by all terms of the mini-batch with this objective's aggregation, at least 1.
-
-        Own and peer answers are counted together, and so are answers of weight or advantage 0. KL terms are counted among
-        themselves: they regularise answers that another term already counts.
-        """
+        """Divisor of all terms with this aggregation, own and peer, weight 0 or not, at least 1; KL terms are counted apart."""
         if objective.aggregation == "prompt":
             return max(1, len({answer.prompt_id for term in self.terms for answer in term.answers}))
         alike = [
@@ -60,7 +51,7 @@ class MiniBatch:
                 return max(1, len(alike) * self.max_tokens)
 
     def live(self) -> Iterator[tuple[int, TermAnswer]]:
-        """(index of the term, answer) of every answer that can have a gradient; the others need no forward pass."""
+        """(index of the term, answer) of every answer that can have a gradient."""
         for index, term in enumerate(self.terms):
             for answer in term.answers:
                 if can_move(term, answer):
@@ -68,16 +59,13 @@ class MiniBatch:
 
 
 def can_move(term: Term, answer: TermAnswer) -> bool:
-    """False where the gradient is zero whatever the weights are: weight 0, no tokens, or advantage 0 in a ratio's form."""
+    """False where the gradient is zero whatever the weights are."""
     pushes = answer.advantage != 0.0 or term.objective.form in ("nll", "kl")
     return pushes and term.weight * answer.weight != 0.0 and answer.counted > 0
 
 
 def minibatches(terms: Sequence[Term], updates: int, max_tokens: int) -> list[MiniBatch]:
-    """Exactly `updates` mini-batches; some hold no answer when there are fewer units than updates.
-
-    Prompts keep the order in which the terms first name them.
-    """
+    """Exactly `updates` mini-batches, some empty where units lack."""
     if updates < 1:
         raise ValueError(f"updates must be at least 1, not {updates}")
     rank: dict[str, int] = {}
@@ -102,7 +90,7 @@ def minibatches(terms: Sequence[Term], updates: int, max_tokens: int) -> list[Mi
 
 
 def _cut(sizes: Sequence[int], parts: int) -> list[int]:
-    """Part of each unit: contiguous, each edge as near as can be to an equal share, no part empty unless units lack."""
+    """Part of each unit: edges near equal shares, no part empty unless units lack."""
     ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
     edges = [0]
     for part in range(1, parts):
@@ -121,29 +109,9 @@ def settle(
     old: OldLogprobs = "trainer",
     correction: float = 0.0,
 ) -> list[MiniBatch]:
-    """The mini-batches with every OLD denominator filled in; call it before the step's first update.
-
-    The trainer's need no pass for the first mini-batch: its forward pass sees the weights of the step's start, so that its
-    denominators are its own log-probabilities without gradient, and its ratios exactly 1.
-
-    Parameters
-    ----------
-    batches
-        Of one step.
-    prompts
-        All that an answer names.
-    score
-        Asked at most once, for the answers of later mini-batches that can have a gradient.
-    old
-        Whose log-probabilities OLD stands for.
-    correction
-        C of the truncated importance correction of the sampler's drift (`MiniBatch`); 0 is none.
-
-    Raises
-    ------
-    ValueError
-        An answer whose denominator is OLD does not say what it was sampled with.
-    """
+    """The mini-batches with every OLD filled in, before the step's first update: in the first mini-batch the trainer's is its
+    own forward pass. score: asked at most once, for later mini-batches. old: whose OLD is. Raises ValueError where an own
+    answer lacks `sampled`."""
     waiting = [
         a for b in batches if b.update for t in b.terms for a in t.answers if a.denominator is OLD and can_move(t, a)
     ]
@@ -173,27 +141,16 @@ def from_sampler(batches: Sequence[MiniBatch]) -> list[MiniBatch]:
     return settle(batches, (), lambda prompts, answers: [], "sampler")
 
 
-class FormCode(IntEnum):
-    """`Objective.form` as a number per answer."""
-
-    PPO = 0
-    HARD = 1
-    NLL = 2
-    KL = 3
-    TRUNCATED = 4
+FormCode = IntEnum("FormCode", ["PPO", "HARD", "NLL", "KL", "TRUNCATED"], start=0)
+"""`Objective.form` as a number per answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """A answers with N tokens taking part, answer after answer.
-
-    term: index of each answer's term. counts: tokens taking part, at least 1. weight: what the objective of each of the
-    answer's tokens is multiplied by: weights, the mini-batch's normaliser, and 1/counts where the aggregation takes the
-    token mean. log_scale: factor on the log-ratio. pooled: one ratio per answer (sequence, cross) instead of one per token.
-    on_policy: the denominator is the current policy without gradient. denominator: per token; a cross ratio's source mean
-    is repeated on every token. sampled: per token, what an own answer was sampled with; NaN for others. first: whether the
-    mini-batch is the step's first, whose forward pass sees the weights of the step's start. correction: `MiniBatch.correction`.
-    """
+    """A answers with N tokens taking part, answer after answer. counts: tokens taking part. weight: with weights, normaliser,
+    and 1/counts where the aggregation takes the token mean. pooled: one ratio per answer. on_policy: the denominator is the
+    current policy without gradient. sampled: NaN for peers' answers. first: the forward pass sees the weights of the step's
+    start."""
 
     term: Int64[np.ndarray, "A"]
     counts: Int64[np.ndarray, "A"]
@@ -214,14 +171,8 @@ class Packed:
 
 
 def pack(batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]]) -> Packed:
-    """Some or all of a mini-batch's answers. The loss is linear in answers, so any split of `batch.live()` will do.
-
-    Raises
-    ------
-    ValueError
-        An answer without tokens, log-probabilities of another length than the tokens, or no denominator where the objective
-        needs one or it is not settled.
-    """
+    """Some or all of a mini-batch's answers; the loss is linear in them. Raises ValueError: no tokens, lengths that differ, no
+    settled denominator."""
     objectives = [batch.terms[index].objective for index, _ in answers]
     normalisers = {index: batch.normaliser(batch.terms[index].objective) for index in {index for index, _ in answers}}
     counts = np.array([answer.counted for _, answer in answers], dtype=np.int64)
@@ -267,7 +218,6 @@ def _denominator(batch: MiniBatch, index: int, answer: TermAnswer) -> Float64[np
 def _per_token(
     batch: MiniBatch, index: int, answer: TermAnswer, given: np.ndarray | float | None, absent: float
 ) -> Float64[np.ndarray, "T"]:
-    """Of the tokens that take part; one number stands for all of them."""
     term = batch.terms[index]
     if given is None or np.ndim(given) == 0:
         return np.full(answer.counted, absent if given is None else float(given))

@@ -1,4 +1,4 @@
-"""Regimes by name, through the entry-point group `harness.regimes`; nothing is imported before it is used."""
+"""Regimes by name, through the entry-point group `harness.regimes`."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import dataclasses
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from harness.errors import PluginError
-from harness.experience.records import SHIPPED, Record, Rollout, Success, TextRollout, bounded
+from harness.experience.records import SHIPPED, AnswerRecord, Record, Rollout, bounded
 from harness.learning.regime import Need, Regime
 from harness.learning.terms import OldLogprobs
 from harness.plugins import Door
 from harness.suite.space import Space, as_dict, spaces_of
 
 __all__ = [
-    "DOOR",
     "RegimeInfo",
     "build",
     "check_declaration",
     "check_options",
-    "installed",
     "listing",
     "load",
     "option_name",
@@ -31,34 +30,12 @@ __all__ = [
 ]
 
 DOOR: Door[Regime] = Door("harness.regimes", "regime", Regime)
-"""Where regimes plug in."""
+installed = DOOR.installed
 
 
 @dataclass(frozen=True, slots=True)
 class RegimeInfo:
-    """One installed regime, or the reason why it does not load.
-
-    Attributes
-    ----------
-    name
-        In suites.
-    origin
-        Package, version and place.
-    summary
-        First line of the docstring.
-    shares
-        Names of record types.
-    needs
-        With the default options.
-    options
-        Defaults by option.
-    spaces
-        What tuning may try, by option.
-    old_logprobs
-        As declared.
-    error
-        Why it does not load; empty where it does.
-    """
+    """One installed regime as listings show it. error: why it does not load."""
 
     name: str
     origin: str
@@ -71,19 +48,8 @@ class RegimeInfo:
     error: str = ""
 
 
-def installed() -> dict[str, EntryPoint]:
-    """Entry points by name. Importing nothing."""
-    return DOOR.installed()
-
-
 def load(name: str) -> type[Regime]:
-    """The regime's class.
-
-    Raises
-    ------
-    PluginError
-        With the nearest name, or with the import's own error; or its Options is no dataclass.
-    """
+    """The regime's class. Raises PluginError."""
     regime = DOOR.load(name)
     if not dataclasses.is_dataclass(regime.Options):
         raise PluginError(f"regime {name!r} ({regime.__module__}:{regime.__name__}): Options is not a dataclass")
@@ -91,20 +57,7 @@ def load(name: str) -> type[Regime]:
 
 
 def build(name: str, options: Mapping[str, Any]) -> Regime:
-    """An instance with validated options, and with needs that its shares can meet.
-
-    Parameters
-    ----------
-    name
-        Of an installed regime.
-    options
-        As in a suite.
-
-    Raises
-    ------
-    PluginError
-        As `load` and `check_options`; or the plugin's own code fails.
-    """
+    """An instance with validated options. Raises PluginError."""
     regime = load(name)
     try:
         instance = regime(check_options(regime, options))
@@ -117,13 +70,7 @@ def build(name: str, options: Mapping[str, Any]) -> Regime:
 
 
 def check_declaration(regime: Regime) -> None:
-    """Whether what the regime needs can come from what it shares.
-
-    Raises
-    ------
-    PluginError
-        It cannot, or shares, needs or `old_logprobs` are not declared as they must be.
-    """
+    """Raises PluginError where needs cannot come from shares, or a declaration is wrong."""
     name, shares = type(regime).__name__, regime.shares
     if not isinstance(shares, frozenset) or not all(isinstance(k, type) and issubclass(k, Record) for k in shares):
         known = ", ".join(sorted(kind.__name__ for kind in SHIPPED))
@@ -141,34 +88,27 @@ def check_declaration(regime: Regime) -> None:
         raise PluginError(
             f"{name} needs peers' log-probabilities (Need.ALIGNED) but does not share Rollout, their only carrier"
         )
-    if Need.RECEIVER_OLD in regime.needs and not regime.shares & {Rollout, TextRollout, Success}:
+    if Need.RECEIVER_OLD in regime.needs and not any(issubclass(kind, AnswerRecord) for kind in shares):
         raise PluginError(f"{name} needs to score peers' answers (Need.RECEIVER_OLD) but shares none")
 
 
 def check_options(regime: type[Regime], options: Mapping[str, Any]) -> Any:
-    """`options` as the regime's Options.
-
-    Parameters
-    ----------
-    regime
-        A class.
-    options
-        As in a suite.
-
-    Raises
-    ------
-    PluginError
-        Starting with the option's name.
-    """
+    """A suite's `options` as the regime's Options. Raises PluginError that names the option."""
     fields = {option_name(f): f.name for f in dataclasses.fields(regime.Options)}
-    hints = get_type_hints(regime.Options)
+    hints = get_type_hints(regime.Options, include_extras=True)
     checked = {}
     for key, value in options.items():
         if key not in fields:
             near = difflib.get_close_matches(key, fields, n=1)
             has = f"options: {', '.join(fields)}" if fields else "it has no options"
             raise PluginError(f"{key}: unknown key or option{f'; did you mean {near[0]!r}?' if near else ''} ({has})")
-        checked[fields[key]] = _typed(key, value, hints[fields[key]])
+        hint = hints[fields[key]]
+        try:
+            checked[fields[key]] = msgspec.convert(value, hint, strict=True)
+        except msgspec.ValidationError as error:
+            kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+            allowed = f" (one of {', '.join(map(str, get_args(kind)))})" if get_args(kind) else ""
+            raise PluginError(f"{key}: {error}, got {value!r}{allowed}") from None
     try:
         return regime.Options(**checked)
     except ValueError as error:
@@ -176,13 +116,7 @@ def check_options(regime: type[Regime], options: Mapping[str, Any]) -> Any:
 
 
 def spaces(regime: type[Regime]) -> dict[str, Space]:
-    """The search spaces that the regime's options carry, by option.
-
-    Raises
-    ------
-    PluginError
-        A default lies outside its own.
-    """
+    """Search spaces by option. Raises PluginError where a default lies outside."""
     fields = {f.name: f for f in dataclasses.fields(regime.Options)}
     try:
         default = regime.Options()
@@ -193,24 +127,13 @@ def spaces(regime: type[Regime]) -> dict[str, Space]:
 
 
 def option_name(field: dataclasses.Field[Any]) -> str:
-    """The option's key in a suite: the field's name, less the underscore that a Python keyword needs (`lambda_`)."""
+    """The key in a suite: `lambda` of `lambda_`."""
     return field.name.rstrip("_")
 
 
 def resolved(options: Any) -> dict[str, Any]:
     """All options with their values, as a suite would write them."""
     return {option_name(f): getattr(options, f.name) for f in dataclasses.fields(options)}
-
-
-def _typed(key: str, value: Any, hint: Any) -> Any:
-    """Strict, but for int where a float is due."""
-    import msgspec
-
-    try:
-        return msgspec.convert(value, hint, strict=True)
-    except msgspec.ValidationError as error:
-        allowed = f" (one of {', '.join(map(str, get_args(hint)))})" if get_args(hint) else ""
-        raise PluginError(f"{key}: {error}{allowed}") from None
 
 
 def listing() -> list[RegimeInfo]:
@@ -226,13 +149,12 @@ def listing() -> list[RegimeInfo]:
             found.append(RegimeInfo(name, origin, error=str(error)))
             continue
         summary = (regime.__doc__ or "").strip().splitlines()
-        shares = tuple(sorted(r.__name__ for r in regime.shares))
         found.append(
             RegimeInfo(
                 name,
                 origin,
                 summary[0] if summary else "",
-                shares,
+                tuple(sorted(r.__name__ for r in regime.shares)),
                 tuple(sorted(instance.needs)),
                 options,
                 searched,

@@ -1,9 +1,5 @@
-"""The one surrogate loss. Every sharing regime is a list of terms into this function; see ALGORITHMS.md.
-
-It knows nothing of models: flat log-probabilities in, a loss out. Sequence (GSPO, arXiv 2507.18071) and cross ratios
-(HACPO, arXiv 2603.02604) are token ratios whose log is replaced by its mean over the answer, so that one formula per
-token serves all of them.
-"""
+"""The one surrogate loss: flat log-probabilities in, a loss out. Sequence (GSPO, arXiv 2507.18071) and cross ratios (HACPO,
+arXiv 2603.02604) are token ratios whose log is replaced by its mean over the answer."""
 
 from __future__ import annotations
 
@@ -19,14 +15,9 @@ from harness.learning.minibatches import FormCode, Packed
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnswerStatistics:
-    """What the surrogate did with each of A answers, on the CPU.
-
-    loss: contribution to the loss. active_tokens: tokens with a nonzero gradient. clipped_tokens: tokens that would have one
-    (advantage and weight are not 0) if a bound of the ratio or of its log had not taken it away; none for `nll` and `kl`.
-    ratio_sum, ratio_square, ratio_count: sums of r, r^2 and 1 over the answer's importance weights, before clipping: its
-    ratio, or its tokens' ratios. `nll` weighs nothing, so that r is 1 for each of its answers; `kl` has none. drift: per token
-    the trainer's log-probability at the step's start less the sampler's, nats; NaN where either is not known.
-    """
+    """What the surrogate did with each of A answers. active_tokens: with a nonzero gradient. clipped_tokens: that a bound took
+    it from; none for `nll` and `kl`. ratio_*: sums over the importance weights before clipping; r is 1 for an answer of `nll`,
+    `kl` has none. drift: the trainer's log-probability at the step's start less the sampler's, nats; NaN where not known."""
 
     loss: Float64[np.ndarray, "A"]
     active_tokens: Int64[np.ndarray, "A"]
@@ -38,21 +29,8 @@ class AnswerStatistics:
 
 
 def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, ""], AnswerStatistics]:
-    """Loss to minimise, and what happened to each answer.
-
-    Parameters
-    ----------
-    logp
-        Log-probabilities (nats, sampling temperature applied) of the tokens taking part, answer after answer as in
-        `packed`. Carries the gradient; its dtype and device are those of the computation.
-    packed
-        From `minibatches.pack`. Losses of several packs of one mini-batch add up to the mini-batch's loss.
-
-    Raises
-    ------
-    ValueError
-        `logp` does not have one entry per token taking part.
-    """
+    """Loss to minimise, and what happened to each answer. logp: nats, of the tokens in `packed`; carries the gradient. Losses
+    of several packs add up. Raises ValueError where the lengths differ."""
     if logp.shape != packed.denominator.shape:
         raise ValueError(f"{logp.numel()} log-probabilities for {packed.denominator.size} tokens")
     counts = torch.as_tensor(packed.counts, device=logp.device)

@@ -198,7 +198,7 @@ class TermRow(Row, frozen=True, kw_only=True):
     gradient_norm: float = NAN
 
 
-class ExchangeRow(Row, frozen=True, kw_only=True):
+class ExchangeRow(Row, frozen=False, kw_only=True):  # type: ignore[misc]  # its receiver fills it in as it learns it
     """One record that travelled, as its receiver saw it.
 
     Attributes
@@ -224,9 +224,9 @@ class ExchangeRow(Row, frozen=True, kw_only=True):
     accepted
         Or refused.
     reason
-        Of a refusal (`experience.refusal.Refusal`).
+        Of a refusal (`experience.records.Refusal`).
     residual_text, residual_boundary, residual_mass, residual_length, residual_canonical
-        `tokenization.residuals.Residuals`.
+        `tokenization.retokenise.Retokenised`.
     marks_spelled
         Reasoning marks (`<think>` and the like) that the receiver has no token for and reads as letters.
     verdict
@@ -238,8 +238,8 @@ class ExchangeRow(Row, frozen=True, kw_only=True):
     step: int
     author: str
     receiver: str
-    kind: str
-    prompt_id: str
+    kind: str = ""
+    prompt_id: str = ""
     index: int = 0
     made: int = -1
     version: int = 0
@@ -257,6 +257,10 @@ class ExchangeRow(Row, frozen=True, kw_only=True):
     marks_spelled: int = 0
     verdict: str = ""
     used: bool = False
+
+    def refuse(self, reason: str) -> None:
+        """Take the acceptance back: what retokenising or the receiver's verifier found out."""
+        self.accepted, self.reason, self.used = False, str(reason), False
 
 
 class TraceRow(Row, frozen=True, kw_only=True):

@@ -1,9 +1,5 @@
-"""Text to ids with the exact byte span of every token, and sampled ids to text with theirs.
-
-`encode` and `decode` are those of the tokenizer's Rust core, one call per batch; everything else is numpy over the
-concatenated batch. Where a tokenizer inverts exactly, the spans are the lengths of its tokens' own bytes, compared byte by
-byte with the text; elsewhere (normalisers, unknown characters) they come from the core's character offsets.
-"""
+"""Text to ids with each token's exact byte span, and sampled ids to text with theirs. Spans are the tokens' own bytes where
+these are the text's, else from the core's character offsets."""
 
 from __future__ import annotations
 
@@ -19,8 +15,7 @@ from jaxtyping import Int32
 
 from harness.errors import TokenizationError
 from harness.tokenization.markup import MARKER, ReasoningTags, Translated, control_tokens, isolated
-from harness.tokenization.spans import Texts, by_bytes, by_offsets
-from harness.tokenization.token_bytes import SEPARATOR, Batch, TokenBytes
+from harness.tokenization.token_bytes import SEPARATOR, Batch, Texts, TokenBytes, by_bytes, by_offsets
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -28,20 +23,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_TEXT_BYTES = 1 << 20
+# a tokenizer that gives this back gives back most texts, and is asked for offsets only where it does not
 PROBE = "So  2+3 = 5.\n"
-"""A tokenizer that gives this back gives back most texts, and is asked for offsets only where it does not."""
 
 
-class Encoded(
-    msgspec.Struct, frozen=True, eq=False, gc=False
-):  # made for each text, eight times as fast as a dataclass
-    """One text in a tokenizer's own tokens.
-
-    ids: (T,) without special tokens. ends: (T,) byte position in the text where each token ends; not decreasing, the last
-    is the text's length. Two tokens end at the same place where the second adds no byte of its own.
-    inverse: the tokens' own bytes, joined, are the text exactly, reasoning tags apart (`markup.ReasoningTags`).
-    spelled_tags: reasoning tags of the text that the tokenizer has no token for.
-    """
+class Encoded(msgspec.Struct, frozen=True, eq=False, gc=False):  # eight times as fast as a dataclass
+    """ids: (T,) without special tokens. ends: (T,) byte position where each token ends. inverse: the tokens' bytes are the
+    text, reasoning tags apart. spelled_tags: reasoning tags without a token."""
 
     ids: Int32[np.ndarray, "T"]
     ends: Int32[np.ndarray, "T"]
@@ -51,30 +39,16 @@ class Encoded(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoded:
-    """One sampled answer as text. pieces: (T,) bytes that each token contributes; their sum is the text's byte length."""
+    """One sampled answer as text. pieces: (T,) bytes of each token."""
 
     text: str
     pieces: Int32[np.ndarray, "T"]
 
 
 class TokenCodec:
-    """One policy's tokenizer, as the exchange uses it.
-
-    Parameters
-    ----------
-    tokenizer: any fast tokenizer. It is not changed.
-    stop: ids that end the policy's answers; the first is the one that it would sample itself, and so is taught. By default the
-        tokenizer's own `eos_token_id`.
-
-    No text becomes an id that ends, opens or pads, not even as the token of what the tokenizer does not know: such a text is
-    refused.
-
-    Raises
-    ------
-    TokenizationError
-        `slow`, `eos`, `vocabulary`, `decoder`: no fast tokenizer, no end token, one that cannot be copied faithfully, or one
-        whose decoder has steps in which one token's bytes depend on the others (CTC, regular expressions).
-    """
+    """One policy's tokenizer, any fast one. stop: ids that end its answers, the first is taught; by default `eos_token_id`. No
+    text becomes an id that ends, opens or pads. Raises TokenizationError (`slow`, `eos`, `vocabulary`: cannot be copied;
+    `decoder`: a token's bytes depend on others)."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, stop: Sequence[int] = ()) -> None:
         if getattr(tokenizer, "backend_tokenizer", None) is None:
@@ -103,23 +77,16 @@ class TokenCodec:
             self._inverts = False
 
     def decode(self, ids: Sequence[int] | Int32[np.ndarray, "T"]) -> str:
-        """Text of sampled ids; special tokens and ids outside the vocabulary contribute nothing."""
+        """Text of sampled ids."""
         return self.read([ids])[0].text
 
     def pieces(self, ids: Sequence[int] | Int32[np.ndarray, "T"]) -> Int32[np.ndarray, "T"]:
-        """Byte length of each sampled token (final EOS left out by the caller) in `decode(ids)`."""
+        """Byte length of each sampled token."""
         return self.read([ids])[0].pieces
 
     def read(self, answers: Sequence[Sequence[int] | Int32[np.ndarray, "T"]]) -> list[Decoded]:
-        """Text and pieces of sampled answers, canonical or not, in one pass.
-
-        Where bytes are no valid UTF-8 the text holds U+FFFD and the tokens that made it share its three bytes.
-
-        Raises
-        ------
-        TokenizationError
-            `decoder`: the tokenizer decodes otherwise than its tokens say. `panic`. `ids`: a negative id.
-        """
+        """Text and pieces of sampled answers, special and unknown ids without bytes; ill-formed UTF-8 is U+FFFD. Raises
+        TokenizationError (`decoder`, `panic`, `ids`: negative)."""
         if not answers:
             return []
         lists = [np.asarray(answer, dtype=np.int32) for answer in answers]
@@ -132,34 +99,16 @@ class TokenCodec:
         bounds = pairwise(batch.rows.tolist())
         return [Decoded(text, pieces[a : b - 1]) for text, (a, b) in zip(texts, bounds, strict=True)]
 
-    def encode(self, texts: Sequence[str | bytes]) -> list[Encoded]:
-        """Ids and byte spans of texts. Bytes are read as UTF-8 with U+FFFD for what is not.
-
-        Raises
-        ------
-        TokenizationError
-            For the first text that `try_encode` refuses.
-        """
-        results = self.try_encode(texts)
-        for result in results:
-            if isinstance(result, TokenizationError):
-                raise result
-        return [result for result in results if isinstance(result, Encoded)]
-
-    def try_encode(self, texts: Sequence[str | bytes]) -> list[Encoded | TokenizationError]:
-        """As `encode`, with the error in place of the texts that are refused.
-
-        Reasons: `empty`; `too_long` (over 1 MiB); `unicode` (lone surrogates); `control` (a control token, or the marker that
-        stands for one, came out); `panic` (the tokenizer died on it); `untokenized` (not one token came out).
-        """
-        plain = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in texts]
-        refusals = [_refusal(text) for text in plain]
-        kept = [self._tags.translate(t) for t, refusal in zip(plain, refusals, strict=True) if refusal is None]
+    def try_encode(self, texts: Sequence[str]) -> list[Encoded | TokenizationError]:
+        """Ids and spans of texts, or why one is refused: `empty`, `too_long`, `unicode` (lone surrogates), `control` (a control
+        token or its marker), `panic` (the tokenizer died), `untokenized` (no token)."""
+        refusals = [_refusal(text) for text in texts]
+        kept = [self._tags.translate(t) for t, refusal in zip(texts, refusals, strict=True) if refusal is None]
         tried = zip(kept, self._attempt([translated.text for translated in kept]), strict=True)
         return [_restored(*next(tried)) if refusal is None else refusal for refusal in refusals]
 
     def _attempt(self, texts: list[str]) -> list[Encoded | TokenizationError]:
-        """A batch on which the core dies is tried text by text, so that only the culprits are refused."""
+        """A batch on which the core dies is tried text by text."""
         try:
             return self._spans(texts) if texts else []
         except TokenizationError as panic:
@@ -205,7 +154,6 @@ def _restored(translated: Translated, result: Encoded | TokenizationError) -> En
 
 
 def _refusal(text: str) -> TokenizationError | None:
-    """Why a text is not even tried."""
     if not text:
         return TokenizationError("empty", "the text is empty")
     if text.isascii() and len(text) <= MAX_TEXT_BYTES:
@@ -220,8 +168,7 @@ def _refusal(text: str) -> TokenizationError | None:
 
 
 def _guarded(call: Callable[[], T]) -> T:
-    """Run the tokenizer's core. Its errors are of no type of their own; its panics are no `Exception`, and their type has no
-    importable name."""
+    """The core's panics are no `Exception`, and their type has no importable name."""
     try:
         return call()
     except BaseException as error:

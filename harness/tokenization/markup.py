@@ -1,9 +1,5 @@
-"""Markup in a peer's text: control tokens, which no text becomes, and reasoning tags, which map by meaning.
-
-`encode_special_tokens` covers only tokens that are flagged as special, and a Unigram or WordPiece model may still find a
-control string in its own vocabulary. So in a copy of the tokenizer every control token is renamed to a string that is refused
-in any text, and its old name is segmented like any other text.
-"""
+"""Markup in a peer's text: control tokens, which no text becomes, and reasoning tags, which map by meaning. In a copy of the
+tokenizer each control token is renamed to a string that is refused in any text."""
 
 from __future__ import annotations
 
@@ -22,11 +18,11 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-MARKER = "\uffff\ufdd0"
-"""Two noncharacters; a text that holds them in this order is refused."""
+MARKER = "\uffff\ufdd0"  # two noncharacters; a text that holds them in this order is refused
 
 _MARKUP = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
+# one meaning a row, in the spellings of the families' published tokenizers; the table is ours
 REASONING_TAGS: tuple[tuple[str, ...], ...] = (
     ("<think>", "[THINK]", "<|START_THINKING|>", "<seed:think>", "◁think▷"),
     ("</think>", "[/THINK]", "<|END_THINKING|>", "</seed:think>", "◁/think▷"),
@@ -35,17 +31,11 @@ REASONING_TAGS: tuple[tuple[str, ...], ...] = (
     ("<tool_response>", "[TOOL_RESULTS]", "<|START_TOOL_RESULT|>"),
     ("</tool_response>", "[/TOOL_RESULTS]", "<|END_TOOL_RESULT|>"),
 )
-"""One meaning a row, in the spellings of the families' published tokenizers. The table is ours."""
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """Ids of the tokens that are no text, by content.
-
-    These are the added tokens that are flagged as special, that the chat template writes, or that are spelled in brackets,
-    flagged or not; the tokens that the tokenizer names (EOS, BOS, ...); and pieces of the model's own vocabulary in brackets
-    that the template writes. Runs of spaces and domain words stay text; so does any single character, which has to remain
-    writable, and so do the byte pieces of byte fallback, which its model has to find.
-    """
+    """Ids of added tokens that are special, in the chat template or in brackets; of tokens that the tokenizer names; of
+    bracketed pieces that the template writes. Not of spaces, single characters, byte pieces."""
     core = tokenizer.backend_tokenizer
     template = json.dumps(tokenizer.chat_template, ensure_ascii=False) if tokenizer.chat_template else ""
     named, added = set(tokenizer.all_special_tokens), core.get_added_tokens_decoder()
@@ -66,15 +56,8 @@ def control_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 
 
 def isolated(tokenizer: Tokenizer, settings: Mapping[str, Any], control: Iterable[str]) -> Tokenizer:
-    """The copy: control tokens out of reach, ids unchanged, no truncation, no padding, no post-processing.
-
-    settings: the tokenizer, serialised and parsed, which takes seconds of a vocabulary of 262,144.
-
-    Raises
-    ------
-    TokenizationError
-        `vocabulary`: the tokenizer does not survive being written and read again with the same ids.
-    """
+    """A copy with control tokens out of reach, ids unchanged, nothing truncated or added. settings: the tokenizer, parsed.
+    Raises TokenizationError (`vocabulary`)."""
     from tokenizers import Tokenizer
 
     names = {content: f"{MARKER}{index}" for index, content in enumerate(control)}
@@ -93,7 +76,6 @@ def isolated(tokenizer: Tokenizer, settings: Mapping[str, Any], control: Iterabl
 
 
 def _renamed(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The model with pieces renamed, and without the merges that would make them."""
     model = dict(settings)
     vocab = model["vocab"]
     if isinstance(vocab, dict):
@@ -111,14 +93,14 @@ def _renamed(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
 @dataclass(frozen=True, slots=True)
 class Translated:
     """A text in the receiver's own tags. cuts: (end in the original, start, end in `text`) of each replaced tag, in bytes.
-    spelled: tags that the receiver has no token for, and spells."""
+    spelled: tags without a token."""
 
     text: str
     cuts: tuple[tuple[int, int, int], ...] = ()
     spelled: int = 0
 
     def restore(self, ends: Int32[np.ndarray, "T"]) -> Int32[np.ndarray, "T"]:
-        """Byte ends in `text` as ends in the original: inside a replaced tag they are its end."""
+        """Byte ends in `text` as ends in the original."""
         restored = ends.copy()
         for original, start, end in self.cuts:
             restored[ends > end] = ends[ends > end] + original - end
@@ -127,7 +109,7 @@ class Translated:
 
 
 class ReasoningTags:
-    """The tags of one tokenizer: `own` are its spellings, added tokens all."""
+    """The tags of one tokenizer: `own` are its spellings."""
 
     def __init__(self, added: Iterable[str]) -> None:
         has, table = set(added), dict[str, str | None]()
@@ -139,7 +121,7 @@ class ReasoningTags:
         self._foreign = re.compile("|".join(map(re.escape, sorted(table, key=len, reverse=True))) or r"(?!)")
 
     def translate(self, text: str) -> Translated:
-        """The text with foreign tags in the tokenizer's own spelling, as far as it has one."""
+        """The text with foreign tags in the tokenizer's own spelling."""
         parts: list[str] = []
         cuts: list[tuple[int, int, int]] = []
         spelled = old = new = at = 0

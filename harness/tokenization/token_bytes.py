@@ -1,16 +1,13 @@
-"""What each token of a vocabulary contributes to decoded text, in bytes.
-
-A tokenizer's decoder is a chain of steps over a list of token strings. Every step of the usual chains acts on one token at
-a time, but for three things: the first token may lose a space, invalid UTF-8 becomes U+FFFD, and the whole text may be
-stripped. So one table over the vocabulary, and these three corrections, give the bytes of any sequence of ids without
-decoding it token by token. `TokenCodec` compares the result with the tokenizer's own, and refuses where they differ.
-"""
+"""What each token contributes to decoded text, in bytes, and the byte spans of a batch. Decoder steps act on one token at a
+time, but that the first may lose a space, ill-formed UTF-8 becomes U+FFFD, and the text may be stripped. `TokenCodec.read`
+refuses where the tokenizer decodes otherwise."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,10 +19,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
-SEPARATOR = b"\n"
-"""Stands between the texts of a batch, so that nothing reaches from one into the next."""
+SEPARATOR = b"\n"  # between the texts of a batch, so that nothing reaches from one into the next
 
-_BYTE_TOKEN = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
+_BYTE_TOKEN = re.compile(rb"<0x[0-9A-Fa-f]{2}>")
 _WORDPIECE_CLEANUP = {
     **{b" " + mark: mark for mark in (b".", b"?", b"!", b",")},
     b" ' ": b"'",
@@ -37,7 +33,7 @@ _WORDPIECE_CLEANUP = {
 
 
 def byte_level_alphabet() -> dict[str, int]:
-    """Byte-level BPE's printable stand-ins for the 256 bytes (GPT-2): printable Latin-1 for itself, the rest from U+0100."""
+    """Byte-level BPE's printable stand-ins for the 256 bytes (GPT-2)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in set(printable)]
     return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(others)}
@@ -45,7 +41,7 @@ def byte_level_alphabet() -> dict[str, int]:
 
 @dataclass(slots=True)
 class _Chain:
-    """Token strings on their way through the decoder's steps: `rest` anywhere, `first` as the first token of a text."""
+    """Token strings on their way through the decoder: `rest` anywhere, `first` as a text's first token."""
 
     first: list[bytes]
     rest: list[bytes]
@@ -61,84 +57,62 @@ class _Chain:
         self.first = self.rest if shared else [change(token) for token in self.first]
 
     def apply(self, step: dict[str, Any]) -> None:
-        handler = getattr(self, f"_{step['type'].lower()}", None)
-        if handler is None:
-            raise TokenizationError("decoder", f"decoder step {step['type']} is not supported")
-        handler(step)
+        """Raises TokenizationError where a token's bytes depend on others."""
+        kind = step["type"]
+        if self.fused and kind in ("ByteFallback", "WordPiece", "BPEDecoder"):
+            raise TokenizationError("decoder", f"decoder step {kind} after the tokens were joined is not supported")
+        match kind:
+            case "ByteLevel":
+                # After the tokens were joined it does the same, unless one of them holds a character that is no stand-in for
+                # a byte: then the core leaves the whole text as it is, and `TokenCodec.read` refuses it.
+                table = {ord(character): byte for character, byte in byte_level_alphabet().items()}
 
-    def _need_tokens(self, step: dict[str, Any]) -> None:
-        if self.fused:
-            raise TokenizationError(
-                "decoder", f"decoder step {step['type']} after the tokens were joined is not supported"
-            )
+                def to_bytes(token: bytes) -> bytes:
+                    mapped = [table.get(ord(character), -1) for character in token.decode()]
+                    return token if -1 in mapped else bytes(mapped)
 
-    def _bytelevel(self, step: dict[str, Any]) -> None:
-        # After the tokens were joined it does the same, unless one of them holds a character that is no stand-in for a byte:
-        # then the core leaves the whole text as it is, and `TokenCodec.read` refuses it.
-        table = {ord(character): byte for character, byte in byte_level_alphabet().items()}
-
-        def to_bytes(token: bytes) -> bytes:
-            mapped = [table.get(ord(character), -1) for character in token.decode()]
-            return token if -1 in mapped else bytes(mapped)
-
-        self.map(to_bytes)
-        self.fused, self.invalid = True, "lossy"
-
-    def _bytefallback(self, step: dict[str, Any]) -> None:
-        self._need_tokens(step)
-        matches = [_BYTE_TOKEN.fullmatch(token) for token in self.rest]
-        self.byte_tokens = [match is not None for match in matches]
-
-        def to_byte(token: bytes) -> bytes:
-            match = _BYTE_TOKEN.fullmatch(token)
-            return token if match is None else bytes([int(match[1], 16)])
-
-        self.map(to_byte)
-        self.invalid = "fallback"
-
-    def _fuse(self, step: dict[str, Any]) -> None:
-        self.fused = True
-
-    def _replace(self, step: dict[str, Any]) -> None:
-        pattern, content = step["pattern"], step["content"].encode()
-        if "String" not in pattern or (self.fused and len(pattern["String"]) > 1):
-            raise TokenizationError("decoder", f"decoder step Replace of {pattern} is not supported")
-        old = pattern["String"].encode()
-        self.map(lambda token: token.replace(old, content))
-
-    def _metaspace(self, step: dict[str, Any]) -> None:
-        mark, keeps = step["replacement"].encode(), step.get("prepend_scheme", "always") == "never"
-        self.first = [token.replace(mark, b" " if keeps else b"") for token in self.first]
-        in_rest = b"" if self.fused and not keeps else b" "
-        self.rest = [token.replace(mark, in_rest) for token in self.rest]
-
-    def _wordpiece(self, step: dict[str, Any]) -> None:
-        self._need_tokens(step)
-        prefix = step["prefix"].encode()
-        self.rest = [t.removeprefix(prefix) if t.startswith(prefix) else b" " + t for t in self.rest]
-        if step["cleanup"]:
-            for old, new in _WORDPIECE_CLEANUP.items():
-                self.map(lambda token, old=old, new=new: token.replace(old, new))  # type: ignore[misc]
-
-    def _bpedecoder(self, step: dict[str, Any]) -> None:
-        self._need_tokens(step)
-        suffix = step["suffix"].encode()
-        self.map(lambda token: token.replace(suffix, b" "))
-        self.strip_right = b" "
-
-    def _strip(self, step: dict[str, Any]) -> None:
-        content, left, right = step["content"].encode(), step["start"], step["stop"]
-        if max(left, right) > 1 or len(content) > 1:
-            raise TokenizationError("decoder", "decoder step Strip of more than one byte is not supported")
-        if self.fused:
-            self.strip_left, self.strip_right = content * left, content * right
-        else:
-            self.map(lambda token: token.removeprefix(content * left).removesuffix(content * right))
+                self.map(to_bytes)
+                self.fused, self.invalid = True, "lossy"
+            case "ByteFallback":
+                self.byte_tokens = [_BYTE_TOKEN.fullmatch(token) is not None for token in self.rest]
+                self.map(lambda token: bytes([int(token[3:5], 16)]) if _BYTE_TOKEN.fullmatch(token) else token)
+                self.invalid = "fallback"
+            case "Fuse":
+                self.fused = True
+            case "Replace":
+                pattern, content = step["pattern"], step["content"].encode()
+                if "String" not in pattern or (self.fused and len(pattern["String"]) > 1):
+                    raise TokenizationError("decoder", f"decoder step Replace of {pattern} is not supported")
+                self.map(lambda token: token.replace(pattern["String"].encode(), content))
+            case "Metaspace":
+                mark, keeps = step["replacement"].encode(), step.get("prepend_scheme", "always") == "never"
+                self.first = [token.replace(mark, b" " if keeps else b"") for token in self.first]
+                in_rest = b"" if self.fused and not keeps else b" "
+                self.rest = [token.replace(mark, in_rest) for token in self.rest]
+            case "WordPiece":
+                prefix = step["prefix"].encode()
+                self.rest = [t.removeprefix(prefix) if t.startswith(prefix) else b" " + t for t in self.rest]
+                for old, new in _WORDPIECE_CLEANUP.items() if step["cleanup"] else ():
+                    self.map(lambda token, old=old, new=new: token.replace(old, new))  # type: ignore[misc]
+            case "BPEDecoder":
+                suffix = step["suffix"].encode()
+                self.map(lambda token: token.replace(suffix, b" "))
+                self.strip_right = b" "
+            case "Strip":
+                cut, left, right = step["content"].encode(), step["start"], step["stop"]
+                if max(left, right) > 1 or len(cut) > 1:
+                    raise TokenizationError("decoder", "decoder step Strip of more than one byte is not supported")
+                if self.fused:
+                    self.strip_left, self.strip_right = cut * left, cut * right
+                else:
+                    self.map(lambda token: token.removeprefix(cut * left).removesuffix(cut * right))
+            case _:
+                raise TokenizationError("decoder", f"decoder step {kind} is not supported")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Flat ids of several sequences, each followed by a separator's id; `rows` holds where each begins, and the total."""
+    """Flat ids, a separator behind each sequence; `rows`: where each begins, and the total."""
 
     ids: Int32[np.ndarray, "N"]
     rows: Int64[np.ndarray, "R+1"]
@@ -146,20 +120,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Where each token's bytes lie in the vocabulary's byte store: (N,) starts and lengths."""
+    """Where each token's bytes lie in the byte store."""
 
     starts: Int64[np.ndarray, "N"]
     lengths: Int64[np.ndarray, "N"]
 
 
 class TokenBytes:
-    """The vocabulary's byte table. decoder: of the serialised tokenizer.
-
-    Raises
-    ------
-    TokenizationError
-        `decoder`: the decoder has a step whose effect on one token depends on others (CTC, a regular expression, ...).
-    """
+    """The vocabulary's byte table. decoder: of the serialised tokenizer. Raises TokenizationError (`decoder`)."""
 
     def __init__(self, tokenizer: Tokenizer, decoder: dict[str, Any] | None) -> None:
         size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
@@ -167,18 +135,18 @@ class TokenBytes:
         special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
         kept = [name is not None and i not in special for i, name in enumerate(names)]
         strings = [(name or "").encode() for name in names]
-        chain = _Chain(first=strings, rest=strings, byte_tokens=[False] * size)
+        steps = _Chain(first=strings, rest=strings, byte_tokens=[False] * size)
         if decoder is None:
-            chain.rest = [b" " + token for token in strings]
+            steps.rest = [b" " + token for token in strings]
         else:
             for step in decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]:
-                chain.apply(step)
-        self.invalid, self.strip_left, self.strip_right = chain.invalid, chain.strip_left, chain.strip_right
+                steps.apply(step)
+        self.invalid, self.strip_left, self.strip_right = steps.invalid, steps.strip_left, steps.strip_right
         self.unknown, self.separator = size, size + 1
         self.kept: Bool[np.ndarray, "V"] = np.array([*kept, False, False])
-        self.byte_tokens: Bool[np.ndarray, "V"] = np.array([*chain.byte_tokens, False, False])
+        self.byte_tokens: Bool[np.ndarray, "V"] = np.array([*steps.byte_tokens, False, False])
         table = [REPLACEMENT]
-        for tokens in (chain.rest, chain.first):
+        for tokens in (steps.rest, steps.first):
             table += [*(token if k else b"" for token, k in zip(tokens, kept, strict=True)), b"", SEPARATOR]
         lengths = np.array([len(token) for token in table], dtype=np.int64)
         self.bytes = np.frombuffer(b"".join(table), dtype=np.uint8)
@@ -186,8 +154,8 @@ class TokenBytes:
         self._starts, self._first_starts = (np.cumsum(lengths) - lengths)[1:].reshape(2, -1)
 
     def batch(self, flat: Integer[np.ndarray, "M"], counts: Integer[np.ndarray, "R"]) -> Batch:
-        """Sequences of ids, given joined and with their lengths. Ids beyond the vocabulary (padded embeddings) contribute
-        nothing; negative ones raise TokenizationError (`ids`)."""
+        """Joined sequences with their lengths. Ids beyond the vocabulary are empty; raises TokenizationError (`ids`) for
+        negative ones."""
         if flat.size and flat.min() < 0:
             raise TokenizationError("ids", "token ids must not be negative")
         rows = np.concatenate([[0], np.cumsum(counts + 1)])
@@ -198,7 +166,7 @@ class TokenBytes:
         return Batch(ids, rows)
 
     def pieces(self, batch: Batch) -> Pieces:
-        """The bytes of each token, before invalid UTF-8 is replaced; corrected at the first and last token of each row."""
+        """Bytes of each token, corrected at each row's first and last."""
         starts, lengths = self._starts[batch.ids], self._lengths[batch.ids]
         first = self.first_of(batch, self.kept[batch.ids])
         first = first[first < batch.ids.size]
@@ -218,7 +186,7 @@ class TokenBytes:
         return Pieces(starts, lengths)
 
     def first_of(self, batch: Batch, where: Bool[np.ndarray, "N"]) -> Int64[np.ndarray, "R"]:
-        """Index of each row's first token that satisfies `where`; N where a row has none."""
+        """Each row's first token that satisfies `where`; N where there is none."""
         candidates = np.where(where & (batch.ids != self.separator), np.arange(batch.ids.size), batch.ids.size)
         return np.minimum.reduceat(candidates, batch.rows[:-1])
 
@@ -229,23 +197,19 @@ class TokenBytes:
         return self.bytes[np.repeat(pieces.starts - (ends - pieces.lengths), pieces.lengths) + np.arange(total)]
 
     def decoded(self, batch: Batch) -> tuple[Int64[np.ndarray, "N"], bytes]:
-        """Byte length of each token in the decoded text, and that text: rows joined, a separator after each."""
+        """Byte length of each token in the decoded text, and that text."""
         pieces = self.pieces(batch)
         raw = self.join(pieces)
         if self.invalid == "fallback":
             pieces = self._replace_bad_runs(batch, pieces, raw)
-            return pieces.lengths, self.join(pieces).tobytes()
-        if self.invalid == "none":
-            return pieces.lengths, raw.tobytes()
-        try:
-            raw.tobytes().decode()
-        except UnicodeDecodeError:
-            ends = lossy_positions(raw)[np.cumsum(pieces.lengths)]
-            return np.diff(ends, prepend=0), raw.tobytes().decode(errors="replace").encode()
-        return pieces.lengths, raw.tobytes()
+            raw = self.join(pieces)
+        text = raw.tobytes()
+        if self.invalid == "lossy" and (replaced := text.decode(errors="replace").encode()) != text:
+            return np.diff(lossy_positions(raw)[np.cumsum(pieces.lengths)], prepend=0), replaced
+        return pieces.lengths, text
 
     def _replace_bad_runs(self, batch: Batch, pieces: Pieces, raw: UInt8[np.ndarray, "B"]) -> Pieces:
-        """Byte fallback's own rule: unless a whole run of byte tokens is valid UTF-8, each of them becomes one U+FFFD."""
+        """Byte fallback's rule: of a run that is no valid UTF-8 each byte becomes U+FFFD."""
         starts, valid = units(raw)
         if valid.all():
             return pieces
@@ -267,7 +231,7 @@ _SECOND_LOW[0xE0], _SECOND_LOW[0xF0], _SECOND_HIGH[0xED], _SECOND_HIGH[0xF4] = 0
 
 
 def units(data: UInt8[np.ndarray, "N"]) -> tuple[Int64[np.ndarray, "U"], Bool[np.ndarray, "U"]]:
-    """Starts of the stream's units (characters, or maximal ill-formed subparts) and whether each is valid."""
+    """Starts of characters or maximal ill-formed subparts, and whether each is valid."""
     padded = np.concatenate([data, np.zeros(3, dtype=np.uint8)])
     lead, second, third, fourth = padded[:-3], padded[1:-2], padded[2:-1], padded[3:]
     need = _NEED[lead]
@@ -283,13 +247,101 @@ def units(data: UInt8[np.ndarray, "N"]) -> tuple[Int64[np.ndarray, "U"], Bool[np
 
 
 def lossy_positions(data: UInt8[np.ndarray, "N"]) -> Int64[np.ndarray, "N+1"]:
-    """Position in the lossily decoded bytes of every position of `data`.
-
-    A boundary inside an ill-formed unit of n bytes falls after as many bytes of its replacement; the unit's end falls at
-    the replacement's end. So every byte keeps at least one byte of output, and a unit's tokens share one U+FFFD.
-    """
+    """Position in the lossily decoded bytes of every position of `data`. Each byte keeps at least one byte; a unit's tokens
+    share one U+FFFD."""
     starts, valid = units(data)
     sizes = np.diff(starts, append=data.size)
     grown = np.where(valid, 0, len(REPLACEMENT) - sizes)
     shift = np.repeat(np.cumsum(grown) - grown, sizes)
     return np.append(np.arange(data.size) + shift, data.size + int(grown.sum()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Texts:
+    """R texts in UTF-8, a separator behind each. characters: of each text."""
+
+    joined: UInt8[np.ndarray, "B"]
+    begins: Int64[np.ndarray, "R+1"]
+    characters: Int64[np.ndarray, "R"]
+
+    @classmethod
+    def join(cls, texts: Sequence[str]) -> Texts:
+        data = [text.encode() for text in texts]
+        joined = np.frombuffer(SEPARATOR.join([*data, b""]), dtype=np.uint8)
+        begins = np.cumsum([0, *(len(text) + 1 for text in data)], dtype=np.int64)
+        return cls(joined, begins, np.array([len(text) for text in texts], dtype=np.int64))
+
+
+def by_bytes(
+    vocabulary: TokenBytes, batch: Batch, texts: Texts
+) -> tuple[Int64[np.ndarray, "N"], Bool[np.ndarray, "R"], Bool[np.ndarray, "R"]]:
+    """Ends by the tokens' own bytes, for which rows they are right (the text's, or behind one space that the tokenizer put in
+    front), and which rows invert exactly."""
+    pieces = vocabulary.pieces(batch)
+    tokens, wanted = np.diff(batch.rows), np.diff(texts.begins)
+    sizes = np.add.reduceat(pieces.lengths, batch.rows[:-1])
+    first = vocabulary.first_of(batch, pieces.lengths > 0)
+    inserted = (sizes == wanted + 1) & (first < batch.ids.size) & (texts.joined[texts.begins[:-1]] != ord(" "))
+    inserted[inserted] = vocabulary.bytes[pieces.starts[first[inserted]]] == ord(" ")
+    pieces.starts[first[inserted]] += 1
+    pieces.lengths[first[inserted]] -= 1
+    right = sizes - inserted == wanted
+    chosen = np.repeat(right, tokens)
+    own = vocabulary.join(Pieces(pieces.starts[chosen], pieces.lengths[chosen]))
+    same = own == texts.joined[np.repeat(right, wanted)]
+    if same.size:
+        right[right] = np.logical_and.reduceat(same, np.cumsum(wanted[right]) - wanted[right])
+    total = np.cumsum(pieces.lengths)
+    before = total[batch.rows[:-1]] - pieces.lengths[batch.rows[:-1]]
+    return total - np.repeat(before, tokens), right, right & ~inserted
+
+
+def by_offsets(
+    vocabulary: TokenBytes, batch: Batch, texts: Texts, offsets: Iterable[Sequence[tuple[int, int]]]
+) -> Int64[np.ndarray, "N"]:
+    """Ends by the core's character offsets. Characters between two tokens belong to the second. Tokens that share characters
+    are parted by their own bytes if these are the text's, else the first has them all."""
+    inside = batch.ids != vocabulary.separator
+    tokens = np.diff(batch.rows) - 1
+    # where each character begins: every byte but UTF-8's continuations, 0b10xxxxxx
+    positions = np.append(np.flatnonzero(texts.joined & 0xC0 != 0x80), texts.joined.size)
+    base = np.repeat(np.cumsum(texts.characters + 1) - (texts.characters + 1), tokens)
+    flat = np.fromiter(chain.from_iterable(chain.from_iterable(offsets)), dtype=np.int64, count=2 * int(tokens.sum()))
+    begins, ends = positions[base + flat[::2]], np.maximum.accumulate(positions[base + flat[1::2]])
+    if vocabulary.invalid != "none":  # else no token holds a part of a character
+        pieces = vocabulary.pieces(batch)
+        _part_shared_characters(vocabulary, Pieces(pieces.starts[inside], pieces.lengths[inside]), texts, begins, ends)
+    occupied = tokens > 0
+    ends[np.cumsum(tokens)[occupied] - 1] = texts.begins[1:][occupied] - 1
+    result = np.zeros(batch.ids.size, dtype=np.int64)
+    result[inside] = ends - np.repeat(texts.begins[:-1], tokens)
+    return result
+
+
+def _part_shared_characters(
+    vocabulary: TokenBytes,
+    pieces: Pieces,
+    texts: Texts,
+    begins: Int64[np.ndarray, "N"],
+    ends: Int64[np.ndarray, "N"],
+) -> None:
+    """Correct `ends` in place within runs of tokens that overlap."""
+    heads = np.flatnonzero(begins >= np.concatenate([[0], ends[:-1]]))
+    sizes = np.diff(heads, append=begins.size)
+    if not (sizes > 1).any():
+        return
+    lengths = np.add.reduceat(pieces.lengths, heads)
+    first, last = begins[heads], ends[heads + sizes - 1]
+    parted = (sizes > 1) & (lengths == last - first)
+    if not parted.any():
+        return
+    chosen = np.repeat(parted, sizes)
+    group = lengths[parted]
+    local = np.cumsum(group) - group
+    where = np.repeat(first[parted] - local, group) + np.arange(int(group.sum()))
+    same = vocabulary.join(Pieces(pieces.starts[chosen], pieces.lengths[chosen])) == texts.joined[where]
+    parted[parted] = np.logical_and.reduceat(same, local)
+    chosen = np.repeat(parted, sizes)
+    total = np.cumsum(pieces.lengths)
+    exact = total - np.repeat(total[heads] - pieces.lengths[heads] - first, sizes)
+    ends[chosen] = exact[chosen]

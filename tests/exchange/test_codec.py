@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from harness.errors import ExchangeError
 from harness.exchange.wire import MAX_MESSAGE_BYTES, decode, encode
-from harness.experience.records import MAX_TEXT_BYTES, MAX_TOKENS, Record, Rollout, TextRollout
-from harness.experience.refusal import Refusal
+from harness.experience.records import MAX_TEXT_BYTES, MAX_TOKENS, Record, Refusal, Rollout, TextRollout
 
 pack = msgspec.msgpack.encode
 NESTED = b"\x91" * 200_000
@@ -46,7 +45,7 @@ def rollouts(draw: st.DrawFn) -> Rollout:
 
 
 @given(rollouts())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_rollout_survives_the_way(record: Rollout) -> None:
     assert decode(encode(record)) == record
 
@@ -104,6 +103,7 @@ REFUSED: list[tuple[Refusal, bytes]] = [
     (Refusal.INCONSISTENT, raw(ROLLOUT, tokens=[1] * (COUNT + 1))),
     (Refusal.INCONSISTENT, raw(ROLLOUT, pieces=[1] * (COUNT - 1))),
     (Refusal.INCONSISTENT, raw(ROLLOUT, pieces=[1] * (COUNT - 1) + [2])),
+    (Refusal.INCONSISTENT, raw(ROLLOUT, pieces=[1] * (COUNT - 1) + [0])),
     (Refusal.INCONSISTENT, raw(ROLLOUT, pieces=[1] * COUNT + [0])),
     (Refusal.INCONSISTENT, raw(ROLLOUT, pieces=[2**31 - 1] * COUNT)),
     (Refusal.INCONSISTENT, raw(value(), right=5)),
@@ -121,15 +121,12 @@ def test_refusal_names_the_reason(reason: Refusal, message: bytes) -> None:
     assert len(str(caught.value)) < 300
 
 
-def test_rounding_above_zero_is_no_lie() -> None:
-    assert decode(raw(ROLLOUT, logprobs=[1e-7] * COUNT)).logprobs[0] == 1e-7
-
-
-def test_the_largest_record_fits() -> None:
+def test_the_largest_record_fits_and_rounding_above_zero_is_no_lie() -> None:
     pieces = [MAX_TEXT_BYTES // MAX_TOKENS] * MAX_TOKENS
     tokens, own = [2**31 - 1] * MAX_TOKENS, [-1.2345] * MAX_TOKENS
     largest = rollout(text="x" * MAX_TEXT_BYTES, tokens=tokens, logprobs=own, pieces=pieces)
     assert decode(encode(largest)) == largest
+    assert decode(raw(ROLLOUT, logprobs=[1e-7] * COUNT)).logprobs[0] == 1e-7
 
 
 @pytest.mark.parametrize("bad", [{"text": "\ud800"}, {"version": 2**70}, {"finished": object()}])
@@ -137,11 +134,6 @@ def test_what_cannot_be_encoded_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ExchangeError) as caught:
         encode(rollout(**bad))
     assert caught.value.reason == Refusal.MALFORMED
-
-
-def test_what_is_no_bytes_is_refused() -> None:
-    with pytest.raises(ExchangeError, match=Refusal.WRONG_TYPE):
-        decode("text")
 
 
 def fuzzed(count: int, seed: int) -> list[bytes]:
@@ -185,11 +177,11 @@ def fuzzed(count: int, seed: int) -> list[bytes]:
     return [ways[i % len(ways)](honest[rng.integers(len(honest))]) for i in range(count)]
 
 
-def test_ten_thousand_fuzzed_messages() -> None:
+def test_thousands_of_fuzzed_messages() -> None:
     """Every one a checked record or a typed refusal; decoding never takes more than a few times the largest message."""
     outcomes: Counter[str] = Counter()
     peak = 0
-    for seed in range(20):
+    for seed in range(8):
         messages = fuzzed(500, seed)
         tracemalloc.start()
         try:
@@ -202,11 +194,11 @@ def test_ten_thousand_fuzzed_messages() -> None:
             peak = max(peak, tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()
-    assert sum(outcomes.values()) == 10_000
+    assert sum(outcomes.values()) == 4_000
     assert peak < MAX_MESSAGE_BYTES, f"{peak} bytes"
     reached = {Refusal.OVERSIZED, Refusal.MALFORMED, Refusal.WRONG_TYPE, Refusal.NOT_FINITE, Refusal.INCONSISTENT}
     assert reached <= set(outcomes)
-    assert outcomes["accepted"] < 2_000
+    assert outcomes["accepted"] < 800
 
 
 @pytest.mark.parametrize(

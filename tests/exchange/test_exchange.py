@@ -1,4 +1,4 @@
-"""Publish and collect: who gets what, in which order, what is refused and that nothing goes uncounted."""
+"""SEE between policies: order, header checks, quotas, deadlines, a ledger that counts everything, resume."""
 
 from __future__ import annotations
 
@@ -16,14 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import CheckpointError, ExchangeError
-from harness.exchange.admission import Quotas
-from harness.exchange.exchange import Collected, Exchange
-from harness.exchange.ledger import Entry
-from harness.exchange.transport import InProcess
-from harness.exchange.wire import MAX_MESSAGE_BYTES, encode
-from harness.experience.records import Record, Success
-from harness.experience.refusal import Refusal
-from harness.store.rows import ExchangeRow
+from harness.exchange import exchange as see
+from harness.exchange.exchange import Collected, Exchange, Quotas
+from harness.exchange.wire import InProcess, encode
+from harness.experience.records import Record, Refusal, Success
 from harness.suite.edges import edges_of
 from harness.suite.schema import Defences
 
@@ -32,6 +28,10 @@ POLICIES = ("b", "a", "c")
 
 def pair(**changes: Any) -> Exchange:
     return Exchange(("a", "b"), edges_of(("a", "b"), "all"), **changes)
+
+
+def among(policies: tuple[str, ...] = POLICIES, edges: Any = "all", **changes: Any) -> Exchange:
+    return Exchange(policies, edges_of(policies, edges), **changes)
 
 
 def refusals(exchange: Exchange) -> Counter[tuple[str, str, str]]:
@@ -54,9 +54,9 @@ def test_directions() -> None:
             edges_of(POLICIES, wrong)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_order_is_that_of_the_suite_whatever_comes_first(seed: int) -> None:
-    exchange = Exchange(POLICIES, edges_of(POLICIES, "all"))
+    exchange = among()
     for author in shuffled(list(POLICIES), seed):
         exchange.publish(author, 0, shuffled(step_records(author, 0), seed))
     got = exchange.collect("a", 0, PROMPTS)
@@ -67,20 +67,14 @@ def test_order_is_that_of_the_suite_whatever_comes_first(seed: int) -> None:
     assert not got.refused
 
 
-def test_records_arrive_as_they_were_sent() -> None:
-    sent = [rollout(index=1), success(index=2), value()]
-    assert set(map(encode, heard(pair(), sent).records)) == set(map(encode, sent))
-
-
 def test_only_edges_carry() -> None:
-    exchange = Exchange(POLICIES, edges_of(POLICIES, [("a", "b")]))
+    exchange = among(edges=[("a", "b")])
     for author in POLICIES:
         exchange.publish(author, 0, step_records(author, 0))
     assert {r.author for r in exchange.collect("b", 0, PROMPTS).records} == {"a"}
     assert exchange.collect("a", 0, PROMPTS) == Collected(waited=pytest.approx(0, abs=60))
     exchange.transport.send("c", "b", 1, [encode(rollout("c", 1))])
-    got = exchange.collect("b", 1, PROMPTS, authors=())
-    assert got.refused == {Refusal.NOT_SUBSCRIBED: 1}
+    assert exchange.collect("b", 1, PROMPTS).refused == {Refusal.NOT_SUBSCRIBED: 1, Refusal.LATE: 1}
     with pytest.raises(ExchangeError, match=Refusal.UNKNOWN_AUTHOR):
         exchange.transport.send("z", "b", 1, [])
 
@@ -96,14 +90,16 @@ HEADERS: list[tuple[Refusal, list[Record]]] = [
     (Refusal.DUPLICATE, [value("a", 3), value("a", 3, right=2)]),
     (Refusal.VERSION, [rollout("a", 3), OTHER_VERSION]),
     (Refusal.VERSION, [OTHER_VERSION, rollout("a", 3)]),
+    (Refusal.WRONG_TYPE, [rollout("a", 3), success("a", 3)]),
 ]
 
 
 @pytest.mark.parametrize(("reason", "records"), HEADERS, ids=[str(r) for r, _ in HEADERS])
 def test_headers_are_checked(reason: Refusal, records: list[Record]) -> None:
-    exchange = Exchange(("a", "b", "c"), edges_of(("a", "b", "c"), "all"))
-    exchange.post("a", 3, [encode(record) for record in records])
-    got = exchange.collect("b", 3, PROMPTS, authors=("a",))
+    """The last record is refused, and every other let in; the regime shares all types but successes."""
+    exchange = among(("a", "b", "c"), kinds=see.SHIPPED - {Success})
+    exchange.publish("c", 3, [])
+    got = heard(exchange, records, 3)
     assert got.refused == {reason: 1}
     assert len(got.records) == len(records) - 1
     (entry,) = [entry for entry in exchange.ledger if not entry.accepted]
@@ -113,13 +109,10 @@ def test_headers_are_checked(reason: Refusal, records: list[Record]) -> None:
 
 
 def test_switched_off_defences_let_through() -> None:
-    exchange = Exchange(
-        ("a", "b", "c"), edges_of(("a", "b", "c"), "all"), defences=Defences(header_checks=False, staleness=False)
-    )
+    exchange = among(("a", "b", "c"), defences=Defences(header_checks=False, staleness=False))
     exchange.collect("b", 2, PROMPTS)
     records = [rollout("c", 3), rollout("a", 3), rollout("a", 3), OTHER_VERSION, rollout("a", 2), rollout("a", 4)]
-    got = heard(exchange, records, 3)
-    assert len(got.records) == len(records)
+    assert len(heard(exchange, records, 3).records) == len(records)
     got = heard(exchange, [rollout("a", 4, "elsewhere"), rollout("z", 4), rollout("a", 900)], 4)
     assert got.refused == {
         Refusal.UNKNOWN_PROMPT: 1,
@@ -127,12 +120,10 @@ def test_switched_off_defences_let_through() -> None:
         Refusal.FUTURE: 1,
         Refusal.LATE: 1,
     }, "what a receiver cannot use is refused whatever is switched off"
-
-
-def test_without_header_checks_a_forger_can_only_name_those_who_may_send() -> None:
-    exchange = Exchange(POLICIES, edges_of(POLICIES, [("a", "b")]), defences=Defences(header_checks=False))
-    exchange.post("a", 0, [encode(rollout("c"))])
-    assert exchange.collect("b", 0, PROMPTS).refused == {Refusal.UNKNOWN_AUTHOR: 1}
+    exchange = among(edges=[("a", "b")], defences=Defences(header_checks=False))
+    assert heard(exchange, [rollout("c")]).refused == {Refusal.UNKNOWN_AUTHOR: 1}, (
+        "only those may be named who may send"
+    )
 
 
 def test_version_never_goes_back() -> None:
@@ -145,20 +136,12 @@ def test_version_never_goes_back() -> None:
 def test_staleness_window() -> None:
     exchange = pair(max_staleness=2)
     for step in range(5):
-        exchange.collect("b", step, [f"at{step}"], authors=())
+        exchange.collect("b", step, [f"at{step}"])
     got = heard(exchange, [rollout("a", step, f"at{step}") for step in range(5)], 4)
-    exchange.collect("b", 4, ["at4"], authors=())
     assert [r.step for r in got.records] == [2, 3]
     assert got.refused == {Refusal.STALE: 2, Refusal.UNKNOWN_PROMPT: 1}, "the step's own prompts are PROMPTS here"
     again = heard(exchange, [rollout("a", 3, "at3")], 5)
     assert again.refused == {Refusal.DUPLICATE: 1}
-
-
-def test_kinds_that_the_regime_does_not_share_are_refused() -> None:
-    exchange = pair(kinds=frozenset({Success}))
-    got = heard(exchange, [rollout(), success()])
-    assert got.refused == {Refusal.WRONG_TYPE: 1}
-    assert [type(record) for record in got.records] == [Success]
 
 
 def test_quotas_count_messages_and_bytes_per_step() -> None:
@@ -176,82 +159,67 @@ def test_quotas_count_messages_and_bytes_per_step() -> None:
     assert heard(pair(quotas=Quotas(message=size - 1)), records).refused == {Refusal.OVERSIZED: 10}
 
 
-def test_fitting_quotas_fit_an_honest_author() -> None:
-    quotas = Quotas.fitting(prompts=3, answers=4, max_tokens=48)
+def test_fitting_quotas_fit_an_honest_author_whose_records_arrive_as_they_were_sent() -> None:
     records: list[Record] = [*step_records("a", 0), *(success(prompt=p, index=i) for p in PROMPTS for i in range(4))]
     records += [value(prompt=p) for p in PROMPTS]
-    assert not heard(pair(quotas=quotas), records).refused
-    with pytest.raises(ValueError, match="positive"):
-        Quotas(messages=0)
-    with pytest.raises(ValueError, match="at most"):
-        Quotas(message=MAX_MESSAGE_BYTES + 1)
+    got = heard(pair(quotas=Quotas.fitting(prompts=3, answers=4, max_tokens=48)), records)
+    assert not got.refused
+    assert set(map(encode, got.records)) == set(map(encode, records))
 
 
 def test_silence_costs_one_deadline_and_no_more() -> None:
-    exchange = pair(deadline=0.2)
+    exchange = pair(deadline=0.1)
     first = exchange.collect("b", 0, PROMPTS)
-    assert first.waited >= 0.2
+    assert first.waited >= 0.1
     assert first.missing == ("a",)
     assert first.refused == {Refusal.LATE: 1}
-    (entry,) = exchange.ledger.take()
+    (entry,) = exchange.ledger
     assert (entry.reason, entry.messages, entry.author) == (Refusal.LATE, 0, "a")
-    second = exchange.collect("b", 1, PROMPTS, deadline=60.0)
+    exchange.deadline = 60.0
+    second = exchange.collect("b", 1, PROMPTS)
     assert second.missing == ("a",)
     assert second.waited < 30
-    got = heard(exchange, [rollout("a", 2)], 2)
-    assert len(got.records) == 1, "it is heard again as soon as it speaks"
-    assert exchange.collect("b", 3, PROMPTS).waited >= 0.2, "and waited for again"
+    exchange.deadline = 0.1
+    assert len(heard(exchange, [rollout("a", 2)], 2).records) == 1, "it is heard again as soon as it speaks"
+    assert exchange.collect("b", 3, PROMPTS).waited >= 0.1, "and waited for again"
 
 
-def test_without_the_deadline_the_ceiling_holds() -> None:
-    exchange = pair(ceiling=0.3, deadline=0.0, defences=Defences(deadline=False))
-    for step in range(2):
-        assert exchange.collect("b", step, PROMPTS).waited >= 0.3
-    with pytest.raises(ValueError, match="deadline"):
-        pair(ceiling=1.0, deadline=2.0)
-    with pytest.raises(ValueError, match="max_staleness"):
-        pair(max_staleness=-1)
-    with pytest.raises(ValueError, match="share a name"):
-        Exchange(("a", "a"), ())
+def test_without_the_deadline_the_ceiling_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(see, "CEILING_SECONDS", 0.1)
+    for exchange in (pair(defences=Defences(deadline=False)), pair(deadline=9.0)):
+        assert 0.1 <= exchange.collect("b", 0, PROMPTS).waited < 5
 
 
-def test_collect_waits_for_those_who_are_slow() -> None:
-    exchange = Exchange(POLICIES, edges_of(POLICIES, "all"))
-    exchange.publish("b", 0, step_records("b", 0))
-    slow = threading.Timer(0.15, exchange.publish, ("c", 0, step_records("c", 0)))
+def test_collect_waits_for_those_who_are_slow_and_nothing_to_say_is_not_silence() -> None:
+    exchange = among(deadline=60.0)
+    exchange.publish("b", 0, [])
+    slow = threading.Timer(0.1, exchange.publish, ("c", 0, step_records("c", 0)))
     slow.start()
-    got = exchange.collect("a", 0, PROMPTS, deadline=60.0)
+    got = exchange.collect("a", 0, PROMPTS)
     slow.join()
-    assert [r.author for r in got.records] == ["b"] * 12 + ["c"] * 12
+    assert [r.author for r in got.records] == ["c"] * 12
+    assert not got.missing
     assert got.waited < 50
 
 
 def test_an_older_delivery_is_no_sign_of_being_done() -> None:
     exchange = pair()
     exchange.publish("a", 0, [rollout("a", 0)])
-    got = exchange.collect("b", 1, PROMPTS, deadline=0.05)
+    got = exchange.collect("b", 1, PROMPTS)
     assert got.missing == ("a",)
     assert got.refused == {Refusal.STALE: 1, Refusal.LATE: 1}
 
 
-def test_nothing_to_say_is_not_silence() -> None:
-    exchange = pair(deadline=60.0)
-    exchange.publish("a", 0, [])
-    got = exchange.collect("b", 0, PROMPTS)
-    assert not got.missing
-    assert got.waited < 30
-
-
 def test_what_cannot_be_encoded_is_counted_at_the_sender() -> None:
-    exchange = Exchange(POLICIES, edges_of(POLICIES, "all"))
+    exchange = among()
     exchange.publish("a", 0, [rollout("a", text="\ud800"), rollout("a", index=1)])
     assert refusals(exchange) == {(to, "a", "malformed"): 1 for to in ("b", "c")}
-    assert len(exchange.collect("b", 0, PROMPTS, authors=("a",)).records) == 1
+    assert len(exchange.collect("b", 0, PROMPTS).records) == 1
 
 
 def test_mailboxes_are_bounded_and_a_flood_harms_its_sender_only() -> None:
     transport = InProcess(POLICIES, max_bytes=10_000, max_messages=50)
-    exchange = Exchange(POLICIES, edges_of(POLICIES, "all"), transport=transport)
+    exchange = among(transport=transport)
     for _ in range(200):
         exchange.post("a", 0, [b"x" * 150] * 40)
     for _ in range(1000):
@@ -285,25 +253,17 @@ def test_ledger_is_filled_in_by_the_receiver() -> None:
     got.entries[0].residual_text, got.entries[0].used = 0.25, True
     got.entries[1].refuse(Refusal.RESIDUAL)
     assert refusals(exchange) == {("b", "a", "residual"): 1}
-    taken = exchange.ledger.take()
-    assert taken == list(got.entries)
-    assert taken[0].source_tokens == len(rollout(index=0).tokens)
-    assert exchange.ledger.take() == []
+    assert exchange.ledger == list(got.entries)
+    assert exchange.ledger[0].source_tokens == len(rollout(index=0).tokens)
 
 
-def test_the_store_has_a_column_for_every_field_of_an_entry() -> None:
-    columns = {f.name: f.type for f in msgspec.structs.fields(ExchangeRow)}
-    ours = {f.name: f.type for f in msgspec.structs.fields(Entry)}
-    assert {name: columns.get(name) for name in ours} == ours
-
-
-def test_ten_thousand_hostile_messages_reach_a_receiver() -> None:
+def test_thousands_of_hostile_messages_reach_a_receiver() -> None:
     """Everything is counted, the honest author is heard in full, and the ledger stays small."""
     from test_codec import fuzzed
 
-    exchange = Exchange(POLICIES, edges_of(POLICIES, "all"), quotas=Quotas(messages=20_000, bytes=1 << 40))
+    exchange = among(quotas=Quotas(messages=20_000, bytes=1 << 40))
     total: Counter[str] = Counter()
-    for step in range(20):
+    for step in range(8):
         messages = fuzzed(500, seed=100 + step)
         exchange.post("a", step, messages)
         exchange.publish("c", step, step_records("c", step))
@@ -312,7 +272,7 @@ def test_ten_thousand_hostile_messages_reach_a_receiver() -> None:
         theirs = [r for r in got.records if r.author == "a"]
         assert len(theirs) + sum(got.refused.values()) == len(messages)
         total += got.refused
-    assert sum(total.values()) > 9_000
+    assert sum(total.values()) > 3_600
     assert set(total) <= set(Refusal)
 
 
@@ -330,7 +290,7 @@ moves = st.lists(
 def test_whatever_is_sent_is_accounted_for(
     steps: list[list[tuple[str, str, int, str, int, int]]], staleness: int
 ) -> None:
-    exchange = Exchange(POLICIES, edges_of(POLICIES, [("a", "b"), ("c", "b")]), max_staleness=staleness)
+    exchange = among(edges=[("a", "b"), ("c", "b")], max_staleness=staleness)
     accepted: list[tuple[str, int, str, int]] = []
     for now, sends in enumerate(steps):
         sent: Counter[str] = Counter()
@@ -341,8 +301,9 @@ def test_whatever_is_sent_is_accounted_for(
                 sent[sender] += 1
         got = exchange.collect("b", now, PROMPTS)
         counted: Counter[str] = Counter()
-        for entry in exchange.ledger.take():
+        for entry in exchange.ledger:
             counted[entry.author] += entry.messages
+        exchange.ledger.clear()
         assert +counted == +sent
         assert list(got.missing) == [author for author in ("a", "c") if not sent[author]]
         for record, entry in zip(got.records, got.entries, strict=True):
@@ -359,9 +320,8 @@ def test_a_restored_exchange_goes_on_as_if_nothing_had_happened() -> None:
     def run(cut: bool) -> list[tuple[Any, ...]]:
         exchange, outcomes = pair(max_staleness=2), []
         for step in range(5):
-            exchange.post(
-                "a", step, [encode(rollout("a", max(0, step - 2), f"at{max(0, step - 2)}", i)) for i in (0, step)]
-            )
+            made = max(0, step - 2)
+            exchange.post("a", step, [encode(rollout("a", made, f"at{made}", i)) for i in (0, step)])
             got = exchange.collect("b", step, [f"at{step}"])
             outcomes.append((sorted(got.refused.items()), [(r.step, r.prompt_id) for r in got.records]))
             if cut:
@@ -378,22 +338,7 @@ def test_a_restored_exchange_goes_on_as_if_nothing_had_happened() -> None:
             pair().restore(bad)
 
 
-def test_two_runs_agree() -> None:
-    def run(seed: int) -> list[Entry]:
-        rng = np.random.default_rng(seed)
-        exchange = Exchange(POLICIES, edges_of(POLICIES, "all"), max_staleness=1)
-        for step in range(4):
-            for author in POLICIES:
-                exchange.publish(author, step - int(rng.integers(2)), step_records(author, step - int(rng.integers(2))))
-            for receiver in POLICIES:
-                exchange.collect(receiver, step, PROMPTS)
-        return exchange.ledger.take()
-
-    assert run(1) == run(1)
-    assert run(1) != run(2)
-
-
-# Not in lockstep: peers may be some steps behind, or ahead ----------------------------------------------------------------
+# Not in lockstep: peers may be some steps behind, or ahead
 
 
 def test_an_author_within_the_staleness_is_not_waited_for() -> None:
@@ -403,9 +348,10 @@ def test_an_author_within_the_staleness_is_not_waited_for() -> None:
     for step in (4, 5):
         assert not exchange.collect("b", step, PROMPTS, behind=2).missing
     assert time.monotonic() - began < 5
-    got = exchange.collect("b", 6, PROMPTS, behind=2, deadline=0.2)
+    exchange.deadline = 0.1
+    got = exchange.collect("b", 6, PROMPTS, behind=2)
     assert got.missing == ("a",)
-    assert got.waited >= 0.2
+    assert got.waited >= 0.1
 
 
 def test_what_comes_ahead_of_its_step_is_kept_until_then() -> None:
@@ -420,39 +366,32 @@ def test_what_comes_ahead_of_its_step_is_kept_until_then() -> None:
     assert not exchange.collect("b", 3, PROMPTS, behind=1).records
 
 
-def test_of_a_flood_ahead_one_delivery_a_step_is_kept() -> None:
+def test_of_a_flood_ahead_one_delivery_a_step_is_kept_and_its_step_counts_no_further_than_the_staleness() -> None:
     exchange = pair(max_staleness=1)
     for _ in range(50):
         exchange.publish("a", 2, step_records("a", 2))
     got = exchange.collect("b", 1, PROMPTS, behind=1)
     assert got.refused[Refusal.FUTURE] == 49 * len(step_records("a", 2))
-    got = exchange.collect("b", 2, PROMPTS, behind=1)
-    assert len(got.records) == len(step_records("a", 2))
-
-
-def test_a_step_far_ahead_counts_no_further_than_the_staleness() -> None:
-    exchange = pair(max_staleness=1)
+    assert len(exchange.collect("b", 2, PROMPTS, behind=1).records) == len(step_records("a", 2))
     exchange.post("a", 1 << 40, [])
-    assert not exchange.collect("b", 1, PROMPTS, behind=1).missing
-    assert not exchange.collect("b", 3, PROMPTS, behind=1).missing
-    assert exchange.collect("b", 4, PROMPTS, behind=1).missing == ("a",)
+    assert [exchange.collect("b", step, PROMPTS, behind=1).missing for step in (3, 5, 6)] == [(), (), ("a",)]
 
 
 def test_receivers_at_steps_of_their_own_hear_everything_once() -> None:
     """Three policies at random paces, never more than two steps apart: every record arrives at every peer exactly once."""
-    steps, exchange = 12, Exchange(POLICIES, edges_of(POLICIES, "all"), max_staleness=2, deadline=20.0)
+    steps, exchange = 12, among(max_staleness=2, deadline=20.0)
     heard_by: dict[str, Counter[tuple[str, int, str, int]]] = {policy: Counter() for policy in POLICIES}
     spans: list[int] = []
 
     def walk(policy: str) -> None:
         rng = np.random.default_rng(POLICIES.index(policy))
         for step in range(1, steps + 1):
-            time.sleep(float(rng.uniform(0, 0.01)))
+            time.sleep(float(rng.uniform(0, 0.005)))
             exchange.publish(policy, step, step_records(policy, step))
             got = exchange.collect(policy, step, PROMPTS, behind=2)
             assert not got.missing
             assert not got.refused
-            heard_by[policy].update((r.author, r.step, r.prompt_id, getattr(r, "index", 0)) for r in got.records)
+            heard_by[policy].update((r.author, r.step, r.prompt_id, r.index) for r in got.records)
             spans.extend(step - r.step for r in got.records)
 
     with ThreadPoolExecutor(3) as pool:
@@ -464,5 +403,4 @@ def test_receivers_at_steps_of_their_own_hear_everything_once() -> None:
         assert {(a, s) for a, s, _, _ in counts} >= {
             (a, s) for a in POLICIES if a != policy for s in range(1, steps - 1)
         }
-    assert min(spans) >= 0
-    assert max(spans) <= 2
+    assert 0 <= min(spans) <= max(spans) <= 2

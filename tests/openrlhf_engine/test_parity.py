@@ -25,7 +25,8 @@ from harness.engines.protocol import Optimisation, Sampling
 from harness.engines.tally import Tally
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import CheckpointError, EngineError
-from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerValue
+from harness.experience.answers import Answer, Group, Inbox, PeerAnswer
+from harness.experience.records import GroupValue
 from harness.learning import registry
 from harness.learning.minibatches import from_sampler, minibatches, pack
 from harness.learning.regime import Context
@@ -76,7 +77,12 @@ class World:
         self.inbox = Inbox(
             peers,
             {key: tuple(a for a in answers if a.reward) for key, answers in peers.items()},
-            {key: (PeerValue("b", key, len(answers), int(right[key])),) for key, answers in peers.items()},
+            {
+                key: (
+                    GroupValue(author="b", version=0, step=1, prompt_id=key, count=len(answers), right=int(right[key])),
+                )
+                for key, answers in peers.items()
+            },
         )
 
     def near(self, sample):

@@ -9,16 +9,24 @@ import msgspec
 import numpy as np
 import pytest
 
+from harness.errors import PluginError
 from harness.experience.answers import Answer
-from harness.experience.records import Rollout, Success
+from harness.experience.records import GroupValue, Rollout, Success, TextRollout
 from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_answer
 from harness.learning.conformance import check_regime
 from harness.learning.regime import Need, Regime
-from harness.learning.registry import installed
+from harness.learning.registry import build, installed
 from harness.learning.terms import Term
 
-SHIPPED = sorted(n for n, e in installed().items() if e.value.startswith("regimes."))
-OPTIONS = [
+SHARES = {
+    "independent": set(), "naive": {TextRollout}, "prp": {Rollout}, "xgrpo": {GroupValue}, "sgt": {Success},
+    "hacpo": {Rollout}, "graft": {Rollout}, "sapo": {TextRollout}, "ftis": {Rollout},
+}  # fmt: skip
+NEEDS = {
+    "naive": {Need.RECEIVER_OLD}, "sapo": {Need.RECEIVER_OLD}, "graft": {Need.RECEIVER_OLD}, "prp": {Need.ALIGNED},
+    "ftis": {Need.ALIGNED, Need.RECEIVER_OLD},
+}  # fmt: skip
+OPTIONS = [(name, {}) for name in SHARES] + [
     ("independent", {"objective": "gspo"}),
     ("independent", {"objective": "dr_grpo"}),
     ("prp", {"ratio": "none", "groups": "per_source"}),
@@ -30,9 +38,43 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "options"), [(n, {}) for n in SHIPPED] + OPTIONS, ids=str)
+@pytest.mark.parametrize(("name", "options"), OPTIONS, ids=str)
 def test_shipped_regimes_keep_the_contract(name, options):
     check_regime(name, options)
+
+
+def test_what_is_shared_and_needed():
+    assert set(SHARES) == {n for n, e in installed().items() if e.value.startswith("regimes.")}
+    for name, shares in SHARES.items():
+        assert (build(name, {}).shares, build(name, {}).needs) == (shares, NEEDS.get(name, set()))
+    assert build("prp", {"ratio": "receiver_old"}).needs == {Need.RECEIVER_OLD}
+    assert build("prp", {"ratio": "none"}).needs == set()
+
+
+def test_published_defaults():
+    """What the papers and our readings say, beside what `harness regimes` shows."""
+    assert build("xgrpo", {}).options == build("xgrpo", {"baseline": "pooled", "beta": 0.5, "normalise": "std"}).options
+    defaults = {"truncation": 2.0, "filter_kl": 50.0, "groups": "vertical", "beyond": "weight", "divergence": "learner"}
+    assert build("ftis", {}).options == build("ftis", defaults).options
+    assert build("graft", {}).options.threshold == 0.8
+    hacpo = {"delta": 0.2, "delta_step": 0.025, "alpha": 1.0, "window": 5, "clip_low": 3e-4, "clip_high": 4e-4}
+    assert build("hacpo", {}).options == build("hacpo", hacpo).options
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "word"),
+    [
+        ("hacpo", {"delta": 1.5}, "delta"), ("hacpo", {"window": 0}, "window"), ("hacpo", {"alpha": -1.0}, "alpha"),
+        ("hacpo", {"omega_min": 0.0}, "omega_min"), ("hacpo", {"omega_min": 11.0}, "omega_min"),
+        ("hacpo", {"length_normalisation": "chars"}, "length_normalisation"), ("graft", {"threshold": 1.0}, "threshold"),
+        ("ftis", {"truncation": 0.0}, "^truncation: "), ("ftis", {"filter_kl": -1.0}, "^filter_kl: "),
+        ("sgt", {"lambda": -0.1}, "lambda"), ("prp", {"clip_low": 1.1}, "clip_low"), ("sapo", {"external": -1}, "external"),
+        ("xgrpo", {"beta": 1.1}, "beta"),
+    ],
+)  # fmt: skip
+def test_bad_options_are_refused_by_name(name, options, word):
+    with pytest.raises(PluginError, match=word):
+        build(name, options)
 
 
 class Good(Regime):
@@ -49,146 +91,14 @@ def test_a_good_one_passes():
     check_regime(Good)
 
 
-class NeedsWhatItDoesNotShare(Good):
-    """Bad."""
-
-    shares = frozenset({Success})
-    needs = frozenset({Need.ALIGNED})
-
-
-class NoDocstring(Good):
-    pass
-
-
-class SharesALooseSet(Good):
-    """Bad."""
-
-    shares = {Rollout}  # noqa: RUF012
-
-
-class PublishesSomethingElse(Good):
-    """Bad."""
-
-    def publish(self, groups, pieces):
-        return [replace_author(r) for r in super().publish(groups, pieces)]
-
-
-def replace_author(record):
-    return msgspec.structs.replace(record, author="someone else")
-
-
-class PublishesInvalid(Good):
-    """Bad."""
-
-    def publish(self, groups, pieces):
-        records = super().publish(groups, pieces)
-        invalid = [
-            replace_index(records[0], g.prompt.id, i)
-            for g in groups
-            for i, a in enumerate(g.answers)
-            if records and not a.verdict.valid
-        ]
-        return records + invalid
-
-
-def replace_index(record, prompt_id, index):
-    return msgspec.structs.replace(record, prompt_id=prompt_id, index=index)
-
-
-class LearnsInvalid(Good):
-    """Bad."""
-
-    def learn(self, own, inbox, context):
-        peers = [peer_answer(p, 1.0, None) for g in own for p in inbox.answers.get(g.prompt.id, ())]
-        return [own_term(own, grpo_advantages, GRPO), Term("peer", "peer", GRPO, tuple(peers))]
-
-
-class NaNAdvantage(Good):
-    """Bad."""
-
-    def learn(self, own, inbox, context):
-        with np.errstate(all="ignore"):
-            return [own_term(own, lambda g: g.rewards.astype(float) / g.rewards.sum(), GRPO)]
-
-
-class ShortDenominator(Good):
-    """Bad."""
-
-    def learn(self, own, inbox, context):
-        term = own_term(own, grpo_advantages, GRPO)
-        return [replace(term, answers=tuple(replace(a, sampled=a.sampled[:-1]) for a in term.answers))]
-
-
-class TakesTheSamplers(Good):
-    """Bad."""
-
-    def learn(self, own, inbox, context):
-        term = own_term(own, grpo_advantages, GRPO)
-        return [replace(term, answers=tuple(replace(a, denominator=a.sampled) for a in term.answers))]
-
-
-class ForgetsWhatItSampled(Good):
-    """Bad."""
-
-    def learn(self, own, inbox, context):
-        term = own_term(own, grpo_advantages, GRPO)
-        return [replace(term, answers=tuple(replace(a, sampled=None) for a in term.answers))]
-
-
-class BelievesNobody(Good):
-    """Bad."""
-
-    old_logprobs = "nobody"
-
-
-class NegativeWeight(Good):
-    """Bad."""
-
-    def learn(self, own, inbox, context):
-        term = own_term(own, grpo_advantages, GRPO)
-        return [replace(term, answers=tuple(replace(a, weight=-1.0) for a in term.answers))]
-
-
-class CrashesWithoutPeers(Good):
-    """Bad."""
-
-    def learn(self, own, inbox, context):
-        best = max(len(answers) for answers in inbox.answers.values())
-        return [own_term(own, lambda g: grpo_advantages(g) * best, GRPO)]
-
-
-class GlobalRandom(Good):
-    """Bad."""
-
-    def learn(self, own, inbox, context):
-        return [own_term(own, lambda g: grpo_advantages(g) * random.random(), GRPO)]
-
-
-class WritesIntoItsInputs(Good):
-    """Bad."""
-
-    def learn(self, own, inbox, context):
-        for group in own:
-            for answer in group.answers:
-                answer.logprobs[:] = np.minimum(answer.logprobs, 0)
-        return super().learn(own, inbox, context)
-
-
-class ForgetsItsState(Good):
-    """Bad."""
+class Counting(Good):
+    """Forgets its state."""
 
     steps = 0
 
     def learn(self, own, inbox, context):
         self.steps += 1
         return [replace(t, weight=1.0 / self.steps) for t in super().learn(own, inbox, context)]
-
-
-class StateIsNoJSON(ForgetsItsState):
-    """Bad."""
-
-    def state(self):
-        return {"answer": Answer}
 
 
 @dataclass(frozen=True)
@@ -199,60 +109,84 @@ class RoundedOptions:
         object.__setattr__(self, "rate", self.rate / 2)
 
 
-class OptionsDoNotSurvive(Good):
-    """Bad."""
-
-    Options = RoundedOptions
-
-
-class ReturnsATuple(Good):
-    """Bad."""
-
-    def learn(self, own, inbox, context):
-        return tuple(super().learn(own, inbox, context))
+def learning(change):
+    """`learn` that gives its one own term through `change`."""
+    return lambda self, own, inbox, context: [change(own_term(own, grpo_advantages, GRPO))]
 
 
-class InventsTokens(Good):
-    """Bad."""
-
-    def learn(self, own, inbox, context):
-        term = own_term(own, grpo_advantages, GRPO)
-        return [replace(term, answers=tuple(replace(a, tokens=a.tokens + 1) for a in term.answers))]
+def each(change):
+    return {"learn": learning(lambda term: replace(term, answers=tuple(replace(a, **change(a)) for a in term.answers)))}
 
 
-@pytest.mark.parametrize(
-    ("regime", "says"),
-    [
-        (NeedsWhatItDoesNotShare, "does not share Rollout"),
-        (NoDocstring, "no docstring"),
-        (SharesALooseSet, "frozenset"),
-        (PublishesSomethingElse, "publishes as 'someone else'"),
-        (PublishesInvalid, "publishes an answer that is invalid"),
-        (LearnsInvalid, "invalid verdict"),
-        (NaNAdvantage, "advantage is nan"),
-        (ShortDenominator, "log-probabilities for"),
-        (TakesTheSamplers, "denominator is OLD"),
-        (ForgetsWhatItSampled, "no `sampled`"),
-        (BelievesNobody, "one of sampler, trainer"),
-        (NegativeWeight, "negative weight"),
-        (GlobalRandom, "context.rng"),
-        (WritesIntoItsInputs, "writes into the arrays"),
-        (ForgetsItsState, "after `restore` the terms differ"),
-        (StateIsNoJSON, "not JSON"),
-        (OptionsDoNotSurvive, "do not survive"),
-        (ReturnsATuple, "list of Term"),
-        (InventsTokens, "nobody gave"),
-    ],
-    ids=lambda v: v.__name__ if isinstance(v, type) else "",
-)
-def test_bad_ones_are_told_what_is_wrong(regime, says):
+def with_advantages(of):
+    return {"learn": lambda self, own, inbox, context: [own_term(own, of, GRPO)]}
+
+
+def not_a_number(group):
+    with np.errstate(all="ignore"):
+        return group.rewards.astype(float) / group.rewards.sum()
+
+
+def publish_as_another(self, groups, pieces):
+    return [msgspec.structs.replace(r, author="someone else") for r in Regime.publish(self, groups, pieces)]
+
+
+def publish_invalid(self, groups, pieces):
+    records = Regime.publish(self, groups, pieces)
+    undecided = [(g.prompt.id, i) for g in groups for i, a in enumerate(g.answers) if records and not a.verdict.valid]
+    return records + [msgspec.structs.replace(records[0], prompt_id=prompt, index=i) for prompt, i in undecided]
+
+
+def write_into_inputs(self, own, inbox, context):
+    for group in own:
+        for answer in group.answers:
+            answer.logprobs[:] = np.minimum(answer.logprobs, 0)
+    return Good.learn(self, own, inbox, context)
+
+
+def learn_invalid(self, own, inbox, context):
+    decided = [
+        replace(g, answers=tuple(replace(a, verdict=g.valid[0].verdict) for a in g.answers)) for g in own if g.valid
+    ]
+    return [own_term(decided, grpo_advantages, GRPO)]
+
+
+BAD = [
+    ({"shares": frozenset({Success}), "needs": frozenset({Need.ALIGNED})}, "does not share Rollout"),
+    ({"__doc__": None}, "no docstring"),
+    ({"shares": {Rollout}}, "frozenset"),
+    ({"publish": publish_as_another}, "publishes as 'someone else'"),
+    ({"publish": publish_invalid}, "publishes an answer that is invalid"),
+    ({"learn": learn_invalid}, "invalid verdict"),
+    (with_advantages(not_a_number), "advantage is nan"),
+    (each(lambda a: {"sampled": a.sampled[:-1]}), "log-probabilities for"),
+    (each(lambda a: {"denominator": a.sampled}), "denominator is OLD"),
+    (each(lambda a: {"sampled": None}), "no `sampled`"),
+    ({"old_logprobs": "nobody"}, "one of sampler, trainer"),
+    (each(lambda a: {"weight": -1.0}), "negative weight"),
+    (with_advantages(lambda g: grpo_advantages(g) * random.random()), "context.rng"),
+    ({"learn": write_into_inputs}, "writes into the arrays"),
+    ({"steps": 0}, "after `restore` the terms differ"),
+    ({"state": lambda self: {"answer": Answer}}, "not JSON"),
+    ({"Options": RoundedOptions}, "do not survive"),
+    ({"learn": lambda self, own, inbox, context: tuple(Good.learn(self, own, inbox, context))}, "list of Term"),
+    (each(lambda a: {"tokens": a.tokens + 1}), "nobody gave"),
+]
+
+
+@pytest.mark.parametrize(("attributes", "says"), BAD, ids=[says for _, says in BAD])
+def test_bad_ones_are_told_what_is_wrong(attributes, says):
     with pytest.raises(AssertionError, match=says):
-        check_regime(regime)
+        check_regime(type("Bad", (Counting if "steps" in attributes else Good,), {"__doc__": "Bad."} | attributes))
 
 
 def test_a_crash_is_the_regimes_own_error():
+    def learn(self, own, inbox, context):
+        best = max(len(answers) for answers in inbox.answers.values())
+        return [own_term(own, lambda g: grpo_advantages(g) * best, GRPO)]
+
     with pytest.raises(ValueError, match="empty"):
-        check_regime(CrashesWithoutPeers)
+        check_regime(type("Crashes", (Good,), {"__doc__": "Bad.", "learn": learn}))
 
 
 @pytest.mark.slow

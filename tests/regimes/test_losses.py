@@ -1,8 +1,11 @@
-"""A whole step of each regime (learn, mini-batches, packing, surrogate) against autograd through the written-out loss."""
+"""Every regime in whole steps (learn, mini-batches, packing, surrogate) against autograd through the written-out formulas."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 import formulas
 import numpy as np
@@ -14,7 +17,15 @@ from harness.learning.minibatches import minibatches, pack, settle
 from harness.learning.registry import build
 from harness.learning.surrogate import surrogate
 
-PROMPTS = 8
+STEPS = [
+    ({"policies": policies}, updates, seed, old)
+    for policies, updates in ((2, 1), (3, 2), (2, 4))
+    for seed, old in ((0, "sampler"), (1, "trainer"))
+] + [
+    ({"policies": 3, "invalid": 0.4, "rollouts": 3}, 1, 0, "trainer"),
+    ({"policies": 3, "rollouts": (2, 5, 4)}, 1, 1, "sampler"),
+    ({"policies": 2, "rollouts": 1}, 1, 0, "trainer"),
+]
 
 
 def current(world: World, seed: int) -> formulas.LogProbs:
@@ -28,18 +39,22 @@ def current(world: World, seed: int) -> formulas.LogProbs:
     return found
 
 
-def harness_step(world, regime, logp, updates, old_logprobs):
-    """Loss of each mini-batch and the gradient by (answer's key, update)."""
-    terms = regime.learn(world.own, world.inbox, world.context(updates=updates))
+def at_start(world, key):
+    """What the trainer says of an own answer before the step's first update; the sampler said something else."""
+    a = world.answers[key]
+    return (a.logprobs * np.linspace(0.9, 1.05, a.tokens.size)).astype(np.float32)
+
+
+def harness_step(world, terms, logp, updates, old_logprobs):
+    """Loss of each mini-batch and the gradient by answer."""
     losses, gradients = [], {}
-    batches = minibatches(terms, updates, MAX_TOKENS)
-    prompts = [g.prompt for g in world.own]
 
     def score(asked, answers):
         assert [p.id for p in asked] == [world.key_of(a)[1] for a in answers]
         return [at_start(world, world.key_of(a)) for a in answers]
 
-    for batch in settle(batches, prompts, score, old_logprobs):
+    prompts = [g.prompt for g in world.own]
+    for batch in settle(minibatches(terms, updates, MAX_TOKENS), prompts, score, old_logprobs):
         live = list(batch.live())
         if not live:
             losses.append(0.0)
@@ -62,186 +77,194 @@ def cut(rows, updates):
     """Rows in contiguous mini-batches of equally many answers, whole prompts, own prompts first where peers come late."""
     place = {x: i for i, x in enumerate(dict.fromkeys(r.key[1] for r in sorted(rows, key=lambda r: r.late)))}
     ordered = sorted(rows, key=lambda r: (r.late, place[r.key[1]]))
-    batches = np.array_split(np.arange(len(ordered)), updates)
-    units = [[(ordered[i].late, ordered[i].key[1]) for i in batch] for batch in batches]
-    assert all(not set(a) & set(b) for a, b in itertools.pairwise(units))
-    return [[ordered[i] for i in batch] for batch in batches]
+    batches = [[ordered[i] for i in batch] for batch in np.array_split(np.arange(len(ordered)), updates)]
+    units = [{(row.late, row.key[1]) for row in batch} for batch in batches]
+    assert all(not a & b for a, b in itertools.pairwise(units))
+    return batches
 
 
-def compare(world, regime, logp, updates, old_logprobs, batches, loss_of):
-    losses, gradients = harness_step(world, regime, logp, updates, old_logprobs)
-    expected = [loss_of(rows, m) for m, rows in enumerate(batches)]
-    sum(expected).backward()
-    assert losses == pytest.approx([e.item() for e in expected], rel=1e-9, abs=1e-12)
-    moved = 0
-    for key, leaf in logp.items():
-        slope = torch.zeros(len(leaf), dtype=torch.float64) if leaf.grad is None else leaf.grad
-        torch.testing.assert_close(
-            torch.as_tensor(gradients.get(key, torch.zeros_like(slope))), slope, rtol=1e-6, atol=1e-9
-        )
-        moved += bool(slope.any())
-    assert moved >= 2
+def token(world, rows, logp, old, update):
+    return formulas.token_loss(rows, logp, old)
 
 
-def at_start(world, key):
-    """What the trainer says of an own answer before the step's first update; the sampler said something else."""
-    a = world.answers[key]
-    return (a.logprobs * np.linspace(0.9, 1.05, a.tokens.size)).astype(np.float32)
+def gspo(world, rows, logp, old, update):
+    return formulas.hacpo_loss(world, rows, logp, old, 0.0, 0.0, False)
 
 
-def denominators(world, old_logprobs, peers="receiver_old"):
-    """By update and answer. None: the current log-probability without gradient, which is the trainer's in the first update."""
+@dataclass
+class Case:
+    """A regime, which rows its formulas give for a world (and the keys that it drew), and the loss of a mini-batch of them."""
 
-    def old(update):
+    regime: str
+    rows: Callable[[World, list[formulas.Key]], list[formulas.Row]]
+    options: dict[str, Any] = field(default_factory=dict)
+    loss: Callable[..., torch.Tensor] = token
+    peers: str | None = "receiver_old"
+    updates: int = 4
+
+
+def pooled(**settings):
+    return lambda world, drawn: formulas.pooled(world, **settings)
+
+
+def sapo(world, drawn):
+    groups = sorted({key[:2] for key in drawn})
+    return formulas.independent(world) + [r for p, x in groups for r in formulas.grpo(world, world.group(p, x))]
+
+
+def hacpo(alpha: float, stepwise: bool, by_bytes: bool) -> Case:
+    def loss(world, rows, logp, old, update):
+        low = min(1.0, 1 - 0.2 + update * 0.07) if stepwise else 0.8
+        return formulas.hacpo_loss(world, rows, logp, old, low, alpha, by_bytes)
+
+    length = "bytes" if by_bytes else "own_tokens"
+    options = {"length_normalisation": length, "stepwise_clip": stepwise, "alpha": alpha, "delta_step": 0.07}
+    return Case("hacpo", lambda world, _: formulas.hacpo([world]), options, loss)
+
+
+def ftis(cap: float, weighs: bool, gamma: float, union: bool = False, of_author: bool = False) -> Case:
+    options = {
+        "truncation": cap, "beyond": "weight" if weighs else "none", "filter_kl": gamma,
+        "groups": "union" if union else "vertical", "divergence": "author" if of_author else "learner",
+    }  # fmt: skip
+    return Case(
+        "ftis", lambda world, _: formulas.ftis(world, gamma, union, of_author), options,
+        lambda world, rows, logp, old, update: formulas.ftis_loss(world, rows, logp, old, cap, weighs), "aligned",
+        4 if gamma > 10 else 1,  # a group that the filter thins is no equal part
+    )  # fmt: skip
+
+
+def xgrpo(baseline: str, beta: float, normalise: str) -> Case:
+    options = {"baseline": baseline, "beta": beta, "normalise": normalise}
+    return Case("xgrpo", lambda world, _: formulas.xgrpo(world, baseline, beta, normalise == "std"), options)
+
+
+CASES = {
+    "grpo": Case("independent", lambda world, _: formulas.independent(world)),
+    "dr_grpo": Case(
+        "independent", lambda world, _: formulas.independent(world, dr=True), {"objective": "dr_grpo"},
+        lambda world, rows, logp, old, m: formulas.token_loss(rows, logp, old, len(rows) * MAX_TOKENS),
+    ),
+    "gspo": Case("independent", lambda world, _: formulas.independent(world), {"objective": "gspo"}, gspo),
+    "naive": Case("naive", pooled()),
+    "prp": Case("prp", pooled(), peers="aligned"),
+    "prp receiver_old": Case("prp", pooled(union=False), {"ratio": "receiver_old", "groups": "per_source"}),
+    "prp none": Case("prp", pooled(scale=False), {"ratio": "none", "normalise": "none"}, peers=None),
+    "xgrpo": xgrpo("pooled", 0.5, "std"),
+    "xgrpo mixed": xgrpo("mixed", 0.3, "none"),
+    "xgrpo peers": xgrpo("mixed", 1.0, "std"),
+    "sapo": Case("sapo", sapo, updates=1),
+    "sapo two": Case("sapo", sapo, {"external": 2}, updates=1),
+    "graft": Case("graft", lambda world, _: formulas.graft(world)),
+    "ftis": ftis(2.0, True, 50.0),
+    "ftis narrow": ftis(0.5, True, 3.0, of_author=True),
+    "ftis cut": ftis(0.5, False, 3.0, union=True),
+    "hacpo": hacpo(1.0, True, False),
+    "hacpo fixed bytes": hacpo(3.0, False, True),
+    "hacpo flat": hacpo(0.0, True, False),
+}  # fmt: skip
+
+
+def compare(case: Case, step: tuple[Any, ...], regime: Any, loss_of: Callable[..., torch.Tensor]) -> None:
+    sizes, updates, seed, old_logprobs = step
+    world, updates = make_world(seed, prompts=8, **sizes), min(updates, case.updates)
+    logp = current(world, seed)
+    terms = regime.learn(world.own, world.inbox, world.context(updates=updates))
+    drawn = [world.key_of(a.tokens) for t in terms if t.source == "peer" for a in t.answers]
+
+    def denominator(update):
         def of(key):
             a = world.answers[key]
             if key[0] != "p0":
-                values = getattr(a, peers) if peers else None
+                values = getattr(a, case.peers) if case.peers else None
             elif old_logprobs == "sampler":
                 values = a.logprobs
-            else:
+            else:  # the current log-probability without gradient is the trainer's in the first update
                 values = at_start(world, key) if update else None
             return None if values is None else torch.tensor(values.astype(np.float64))
 
         return of
 
-    return old
-
-
-STEPS = [
-    (policies, updates, seed, old)
-    for policies, updates in ((2, 1), (3, 2), (2, 4))
-    for seed, old in ((0, "sampler"), (1, "sampler"), (0, "trainer"), (1, "trainer"))
-]
-
-
-@pytest.fixture(params=STEPS, ids=str)
-def step(request):
-    policies, updates, seed, old_logprobs = request.param
-    world = make_world(seed, policies=policies, prompts=PROMPTS)
-    return world, current(world, seed), updates, old_logprobs
-
-
-def test_independent(step):
-    world, logp, updates, old_logprobs = step
-    rows = formulas.independent(world)
-    old = denominators(world, old_logprobs)
-    compare(world, build("independent", {}), logp, updates, old_logprobs, cut(rows, updates),
-            lambda r, m: formulas.token_loss(r, logp, old(m)))  # fmt: skip
-
-
-def test_dr_grpo(step):
-    world, logp, updates, old_logprobs = step
-    rows, old = formulas.independent(world, dr=True), denominators(world, old_logprobs)
-    compare(world, build("independent", {"objective": "dr_grpo"}), logp, updates, old_logprobs, cut(rows, updates),
-            lambda r, m: formulas.token_loss(r, logp, old(m), len(r) * MAX_TOKENS))  # fmt: skip
-
-
-def test_gspo(step):
-    world, logp, updates, old_logprobs = step
-    rows, old = formulas.independent(world), denominators(world, old_logprobs)
-    compare(world, build("independent", {"objective": "gspo"}), logp, updates, old_logprobs, cut(rows, updates),
-            lambda r, m: formulas.hacpo_loss(world, r, logp, old(m), 0.0, 0.0, False))  # fmt: skip
-
-
-@pytest.mark.parametrize("ratio", ["behaviour", "receiver_old", "none"])
-@pytest.mark.parametrize("groups", ["union", "per_source"])
-def test_prp(step, ratio, groups):
-    world, logp, updates, old_logprobs = step
-    rows = formulas.pooled(world, groups == "union")
-    old = denominators(
-        world, old_logprobs, {"behaviour": "aligned", "receiver_old": "receiver_old", "none": None}[ratio]
+    losses, gradients = harness_step(world, terms, logp, updates, old_logprobs)
+    batches = cut(case.rows(world, drawn), updates)
+    expected = [loss_of(world, rows, logp, denominator(m), m) for m, rows in enumerate(batches)]
+    sum(expected).backward()
+    assert losses == pytest.approx([e.item() for e in expected], rel=1e-9, abs=1e-12)
+    for key, leaf in logp.items():
+        slope = torch.zeros(len(leaf), dtype=torch.float64) if leaf.grad is None else leaf.grad
+        torch.testing.assert_close(
+            torch.as_tensor(gradients.get(key, torch.zeros_like(slope))), slope, rtol=1e-6, atol=1e-9
+        )
+    assert (
+        sizes.get("rollouts") == 1
+        or sum(leaf.grad is not None and bool(leaf.grad.any()) for leaf in logp.values()) >= 2
     )
-    compare(world, build("prp", {"ratio": ratio, "groups": groups}), logp, updates, old_logprobs, cut(rows, updates),
-            lambda r, m: formulas.token_loss(r, logp, old(m)))  # fmt: skip
 
 
-def test_naive(step):
-    world, logp, updates, old_logprobs = step
-    old = denominators(world, old_logprobs)
-    compare(world, build("naive", {}), logp, updates, old_logprobs, cut(formulas.pooled(world), updates),
-            lambda r, m: formulas.token_loss(r, logp, old(m)))  # fmt: skip
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_the_step_is_the_formula(step, name):
+    case = CASES[name]
+    compare(case, step, build(case.regime, case.options), case.loss)
 
 
-@pytest.mark.parametrize(("baseline", "normalise"), [("pooled", "std"), ("mixed", "none")])
-def test_xgrpo(step, baseline, normalise):
-    world, logp, updates, old_logprobs = step
-    rows, old = formulas.xgrpo(world, baseline, 0.5, normalise == "std"), denominators(world, old_logprobs)
-    compare(world, build("xgrpo", {"baseline": baseline, "normalise": normalise}), logp, updates, old_logprobs, cut(rows, updates),
-            lambda r, m: formulas.token_loss(r, logp, old(m)))  # fmt: skip
-
-
-def test_graft(step):
-    world, logp, _, old_logprobs = step
-    rows, old = formulas.graft(world), denominators(world, old_logprobs)
-    for updates in (1, 2, 4):
-        for leaf in logp.values():
-            leaf.grad = None
-        compare(world, build("graft", {}), logp, updates, old_logprobs, cut(rows, updates),
-                lambda r, m: formulas.token_loss(r, logp, old(m)))  # fmt: skip
-
-
-@pytest.mark.parametrize("beyond", ["weight", "none"])
-@pytest.mark.parametrize("cap", [0.5, 2.0])
-def test_ftis(step, beyond, cap):
-    world, logp, updates, old_logprobs = step
-    rows, old = formulas.ftis(world, 20.0), denominators(world, old_logprobs, "aligned")
-    ratios = torch.cat([torch.exp(logp[r.key] - old(0)(r.key)) for r in rows if not r.own]).detach()
-    assert 0.02 < (ratios > cap).double().mean() < 0.98
-    regime = build("ftis", {"beyond": beyond, "truncation": cap, "filter_kl": 20.0})
-    compare(world, regime, logp, updates, old_logprobs, cut(rows, updates),
-            lambda r, m: formulas.ftis_loss(world, r, logp, old(m), cap, beyond == "weight"))  # fmt: skip
-
-
-def test_sapo(step):
-    world, logp, _, old_logprobs = step
-    regime, old = build("sapo", {}), denominators(world, old_logprobs)
-    drawn = {world.key_of(a.tokens)[:2] for a in regime.learn(world.own, world.inbox, world.context())[1].answers}
-    rows = formulas.independent(world)
-    rows += [r for p, x in sorted(drawn) for r in formulas.grpo(world, world.group(p, x))]
-    compare(world, regime, logp, 1, old_logprobs, [rows], lambda r, m: formulas.token_loss(r, logp, old(m)))
-
-
+@pytest.mark.parametrize("step", [s for s in STEPS if s[1] < 4], ids=str)
 def test_sgt(step):
-    """L_GRPO + lambda NLL, the NLL averaged over all prompts of the mini-batch."""
-    world, logp, updates, old_logprobs = step
-    updates = min(updates, 2)
-    regime, old = build("sgt", {"lambda": 0.3}), denominators(world, old_logprobs)
-    imitated = [world.key_of(a.tokens) for a in regime.learn(world.own, world.inbox, world.context())[1].answers]
+    """L_GRPO + lambda NLL of one success per rescue prompt, the NLL averaged over all prompts of the mini-batch."""
+    world = make_world(step[2], prompts=8, **step[0])
+    regime = build("sgt", {"lambda": 0.3})
+    terms = regime.learn(world.own, world.inbox, world.context())
+    imitated, rescues = [world.key_of(a.tokens) for a in terms[1].answers], formulas.rescues(world)
+    assert [key[1] for key in imitated] == list(rescues)
+    assert all(key in rescues[key[1]] for key in imitated)
 
-    def loss(rows, m):
+    def loss(world, rows, logp, old, update):
         here = {r.key[1] for r in rows}
         nll = sum((-logp[k].mean() for k in imitated if k[1] in here), torch.zeros((), dtype=torch.float64))
-        return formulas.token_loss(rows, logp, old(m)) + 0.3 * nll / len(here)
+        return formulas.token_loss(rows, logp, old) + 0.3 * nll / len(here)
 
-    compare(world, regime, logp, updates, old_logprobs, cut(formulas.independent(world), updates), loss)
-
-
-@pytest.mark.parametrize("length", ["own_tokens", "bytes"])
-@pytest.mark.parametrize(("stepwise", "alpha"), [(True, 1.0), (False, 1.0), (True, 3.0), (True, 0.0)])
-def test_hacpo(step, length, stepwise, alpha):
-    """Own before peers, so that with several updates the peers' lower bound has risen by m delta_step."""
-    world, logp, updates, old_logprobs = step
-    regime = build(
-        "hacpo", {"length_normalisation": length, "stepwise_clip": stepwise, "alpha": alpha, "delta_step": 0.07}
-    )
-    rows, old = formulas.hacpo([world]), denominators(world, old_logprobs)
-
-    def loss(rows, m):
-        low = min(1.0, 1 - 0.2 + m * 0.07) if stepwise else 0.8
-        return formulas.hacpo_loss(world, rows, logp, old(m), low, alpha, length == "bytes")
-
-    compare(world, regime, logp, updates, old_logprobs, cut(rows, updates), loss)
+    compare(Case("sgt", lambda world, _: formulas.independent(world)), step, regime, loss)
 
 
-def test_hacpo_peers_share_the_only_mini_batch_and_its_bound():
+def test_these_worlds_exercise_replacement_thresholds_and_filters():
+    rows = [r for s in range(60) for r in formulas.graft(make_world(s, policies=3)) if r.late]
+    assert {0.0, 1.0} < {r.weight for r in rows}
+    for seed in range(2, 40):
+        compare(CASES["graft"], ({"policies": 3}, 1, seed, "trainer"), build("graft", {}), token)
+    worlds = [make_world(seed, policies=3) for seed in range(30)]
+    rows = [(w, r) for w in worlds for r in formulas.pooled(w, union=False) if not r.own]
+    near = [(formulas.far(w, r.key) < 3, formulas.far(w, r.key, True) < 3, r.advantage > 0) for w, r in rows]
+    for of_learner, of_author, better in itertools.product((True, False), repeat=3):
+        assert (of_learner, of_author, better) in near
+
+
+def test_draws_are_uniform_and_without_repeats():
+    """SGT's success of all peers' on a prompt; SAPO's groups of mixed outcome, as many as own ones unless told."""
+    world = next(w for w in (make_world(s, policies=3, prompts=1) for s in range(99)) if any(
+        len(k) == 4 and len({a for a, _, _ in k}) == 2 for k in formulas.rescues(w).values()))  # fmt: skip
+    (keys,) = formulas.rescues(world).values()
+    wide = make_world(4, policies=3, prompts=8)
+    mixed = [
+        (p, x) for x in wide.prompts for p in wide.policies[1:] if len({wide.reward(k) for k in wide.group(p, x)}) == 2
+    ]
+    drawn, groups = dict.fromkeys(keys, 0), dict.fromkeys(mixed, 0)
+    for seed in range(1000):
+        (success,) = build("sgt", {}).learn(world.own, world.inbox, world.context(seed=seed))[1].answers
+        drawn[world.key_of(success.tokens)] += 1
+        peer = build("sapo", {"external": 2}).learn(wide.own, wide.inbox, wide.context(seed=seed))[1]
+        chosen = {wide.key_of(a.tokens)[:2] for a in peer.answers}
+        assert len(chosen) == 2
+        for group in chosen:
+            groups[group] += 1
+    for counts, share in ((drawn, 1 / 4), (groups, 2 / len(mixed))):
+        assert all(abs(n / 1000 - share) < 5 * (share * (1 - share) / 1000) ** 0.5 for n in counts.values())
+    for external, due in ((None, 8), (0, 0), (99, len(mixed))):
+        peer = build("sapo", {"external": external}).learn(wide.own, wide.inbox, wide.context())[1]
+        assert len({wide.key_of(a.tokens)[:2] for a in peer.answers}) == min(due, len(mixed))
+
+
+def test_clip_bounds_and_weights_are_options():
     world = make_world(0)
-    terms = build("hacpo", {}).learn(world.own, world.inbox, world.context())
-    (batch,) = minibatches(terms, 1, MAX_TOKENS)
-    assert all(t.answers for t in batch.terms)
-    assert batch.terms[1].objective.bounds(batch.update) == (0.8, 1.0)
-    first, second, third, fourth = minibatches(terms, 4, MAX_TOKENS)
-    assert not first.terms[1].answers
-    assert not second.terms[1].answers
-    assert [b.terms[1].objective.bounds(b.update)[0] for b in (third, fourth)] == pytest.approx([0.85, 0.875])
-    assert terms[1].objective.bounds(50) == (1.0, 1.0)
+    own, peer = build("prp", {"clip_low": 0.1, "clip_high": 2.0}).learn(world.own, world.inbox, world.context())
+    assert (own.objective.low, own.objective.high) == (peer.objective.low, peer.objective.high) == (0.9, 3.0)
+    assert build("sgt", {}).options.lambda_ == 0.1

@@ -7,7 +7,8 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerValue, Prompt
+from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
+from harness.experience.records import GroupValue
 from harness.learning.regime import Context
 from harness.verification.verdict import Verdict
 
@@ -78,7 +79,7 @@ def make_world(
     world = World([], Inbox(), names)
     sent: dict[str, tuple[PeerAnswer, ...]] = {}
     claimed: dict[str, tuple[PeerAnswer, ...]] = {}
-    values: dict[str, tuple[PeerValue, ...]] = {}
+    values: dict[str, tuple[GroupValue, ...]] = {}
     for prompt in (f"x{i}" for i in range(prompts)):
         own = [_own(rng, v) for v in verdicts(rng, sizes["p0"], invalid)]
         world.own.append(Group(Prompt(prompt, prompt, "1"), "p0", 3, 1, tuple(own)))
@@ -92,7 +93,8 @@ def make_world(
             claimed[prompt] = claimed.get(prompt, ()) + claims
             if valid:
                 right = sum(a.verdict.value == "right" for a in valid)
-                values[prompt] = (*values.get(prompt, ()), PeerValue(name, prompt, len(valid), right))
+                header = {"author": name, "version": 2, "step": 1, "prompt_id": prompt}
+                values[prompt] = (*values.get(prompt, ()), GroupValue(**header, count=len(valid), right=right))
     world.inbox = Inbox(sent, claimed, values)
     return world
 

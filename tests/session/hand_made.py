@@ -14,7 +14,6 @@ import numpy as np
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.protocol import Optimisation, UpdateReport
 from harness.exchange.exchange import Exchange
-from harness.exchange.ledger import Entry
 from harness.exchange.receiving import Received, Receiver
 from harness.exchange.wire import encode
 from harness.experience.answers import Answer, Group, PeerAnswer, Prompt
@@ -23,6 +22,7 @@ from harness.learning.regime import Need
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.session.cell.learners import Learner, verdicts
 from harness.session.cell.step_rows import mark_used
+from harness.store.rows import ExchangeRow
 from harness.suite.edges import edges_of
 from harness.suite.schema import Defences, Policy, Sharing
 from harness.tokenization.codec import TokenCodec
@@ -107,7 +107,7 @@ class HandMade:
     received: Received
     terms: list[Term]
     report: UpdateReport
-    ledger: list[Entry]
+    ledger: list[ExchangeRow]
 
     def answer(self, told: Told) -> TermAnswer:
         """The term's answer that `told` speaks of."""
@@ -129,7 +129,7 @@ def hand_made(folder: Path, peer_codec: TokenCodec, updates: int = 1) -> HandMad
         ("a", "b", "c"), edges_of(("a", "b", "c"), [("b", "a"), ("c", "a")]), max_staleness=1, defences=Defences()
     )
     exchange.collect("a", STEP - 1, [PROMPTS["earlier"].id])
-    exchange.ledger.take()
+    exchange.ledger.clear()
     messages = [encode(r) for r in _records(peer_codec)]
     exchange.post("b", STEP, [*messages, messages[0], b"garbage", b"more garbage"])
     verifier = Verifier(workers=1)
@@ -143,7 +143,7 @@ def hand_made(folder: Path, peer_codec: TokenCodec, updates: int = 1) -> HandMad
     optimisation = Optimisation(learning_rate=0.0, updates=updates, measure=updates == 1)
     report = learner.engine.update(list(PROMPTS.values()), terms, optimisation)
     mark_used(received, terms, report.terms)
-    return HandMade(learner, own, others, received, terms, report, exchange.ledger.take())
+    return HandMade(learner, own, others, received, terms, report, exchange.ledger)
 
 
 def _groups(learner: Learner) -> tuple[list[Group], list[list[Group]]]:
@@ -174,7 +174,7 @@ def _records(codec: TokenCodec) -> list[Record]:
     header = {"author": "b", "version": 4, "step": STEP}
 
     def rollout(name: str, index: int, text: str = RIGHT, **other: object) -> Rollout:
-        ids = codec.encode([text])[0].ids
+        ids = codec.try_encode([text])[0].ids
         pieces = codec.read([ids])[0].pieces.tolist()
         fields = {"step": STEP, "version": 4, "author": "b", **other}
         return Rollout(

@@ -1,4 +1,4 @@
-"""Chunks and spreading against a merge written token by token, TRL's where it is installed, and conservation."""
+"""Chunks and spreading against a merge written token by token (against TRL's: benchmarks/alignment.py), and conservation."""
 
 from __future__ import annotations
 
@@ -109,12 +109,6 @@ def test_conservation_over_a_long_answer(seed):
     assert abs(aligned.sum(dtype=np.float64) - logprobs.sum()) < 1e-6
 
 
-def test_equal_segmentations_carry_over_unchanged():
-    pair = Segmentations.of(np.array([1, 3, 3, 7]), np.array([1, 3, 3, 7]))
-    logprobs = np.array([-0.5, -1.0, 0.0, -2.0])
-    assert distribute(pair, chunks(pair), logprobs).tolist() == logprobs.tolist()
-
-
 def test_a_receiver_that_is_sure_of_its_tokens_gets_bytes():
     pair = Segmentations.of(np.array([4]), np.array([1, 4]))
     assert distribute(pair, chunks(pair), np.array([-4.0]), np.zeros(2)).tolist() == [-1.0, -3.0]
@@ -143,18 +137,3 @@ def test_mass_over_two_thousand_texts(source, receiver, encoded):
     for a, b in both[::50]:
         single = groups_of(chunks(Segmentations.of(a.ends, b.ends)))
         assert single == loop_chunks(a.ends.tolist(), b.ends.tolist())
-
-
-def test_chunks_equal_trl_where_it_applies(encoded):
-    """TRL closes a chunk at once where two ends agree, so tokens without bytes fall to the next one there: left out."""
-    gold = pytest.importorskip("trl.experimental.gold.gold_trainer")
-    compared = 0
-    for source, receiver in PAIRS:
-        for a, b in zip(encoded[source][::7], encoded[receiver][::7], strict=True):
-            if a is None or b is None or 0 in np.diff(a.ends, prepend=0) or 0 in np.diff(b.ends, prepend=0):
-                continue
-            spans = [[*zip([0, *e.ends[:-1].tolist()], e.ends.tolist(), strict=True)] for e in (a, b)]
-            theirs = gold.ULDLoss._align_by_byte_offsets(*spans)
-            assert [*zip(*theirs, strict=True)] == groups_of(chunks(Segmentations.of(a.ends, b.ends)))
-            compared += 1
-    assert compared > 10_000

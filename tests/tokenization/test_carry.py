@@ -11,11 +11,10 @@ import zoo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.experience.records import Rollout, Success, TextRollout
-from harness.experience.refusal import Refusal
+from harness.errors import ExchangeError
+from harness.experience.records import Refusal, Rollout, Success, TextRollout
 from harness.tokenization.codec import TokenCodec
-from harness.tokenization.residuals import Budget, Residuals, edit_distance, noncanonical_shares
-from harness.tokenization.retokenise import Refused, Retokenised, retokenise, retokenise_text
+from harness.tokenization.retokenise import Retokenised, edit_distance, noncanonical_shares, retokenise
 
 MARKER = "\uffff\ufdd0"
 HEADER = {"author": "peer", "version": 3, "step": 4, "prompt_id": "p1", "index": 0}
@@ -38,7 +37,7 @@ def rollout(codec, ids, finished=True, **changes):
 
 
 def own(codec, text, **changes):
-    return rollout(codec, codec.encode([text])[0].ids, **changes)
+    return rollout(codec, codec.try_encode([text])[0].ids, **changes)
 
 
 def test_end_tokens_map_by_meaning(codecs):
@@ -55,11 +54,11 @@ def test_end_tokens_map_by_meaning(codecs):
 def test_text_travels_alone(codecs):
     receiver = codecs["gemma"]
     cut = TextRollout(**HEADER, text="x=1", finished=False, reward=0.0)
-    done, cut, refused = retokenise_text([Success(**HEADER, text="x=1"), cut, Success(**HEADER, text=MARKER)], receiver)
+    done, cut, refused = retokenise([Success(**HEADER, text="x=1"), cut, Success(**HEADER, text=MARKER)], receiver)
     assert done.tokens.tolist() == [*cut.tokens.tolist(), receiver.eos_id]
     assert done.aligned is None
-    assert math.isnan(done.residuals.mass)
-    assert refused == Refused(Refusal.UNTRANSLATABLE, refused.detail)
+    assert set(done.residuals) == {"text"}
+    assert refused.reason == Refusal.UNTRANSLATABLE
 
 
 def test_order_is_kept_around_refusals(codecs):
@@ -68,7 +67,7 @@ def test_order_is_kept_around_refusals(codecs):
     bad = msgspec.structs.replace(good[1], text=MARKER)
     records = [good[0], bad, good[1], bad, good[2]]
     results = retokenise(records, receiver)
-    assert [type(r) for r in results] == [Retokenised, Refused, Retokenised, Refused, Retokenised]
+    assert [type(r) for r in results] == [Retokenised, ExchangeError, Retokenised, ExchangeError, Retokenised]
     for record, result in zip(records, results, strict=True):
         if isinstance(result, Retokenised):
             assert receiver.decode(result.tokens[:-1]) == record.text
@@ -76,9 +75,9 @@ def test_order_is_kept_around_refusals(codecs):
 
 
 def test_what_the_receiver_cannot_write_is_refused(codecs):
-    (result,) = retokenise_text([Success(**HEADER, text="\x07\x08")], codecs["wordpiece"])
+    (result,) = retokenise([Success(**HEADER, text="\x07\x08")], codecs["wordpiece"])
     assert result.reason == Refusal.UNTRANSLATABLE
-    assert "untokenized" in result.detail
+    assert "untokenized" in str(result)
 
 
 def test_residuals_of_a_known_pair(codecs, tokenizers):
@@ -90,35 +89,35 @@ def test_residuals_of_a_known_pair(codecs, tokenizers):
     (joined,) = retokenise([sent], coarse)
     size = joined.tokens.size - 1
     assert size < len(letters)
-    assert joined.residuals.boundary == 0.0
-    assert joined.residuals.length == (len(letters) - size) / len(letters)
-    assert joined.residuals.canonical == 0.5
-    assert joined.residuals.text == 0.0
-    assert joined.residuals.mass < 1e-6
-    ends = coarse.encode(["the answer is"])[0].ends
+    assert joined.residuals["boundary"] == 0.0
+    assert joined.residuals["length"] == (len(letters) - size) / len(letters)
+    assert joined.residuals["canonical"] == 0.5
+    assert joined.residuals["text"] == 0.0
+    assert joined.residuals["mass"] < 1e-6
+    ends = coarse.try_encode(["the answer is"])[0].ends
     expected = np.add.reduceat(np.array(sent.logprobs), np.concatenate([[0], ends[:-1]]))
     np.testing.assert_allclose(joined.aligned[:-1], expected, rtol=1e-6)
 
     text = "the answer is ~~|"
     (parted,) = retokenise([own(coarse, text)], fine)
-    source, ends = coarse.encode([text])[0].ends.tolist(), fine.encode([text])[0].ends.tolist()
+    source, ends = coarse.try_encode([text])[0].ends.tolist(), fine.try_encode([text])[0].ends.tolist()
     inside = [sum(begin < end <= close for end in ends) for begin, close in zip([0, *source[:-1]], source, strict=True)]
-    assert parted.residuals.boundary == sum(n for n in inside if n > 1) / len(ends)
-    assert 0 < parted.residuals.boundary < 1
-    assert math.isnan(parted.residuals.canonical)
+    assert parted.residuals["boundary"] == sum(n for n in inside if n > 1) / len(ends)
+    assert 0 < parted.residuals["boundary"] < 1
+    assert math.isnan(parted.residuals["canonical"])
 
 
 def test_the_text_residual_is_the_edit_distance_of_the_round_trip(codecs, tokenizers):
     text = "So  Hé"
     core = tokenizers["wordpiece"].backend_tokenizer
     back = core.decode(core.encode(text, add_special_tokens=False).ids)
-    (result,) = retokenise_text([Success(**HEADER, text=text)], codecs["wordpiece"])
+    (result,) = retokenise([Success(**HEADER, text=text)], codecs["wordpiece"])
     assert back == "so he"
-    assert result.residuals.text == pytest.approx(
+    assert result.residuals["text"] == pytest.approx(
         5 / 7
     )  # S->s, a space gone, H->h, two bytes of accent into one letter
-    (result,) = retokenise_text([Success(**HEADER, text="a b")], codecs["byte_level_prefix"])
-    assert result.residuals.text == pytest.approx(1 / 3)  # the space in front
+    (result,) = retokenise([Success(**HEADER, text="a b")], codecs["byte_level_prefix"])
+    assert result.residuals["text"] == pytest.approx(1 / 3)  # the space in front
 
 
 @settings(max_examples=200, deadline=None)
@@ -139,9 +138,9 @@ def test_edit_distance(a, b, shared):
 def test_long_texts_are_compared_in_windows(codecs):
     """3 bytes in 25 differ (a capital, a two-byte accent); windows cut behind the same token keep the sum exact."""
     unit = "Plus dé, so ok and so on "
-    (result,) = retokenise_text([Success(**HEADER, text=unit * 300)], codecs["wordpiece"])
+    (result,) = retokenise([Success(**HEADER, text=unit * 300)], codecs["wordpiece"])
     size = len(unit.encode())
-    assert result.residuals.text == pytest.approx(3 / size, rel=0.01)
+    assert result.residuals["text"] == pytest.approx(3 / size, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["text", "boundary", "length", "canonical"])
@@ -149,18 +148,13 @@ def test_each_residual_has_its_budget(codecs, name):
     source, receiver = codecs["byte_level"], codecs["wordpiece"]
     record = own(source, "Hence, the answer is (x-3)**2 né", noncanonical=0.3)
     (measured,) = retokenise([record], receiver)
-    value = getattr(measured.residuals, name)
+    value = measured.residuals[name]
     assert value > 0
-    (kept,) = retokenise([record], receiver, budget=Budget(**{name: value}))
-    (refused,) = retokenise([record], receiver, budget=Budget(**{name: value * 0.99}))
+    (kept,) = retokenise([record], receiver, budget={name: value})
+    (refused,) = retokenise([record], receiver, budget={name: value * 0.99})
     assert isinstance(kept, Retokenised)
     assert refused.reason == Refusal.RESIDUAL
-    assert name in refused.detail
-
-
-def test_what_was_not_measured_is_not_over_budget():
-    assert Budget(canonical=0.0).exceeded(Residuals(text=0.0)) is None
-    assert "mass" in Budget(mass=0.0).exceeded(Residuals(mass=1e-9))
+    assert name in str(refused)
 
 
 def test_spreading_by_the_receivers_own_logprobs(codecs):
@@ -173,24 +167,24 @@ def test_spreading_by_the_receivers_own_logprobs(codecs):
 
     broken = msgspec.structs.replace(record, text=MARKER)
     (by_bytes,) = retokenise([record], receiver)
-    refused, by_receiver = retokenise([broken, record], receiver, how="receiver", score=score)
-    assert isinstance(refused, Refused)
+    refused, by_receiver = retokenise([broken, record], receiver, score=score)
+    assert isinstance(refused, ExchangeError)
     assert [(r.text, t.tolist()) for r, t in asked] == [(record.text, by_bytes.tokens[:-1].tolist())]
     assert not np.allclose(by_bytes.aligned, by_receiver.aligned)
-    assert by_receiver.residuals.mass < 1e-6
-    with pytest.raises(ValueError, match="score"):
-        retokenise([record], receiver, how="receiver")
+    assert by_receiver.residuals["mass"] < 1e-6
+    unmeasured = msgspec.structs.replace(record, noncanonical=None)
+    assert isinstance(retokenise([unmeasured], receiver, budget={"canonical": 0.0})[0], Retokenised)
 
 
 def test_noncanonical_shares(codecs, tokenizers):
     codec, vocab = codecs["byte_level"], tokenizers["byte_level"].get_vocab()
-    canonical = codec.encode(["the answer"])[0].ids
+    canonical = codec.try_encode(["the answer"])[0].ids
     letters = np.array([vocab[c] for c in "the"] + canonical[1:].tolist())
     swapped = np.array([vocab["e"], *canonical[1:]])
     assert codec.decode(letters) == "the answer"
     shares = noncanonical_shares(codec, [canonical, letters, np.array([codec.eos_id]), swapped])
     assert shares[:3] == [0.0, pytest.approx(3 / letters.size), 1.0]
-    assert codec.encode([codec.decode(swapped)])[0].ids.tolist() == swapped.tolist()
+    assert codec.try_encode([codec.decode(swapped)])[0].ids.tolist() == swapped.tolist()
     assert shares[3] == 0.0
 
 
@@ -209,7 +203,7 @@ def test_no_text_becomes_a_control_token(kind, codecs, tokenizers):
     names = ("<s>", "</s>", "<|im_start|>", "<|turn_end|>")
     control = {tokenizer.convert_tokens_to_ids(name) for name in names}
     assert len(control) == 4
-    for text, result in zip(ATTACKS, codec.encode(ATTACKS), strict=True):
+    for text, result in zip(ATTACKS, codec.try_encode(ATTACKS), strict=True):
         assert not control & set(result.ids.tolist())
         assert control & set(tokenizer.encode(text, add_special_tokens=False)), "no attack at all"
         if kind in zoo.INVERTING:
@@ -220,24 +214,24 @@ def test_no_text_becomes_a_control_token(kind, codecs, tokenizers):
 def test_a_control_token_that_comes_out_all_the_same_is_refused():
     """The net under the renaming: here an ordinary token is declared one afterwards."""
     codec = TokenCodec(zoo.fast(zoo.byte_level()))
-    ids = codec.encode(["a b"])[0].ids
+    ids = codec.try_encode(["a b"])[0].ids
     codec._control[ids[-1]] = True
     assert [type(r).__name__ for r in codec.try_encode(["a", "a b"])] == ["Encoded", "TokenizationError"]
-    (result,) = retokenise_text([Success(**HEADER, text="a b")], codec)
-    assert "control" in result.detail
+    (result,) = retokenise([Success(**HEADER, text="a b")], codec)
+    assert "control" in str(result)
 
 
 def test_text_tokens_stay_whole(codecs, tokenizers):
     """Added tokens that are text are kept: runs of spaces, words."""
     for kind, text in (("gemma", "\\frac"), ("gemma", "\n\n"), ("byte_level_prefix", "    ")):
-        ids = codecs[kind].encode([text])[0].ids
+        ids = codecs[kind].try_encode([text])[0].ids
         assert ids.tolist() == [tokenizers[kind].convert_tokens_to_ids(text)]
 
 
 def test_a_text_with_the_marker_is_refused(codecs):
-    (result,) = retokenise_text([Success(**HEADER, text=f"x {MARKER}1")], codecs["gemma"])
+    (result,) = retokenise([Success(**HEADER, text=f"x {MARKER}1")], codecs["gemma"])
     assert result.reason == Refusal.UNTRANSLATABLE
-    assert "control" in result.detail
+    assert "control" in str(result)
 
 
 @pytest.mark.parametrize("source", ["byte_level", "sentencepiece_bpe", "unigram_fallback", "wordpiece_exact"])
@@ -252,4 +246,4 @@ def test_sampled_answers_arrive(source, codecs, tokenizers):
         assert len(arrived) >= 55
         for record, carried in arrived:
             assert carried.aligned.sum(dtype=np.float64) == pytest.approx(sum(record.logprobs) - 0.25, abs=1e-6)
-            assert carried.residuals.mass < 1e-6
+            assert carried.residuals["mass"] < 1e-6

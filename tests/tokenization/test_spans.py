@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import unicodedata
 from itertools import pairwise
 
 import numpy as np
@@ -13,8 +12,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from harness.errors import TokenizationError
 from harness.tokenization.codec import Encoded, TokenCodec
-from harness.tokenization.spans import Texts, by_offsets
-from harness.tokenization.token_bytes import byte_level_alphabet, lossy_positions, units
+from harness.tokenization.token_bytes import Texts, by_offsets, byte_level_alphabet, lossy_positions, units
 
 
 def byte_positions(text):
@@ -97,7 +95,7 @@ def test_offsets_that_run_backwards_still_give_a_partition(codecs):
 
 def test_a_normaliser_that_keeps_the_length_claims_no_end_inside(codecs):
     """NFC maps U+F900 to another character of three bytes, which this tokenizer cuts."""
-    encoded = codecs["byte_level_digits"].encode(["\uf900x"])[0]
+    encoded = codecs["byte_level_digits"].try_encode(["\uf900x"])[0]
     assert encoded.ends.tolist() == [3] * (encoded.ids.size - 1) + [4]
     assert encoded.ids.size > 2
 
@@ -106,7 +104,7 @@ def test_a_normalised_character_does_not_blur_the_cut_ones(codecs):
     """NFC joins e + acute: the rest of the text keeps its exact ends inside cut characters."""
     codec = codecs["byte_level_digits"]
     for head in ("漢字\n", "🫠🧑🏽‍🚀\n", "ᄒ\n", "\u0600ז\n"):
-        plain, mixed = codec.encode([head, head + "e\u0301x"])
+        plain, mixed = codec.try_encode([head, head + "e\u0301x"])
         assert plain.inverse
         assert not mixed.inverse
         size = plain.ids.size
@@ -116,15 +114,9 @@ def test_a_normalised_character_does_not_blur_the_cut_ones(codecs):
 
 def test_tokens_of_one_expanded_character_add_no_bytes(codecs):
     """NFKC makes three letters of one: no token end is claimed inside it."""
-    encoded = codecs["unigram_nfkc"].encode(["x ﷺ y"])[0]
+    encoded = codecs["unigram_nfkc"].try_encode(["x ﷺ y"])[0]
     assert not encoded.inverse
     assert set(encoded.ends.tolist()) <= {0, 1, 2, 5, 6, 7}
-
-
-def test_broken_bytes_are_read_with_replacement(codecs):
-    from_bytes, from_text = codecs["byte_level"].encode([b"a\xff\xe2\x82b", "a��b"])
-    assert from_bytes.ids.tolist() == from_text.ids.tolist()
-    assert from_bytes.ends[-1] == 8
 
 
 def sampled(codec, tokenizer, count=300, seed=3):
@@ -184,26 +176,8 @@ def test_sampled_tokens_end_where_a_shorter_answer_would(kind, codecs, tokenizer
     ids=lambda d: "none" if d is None else d.__getstate__().decode()[:60],
 )
 def test_every_decoder(decoder):
-    vocab = [
-        "a",
-        "b",
-        "▁",
-        "▁▁a",
-        "##b",
-        "##",
-        ".",
-        "'s",
-        "do not",
-        "ab▁",
-        "é",
-        "<0xC3>",
-        "<0xA9>",
-        "<0x20>",
-        "<0xFF>",
-        "x</w>",
-        "</w>",
-        "</s>",
-    ]
+    vocab = ["a", "b", "▁", "▁▁a", "##b", "##", ".", "'s", "do not", "ab▁", "é", "<0xC3>", "<0xA9>", "<0x20>", "<0xFF>",
+             "x</w>", "</w>", "</s>"]  # fmt: skip
     core = Tokenizer(models.BPE({token: i for i, token in enumerate(vocab)}, []))
     if decoder is not None:
         core.decoder = decoder
@@ -262,8 +236,6 @@ def test_refusals_name_their_reason(codecs):
         for result in codecs["wordpiece"].try_encode(["", "x", "\ud800", "x" * ((1 << 20) + 1), "\x07"])
     ]
     assert reasons == ["empty", "ok", "unicode", "too_long", "untokenized"]
-    with pytest.raises(TokenizationError, match="empty"):
-        codecs["wordpiece"].encode([""])
     with pytest.raises(TokenizationError, match="negative"):
         codecs["wordpiece"].read([[-1]])
 
@@ -299,16 +271,9 @@ def test_what_is_no_tokenizer_is_refused(tokenizers):
 def test_the_policys_tokenizer_is_left_alone():
     tokenizer = zoo.fast(zoo.KINDS["gemma"]())
     before = tokenizer.backend_tokenizer.to_str()
-    TokenCodec(tokenizer).encode(["<|im_start|>x</s>"])
+    TokenCodec(tokenizer).try_encode(["<|im_start|>x</s>"])
     assert tokenizer.backend_tokenizer.to_str() == before
     assert tokenizer.encode("<|im_start|>", add_special_tokens=False) == [3]
-
-
-def test_texts_of_the_zoo_are_what_they_claim(texts):
-    joined = "".join(texts)
-    for name in ("COMBINING ACUTE ACCENT", "ZERO WIDTH JOINER", "HEBREW LETTER SHIN", "REPLACEMENT CHARACTER"):
-        assert unicodedata.lookup(name) in joined
-    assert len(texts) == 2000
 
 
 def test_a_tokenizer_that_fails_on_the_probe_can_still_be_used():
@@ -326,7 +291,7 @@ def test_a_tokenizer_that_fails_on_the_probe_can_still_be_used():
 )  # fmt: skip
 def test_white_space_goes_where_the_core_puts_it(codecs, kind, text, word_ends):
     """No token ends inside white space that the tokenizer joins or drops."""
-    (encoded,) = codecs[kind].encode([text])
+    (encoded,) = codecs[kind].try_encode([text])
     inside = {i + 1 for i in range(len(text) - 1) if text[i].isspace() and text[i + 1].isspace()}
     assert word_ends <= set(encoded.ends.tolist())
     assert not inside & set(encoded.ends.tolist())

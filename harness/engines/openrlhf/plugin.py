@@ -18,7 +18,7 @@ from harness.engines.kind import Engines
 from harness.engines.openrlhf import keeper
 from harness.engines.openrlhf.settings import Settings, settings_of
 from harness.engines.protocol import PolicyEngine
-from harness.exchange.transport import Transport
+from harness.exchange.wire import Transport
 from harness.suite.schema import Policy
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import ray
 from harness.engines.openrlhf import cluster
 from harness.engines.openrlhf.remote import Call, Process, RemoteActor, end, gather, processes
 from harness.errors import ExchangeError
-from harness.exchange.transport import MAILBOX_BYTES, MAILBOX_MESSAGES, Delivery, InProcess
-from harness.experience.refusal import Refusal
+from harness.exchange.wire import MAILBOX_BYTES, MAILBOX_MESSAGES, Delivery, InProcess
+from harness.experience.records import Refusal
 
 NAME = "the SEE actor"
 

@@ -9,20 +9,19 @@ import msgspec
 import numpy as np
 
 from harness.errors import CellError, StoreError
-from harness.exchange.admission import Quotas
-from harness.exchange.exchange import Exchange
-from harness.exchange.ledger import Entry
+from harness.exchange.exchange import Exchange, Quotas
 from harness.exchange.misbehaviour import Sender, condition_of
 from harness.exchange.replay import ReplaySource, ReplayWriter
-from harness.exchange.transport import Transport
+from harness.exchange.wire import Transport
 from harness.experience.answers import Group
 from harness.experience.records import Record, Rollout
 from harness.session.cell.learners import Learner
 from harness.store.manifest import read_manifest, read_suite, suite_files
+from harness.store.rows import ExchangeRow
 from harness.suite.cells import Cell
 from harness.suite.schema import Replay
 from harness.suite.seeds import derive
-from harness.tokenization.residuals import noncanonical_shares
+from harness.tokenization.retokenise import noncanonical_shares
 
 RECORDING = "exchange.replay"
 
@@ -69,7 +68,7 @@ class CellExchange:
             defences=s.defences.model_copy(update={"deadline": s.defences.deadline or lockstep}),
             deadline=0.0 if lockstep else s.deadline_seconds,
             transport=transport([*names, *self._replayed]),
-            recorder=self._writer,
+            record=self._writer.record if self._writer else None,
         )
         self._rank = {name: rank for rank, name in enumerate(names)}
         self.memory = s.max_staleness if s.defences.staleness else max(s.max_staleness, _MEMORY)
@@ -91,9 +90,10 @@ class CellExchange:
             records = learner.regime.publish(claimed, learner.pieces(claimed))
             self.exchange.publish(learner.name, step, _with_canonical(records, learner) if measure else records, sender)
 
-    def ledger(self) -> list[Entry]:
+    def ledger(self) -> list[ExchangeRow]:
         """The step's entries by receiver, which the ledger forgets."""
-        return sorted(self.exchange.ledger.take(), key=lambda entry: self._rank[entry.receiver])
+        entries, self.exchange.ledger = self.exchange.ledger, []
+        return sorted(entries, key=lambda entry: self._rank[entry.receiver])
 
     def state(self) -> ExchangeState:
         """The recording is brought to the disk first."""
