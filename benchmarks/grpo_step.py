@@ -21,7 +21,7 @@ from bench import NotHere, Row, Size, faster, seconds
 from generation import MAX_NEW_TOKENS, PAIR, random_policy
 
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.embedded.stage0 import base_checkpoint
+from harness.engines.embedded.warmup import base_checkpoint
 from harness.engines.protocol import Optimisation, Sampling
 from harness.experience.answers import Prompt
 from harness.learning.advantages import GRPO, standardise

@@ -17,7 +17,7 @@ import duckdb
 from bench import NotHere, Row, Size, takes
 from generation import PAIR
 
-from harness.engines.embedded.stage0 import base_checkpoint
+from harness.engines.embedded.warmup import base_checkpoint
 from harness.store.ingest import ingest
 from harness.store.place import store_path
 

@@ -17,7 +17,7 @@ Dtype = Annotated[str, typer.Option("--dtype", help="Precision of the weights: b
 def convert(file: GgufFile, folder: NewFolder, dtype: Dtype = "bf16", json: Json = False) -> None:
     """A GGUF file to a folder that suites can name: weights dequantised, tokenizer rebuilt and checked."""
     from harness.errors import UsageError
-    from harness.gguf.convert import convert as to_folder
+    from harness.gguf import convert as to_folder
 
     if dtype not in {"bf16", "fp32"}:
         raise UsageError(f"--dtype {dtype}: bf16 or fp32")

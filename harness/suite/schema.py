@@ -43,8 +43,8 @@ class _Model(BaseModel):
 
 
 class Stage0(_Model):
-    """Supervised stage 0: which habits a policy's base checkpoint has (`harness.engines.embedded.stage0`; `start` for pretrained
-    models, whose own the last four are)."""
+    """Supervised stage 0: which habits a policy's base checkpoint has (`harness.engines.embedded.warmup`; the last four are
+    pretrained models' own)."""
 
     preset: Name = "trap"
     """The mixture of what it is taught; docs/micro.md describes each."""

@@ -198,14 +198,14 @@ def test_the_account_and_the_engine_have_their_sizes_from_one_place(monkeypatch:
     import inspect
 
     from harness.allocation import embedded
-    from harness.engines.embedded import attention, engine, head, sampling
-    from harness.engines.options import Embedded
+    from harness.engines.embedded import engine, head, kernels, sampling
+    from harness.engines.embedded.plugin import EmbeddedOptions
 
-    for module in (embedded, attention, engine, head, sampling):
+    for module in (embedded, kernels, engine, head, sampling):
         for name in filter(str.isupper, vars(chunks).keys() & vars(module).keys()):
             assert getattr(module, name) is getattr(chunks, name), f"{module.__name__}.{name}"
             assert f"\n{name} =" not in inspect.getsource(module)
-    assert Embedded().micro_tokens == chunks.MICRO_TOKENS
+    assert EmbeddedOptions().micro_tokens == chunks.MICRO_TOKENS
     assert inspect.signature(engine.EmbeddedEngine).parameters["micro_tokens"].default == chunks.MICRO_TOKENS
     asked = measuring.demanded("gemma3")
     policy, work = replace(asked.policies[0], measured=False), replace(asked.workload, prompts=64)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from harness.engines.openrlhf.settings import settings_of
+from harness.engines.openrlhf.plugin import settings_of
 from harness.session.driver.matrix import _Driver
 from harness.session.driver.progress import Reporter
 from harness.session.suite.planning import place_of_base, place_of_cell, plan_for

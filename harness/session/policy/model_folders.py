@@ -32,16 +32,16 @@ def base_folder(
     Raises CellError for a base without the competence that RL needs, DataError for a model that cannot be had.
     """
     if policy.model.startswith("micro/"):
-        from harness.engines.embedded.stage0 import base_checkpoint
+        from harness.engines.embedded.warmup import base_checkpoint
 
         return base_checkpoint(micro_spec(policy, seed), progress)
     folder = raw_folder(policy)
     if policy.stage0 is None:
         return folder
-    from harness.engines.embedded.start import started
+    from harness.engines.embedded.warmup import warmup_checkpoint
 
     chosen = {name: options[name] for name in ("device", "dtype", "threads") if name in options}
-    return started(start_of(policy, seed), folder, progress, **chosen)
+    return warmup_checkpoint(start_of(policy, seed), folder, progress, **chosen)
 
 
 def start_options(engine: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -131,7 +131,7 @@ def _told() -> type[Any]:
 
 def micro_spec(policy: Policy, seed: int) -> Any:
     """Stage 0's own description of a micro policy's base. `per_seed` bases derive from the suite's seed."""
-    from harness.engines.embedded.stage0 import MicroSpec
+    from harness.engines.embedded.warmup import MicroSpec
 
     stage0 = policy.stage0 or Stage0()
     family = policy.model.removeprefix("micro/")
@@ -140,7 +140,7 @@ def micro_spec(policy: Policy, seed: int) -> Any:
 
 def start_of(policy: Policy, seed: int) -> Any:
     """What a pretrained policy's start is made by: the same settings, as far as they are said."""
-    from harness.engines.embedded.start import Start
+    from harness.engines.embedded.warmup import Warmup
     from harness.session.policy.weights import identity_of
 
     stage0 = policy.stage0
@@ -151,7 +151,7 @@ def start_of(policy: Policy, seed: int) -> Any:
         "learning_rate": stage0.learning_rate,
         "gate": stage0.gate,
     }
-    return Start(
+    return Warmup(
         name=policy.name,
         content=identity_of(policy),
         chat=policy.chat,

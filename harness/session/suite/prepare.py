@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.engines import options
 from harness.engines.catalogue import MICRO_FAMILIES, engines_of
 from harness.engines.embedded.presets import PRESETS
+from harness.engines.kind import read_options
 from harness.errors import DataError, PluginError, StoreError, SuiteError, UsageError
 from harness.session.cell.log import LOG
 from harness.session.cell.manifests import Base, state_of, suite_file
@@ -268,7 +268,7 @@ def _prepare(
         engine = engines_of(suite.engine)
     except PluginError as error:
         raise SuiteError(source, "engine", str(error)) from None
-    options.read(engine.Options, suite.engine_options, source)
+    read_options(engine.Options, suite.engine_options, source)
     for g, group in enumerate(suite.groups):
         for p, policy in enumerate(group.policies):
             if policy.model.startswith(MICRO):
