@@ -68,9 +68,3 @@ def test_tokenizers_are_the_same_in_another_process() -> None:
     code = "from harness.engines.embedded.families import FAMILIES, _trained\nfor f in FAMILIES: print(_trained(f))"
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     assert there.stdout.splitlines() == [_trained(family) for family in FAMILIES]
-
-
-def test_every_tokenizer_cuts_differently() -> None:
-    text = "Q: Tom has 164 pens.\nA: \\boxed{164}"
-    cuts = {tuple(build_tokenizer(family)(text, return_offsets_mapping=True)["offset_mapping"]) for family in FAMILIES}
-    assert len(cuts) == len(FAMILIES)
