@@ -55,8 +55,8 @@ BINARY_WORDS = [b"\x00", b"\xff", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xf
 
 def suite(place: Path) -> Parser:
     """As `plan` reads it, without the folder."""
-    from harness.engines import options
-    from harness.engines.options import Embedded
+    from harness.engines.embedded.plugin import EmbeddedOptions
+    from harness.engines.kind import read_options
     from harness.reading import as_text
     from harness.session.suite import rules
     from harness.suite import yaml
@@ -70,7 +70,7 @@ def suite(place: Path) -> Parser:
         raw = yaml.parse(text, "fuzz")
         if isinstance(raw, dict):
             found = rules.validate(resolve({"name": "x", **raw}, (), "fuzz"), "fuzz")
-            options.read(Embedded, found.engine_options, "fuzz")
+            read_options(EmbeddedOptions, found.engine_options, "fuzz")
             json.dumps(found.model_dump(mode="json")).encode()
 
     group = b"groups: [{name: g, policies: [{name: a, model: micro/llama}, {name: b, model: m}]}]\n"
@@ -218,9 +218,8 @@ def importing(place: Path) -> Parser:
 def config(place: Path) -> Parser:
     """A checkpoint folder's config, its seal, its session and its index of weights: the first byte says which."""
     from harness.allocation.shapes import read_config
-    from harness.engines.checkpoint import SEAL, check
+    from harness.engines.checkpoint import INDEX, SEAL, check
     from harness.engines.folder import check_weights
-    from harness.engines.weight_files import INDEX
     from harness.session.cell.resume_point import read
 
     def parse(data: bytes) -> None:

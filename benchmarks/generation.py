@@ -19,7 +19,7 @@ from bench import Row, Size, faster, turns
 
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_model, build_tokenizer
-from harness.engines.embedded.stage0 import MicroSpec, base_checkpoint
+from harness.engines.embedded.warmup import MicroSpec, base_checkpoint
 from harness.engines.protocol import Sampling
 from harness.experience.answers import Prompt
 from harness.tasks.micro import LEVELS, SKILLS

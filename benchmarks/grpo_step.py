@@ -25,7 +25,7 @@ from generation import MAX_NEW_TOKENS, PAIR, random_policy
 from transformers import TrainerCallback
 
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.embedded.stage0 import base_checkpoint
+from harness.engines.embedded.warmup import base_checkpoint
 from harness.engines.protocol import Optimisation, Sampling
 from harness.experience.answers import Prompt
 from harness.learning.advantages import GRPO, standardise

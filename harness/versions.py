@@ -27,10 +27,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "engines": ("harness/engines",),
     "engines/embedded": ("harness/engines/embedded", "harness/allocation/chunks.py"),
     "engines/openrlhf": ("harness/engines/openrlhf",),
-    "stage0": tuple(
-        f"harness/engines/embedded/{name}.py"
-        for name in ("families", "mixture", "presets", "pretraining", "stage0", "start")
-    ),
+    "stage0": tuple(f"harness/engines/embedded/{name}.py" for name in ("families", "presets", "warmup")),
     "tasks": ("harness/tasks",),
     "session": ("harness/session",),
     "seeds": ("harness/suite/seeds.py",),
@@ -44,7 +41,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 BESIDE = (
     "harness/learning/conformance.py",
     *(f"harness/engines/{name}.py" for name in ("catalogue", "conformance")),
-    "harness/engines/openrlhf/keeper.py",
+    "harness/engines/openrlhf/local_ray.py",
     *(f"harness/scoring/{name}.py" for name in ("catalogue", "conformance")),
     *(f"harness/tasks/{name}.py" for name in ("conformance", "listing")),
     *(f"harness/session/cell/{name}.py" for name in ("log", "manifests")),

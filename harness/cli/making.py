@@ -103,7 +103,7 @@ def convert(
     json: Json = False,
 ) -> None:
     """A GGUF file to a folder that suites can name: weights dequantised, tokenizer rebuilt and checked."""
-    from harness.gguf.convert import convert as to_folder
+    from harness.gguf import convert as to_folder
 
     if dtype not in ("bf16", "fp32"):
         raise UsageError(f"--dtype {dtype}: bf16 or fp32")

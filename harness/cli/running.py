@@ -358,7 +358,7 @@ def evaluate(
 
 def _check_evaluation(checkpoint: Path, tasks: list[str], backend: str, data_dir: Path | None) -> None:
     """Names, questions and files of weights, without the libraries that use them. Raises UsageError, DataError, PluginError."""
-    from harness.engines.weight_files import weight_files
+    from harness.engines.checkpoint import weight_files
     from harness.evaluation import Backend
     from harness.tasks.registry import get_task, named
 

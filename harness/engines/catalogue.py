@@ -13,31 +13,17 @@ from harness.engines.kind import Engines
 from harness.errors import PluginError
 from harness.plugins import Door
 
-__all__ = ["DOOR", "MICRO_FAMILIES", "EngineInfo", "engines_of", "info", "listing", "open_engines", "packages"]
+__all__ = ["EngineInfo", "engines_of", "info", "listing", "open_engines", "packages"]
 
+# Where engines plug in.
 DOOR: Door[Engines] = Door("harness.engines", "engine", Engines)  # type: ignore[type-abstract]
-"""Where engines plug in."""
+# Of `embedded.families`, by name, so that a suite is checked without torch.
 MICRO_FAMILIES = ("llama", "qwen", "neox", "gpt2")
-"""Of `embedded.families`, by name, so that a suite is checked without torch."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """One engine.
-
-    Attributes
-    ----------
-    name
-        In suites.
-    summary
-        First line of the docstring.
-    version
-        Of the packages that it needs and that are installed.
-    available
-        Whether it can run here.
-    missing
-        What to install, or why the plugin does not load; empty where nothing is.
-    """
+    """One engine."""
 
     name: str
     summary: str
@@ -52,13 +38,7 @@ def listing() -> list[EngineInfo]:
 
 
 def info(name: str) -> EngineInfo:
-    """One engine; a broken plugin is listed with its error.
-
-    Raises
-    ------
-    PluginError
-        There is none of that name.
-    """
+    """One engine; a broken plugin is listed with its error. Raises PluginError where there is none of that name."""
     if name not in DOOR.installed():
         engines_of(name)
     try:
@@ -72,33 +52,14 @@ def info(name: str) -> EngineInfo:
 
 
 def engines_of(name: str) -> type[Engines]:
-    """An engine's class.
-
-    Raises
-    ------
-    PluginError
-        There is none of that name, or it does not load.
-    """
+    """An engine's class. Raises PluginError where there is none of that name, or it does not load."""
     return DOOR.load(name)
 
 
 def open_engines(name: str, options: Mapping[str, Mapping[str, Any]], temperature: float) -> Engines:
     """A cell's engines.
 
-    Parameters
-    ----------
-    name
-        The engine's.
-    options
-        By policy name.
-    temperature
-        Of training.
-
-    Raises
-    ------
-    PluginError
-        As `engines_of`.
-    """
+    Raises PluginError: As `engines_of`."""
     return engines_of(name)(options, temperature)
 
 

@@ -1,15 +1,10 @@
-"""Checkpoints of an engine: a Hugging Face folder, the optimiser's state beside it, and a seal over all files.
-
-    config.json, model.safetensors, tokenizer.json, ...   what `from_pretrained` opens
-    optimiser.safetensors                                 what the optimiser goes on from; not in a finished cell's
-    engine.json                                           written last: policy, version, digest and size of every other file
-
-A folder is written under a temporary name and then renamed, so a folder of the right name is whole or was tampered with.
-"""
+"""Checkpoints of an engine, whole or not there: a Hugging Face folder, `optimiser.safetensors` beside it (not in a finished
+cell's), and a seal over all files, written last."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -17,34 +12,21 @@ from pathlib import Path
 
 import msgspec
 
-from harness.errors import CheckpointError
+from harness.errors import CheckpointError, EngineError
 from harness.files import TEMPORARY, write_atomic
 from harness.reading import open_regular, read_bytes
 
-__all__ = ["MAX_SEAL_BYTES", "OPTIMISER", "SEAL", "Seal", "check", "drop_optimiser", "write"]
+__all__ = ["OPTIMISER", "Seal", "check", "drop_optimiser", "weight_files", "write"]
 
-SEAL = "engine.json"
-"""File name."""
+SEAL, MAX_SEAL_BYTES = "engine.json", 1 << 20
 OPTIMISER = "optimiser.safetensors"
-"""File name."""
-MAX_SEAL_BYTES = 1 << 20
-"""Of `engine.json`; a larger one is refused."""
+"""The file of the optimiser's state."""
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+MAX_INDEX_BYTES = 64 << 20
 
 
 class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`engine.json`.
-
-    Attributes
-    ----------
-    format
-        1.
-    policy
-        Whose checkpoint.
-    version
-        Optimiser updates made.
-    files
-        sha256 of every other file of the folder, by name.
-    """
+    """`engine.json`, of format 1. version: optimiser updates made. files: sha256 of every other file of the folder, by name."""
 
     format: int
     policy: str
@@ -53,19 +35,7 @@ class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write(folder: Path, policy: str, version: int, fill: Callable[[Path], None]) -> None:
-    """Write files into a temporary folder beside `folder`, seal it and put it in place of `folder`.
-
-    Parameters
-    ----------
-    folder
-        Where the checkpoint is to stand.
-    policy
-        Whose.
-    version
-        Optimiser updates made.
-    fill
-        Called with the temporary folder.
-    """
+    """Write files into a temporary folder beside `folder`, seal it and put it in place of `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     new, old = (folder.with_name(f".{folder.name}.{kind}-{os.getpid()}") for kind in ("new", "old"))
     shutil.rmtree(new, ignore_errors=True)
@@ -86,13 +56,8 @@ def write(folder: Path, policy: str, version: int, fill: Callable[[Path], None])
 
 
 def drop_optimiser(folder: Path) -> None:
-    """Seal the folder anew without the optimiser's state, then remove that. Cut off in between, it may be called again.
-
-    Raises
-    ------
-    CheckpointError
-        There is no seal.
-    """
+    """Seal the folder anew without the optimiser's state, then remove that; may be called again. Raises CheckpointError without
+    a seal."""
     for cut_off in folder.glob(f"*{TEMPORARY}"):
         cut_off.unlink()
     seal = _seal(folder)
@@ -103,20 +68,7 @@ def drop_optimiser(folder: Path) -> None:
 
 
 def check(folder: Path, policy: str) -> Seal:
-    """The seal of a whole, unaltered checkpoint.
-
-    Parameters
-    ----------
-    folder
-        Of the checkpoint.
-    policy
-        Whose it must be.
-
-    Raises
-    ------
-    CheckpointError
-        One line that names the folder or file and what is wrong with it.
-    """
+    """The seal of a whole, unaltered checkpoint of that policy. Raises CheckpointError, which names the folder or file."""
     seal = _seal(folder)
     if seal.format != 1:
         raise CheckpointError(f"{folder / SEAL}: format {seal.format}, this version reads format 1")
@@ -155,3 +107,23 @@ def _sealed(seal: Seal) -> bytes:
 def _digest(path: Path) -> str:
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files, sorted. Raises EngineError in one line if one is missing."""
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if not (folder / INDEX).is_file():
+        raise EngineError(f"{folder}: there are no weights ({WEIGHTS})")
+    try:
+        files = sorted(
+            {folder / name for name in json.loads(read_bytes(folder / INDEX, MAX_INDEX_BYTES))["weight_map"].values()}
+        )
+        if any(file.parent != folder for file in files):
+            raise ValueError("a file of another folder")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise EngineError(f"{folder / INDEX}: no index of weights: {error!r}") from error
+    absent = [file.name for file in files if not os.path.isfile(file)]
+    if absent:
+        raise EngineError(f"{folder}: {len(absent)} of {len(files)} files of weights are missing ({absent[0]})")
+    return files

@@ -1,10 +1,7 @@
-"""What every engine must do, as checks that a test of any engine can run.
+"""What every engine must do, as checks that a test of any engine can run; they raise AssertionError.
 
-    @pytest.mark.parametrize("check", CHECKS, ids=name_of)
-    def test_conformance(check, case): check(case)
-
-A check raises AssertionError. It needs no reference to how an engine works inside; `Case.make` returns a fresh engine, at
-version 0, always with the same weights.
+@pytest.mark.parametrize("check", CHECKS, ids=name_of)
+def test_conformance(check, case): check(case)
 """
 
 from __future__ import annotations
@@ -12,7 +9,9 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 from random import Random
 
@@ -54,21 +53,8 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An engine under test.
-
-    Attributes
-    ----------
-    make
-        Called with the policy's name; gives a fresh engine at version 0, always with the same weights.
-    prompts
-        At least 6, of different lengths.
-    folder
-        Empty.
-    max_tokens
-        Of the longest answer.
-    group
-        Answers per prompt.
-    """
+    """An engine under test. make: gives a fresh engine of that name at version 0, always with the same weights. prompts: at least
+    6, of different lengths. folder: empty."""
 
     make: Callable[[str], PolicyEngine]
     prompts: tuple[Prompt, ...]
@@ -82,27 +68,11 @@ class Case:
         return np.random.default_rng(7).integers(0, 2**64, (len(self.prompts), self.group), dtype=np.uint64)
 
     def sample(self, engine: PolicyEngine, temperature: float = 1.0) -> list[list[Sample]]:
-        """Answers to all prompts.
-
-        Parameters
-        ----------
-        engine
-            Of this case.
-        temperature
-            0 is greedy.
-        """
+        """Answers to all prompts."""
         return engine.sample(self.prompts, self.seeds, Sampling(temperature, self.max_tokens))
 
     def score(self, engine: PolicyEngine, samples: Sequence[Sequence[Sample]]) -> list[Float32[np.ndarray, "T"]]:
-        """Log-probabilities of samples, in their order.
-
-        Parameters
-        ----------
-        engine
-            Of this case.
-        samples
-            One list per prompt.
-        """
+        """Log-probabilities of samples, in their order."""
         prompts = [p for p, group in zip(self.prompts, samples, strict=True) for _ in group]
         return engine.score(prompts, [s.tokens for group in samples for s in group])
 
@@ -111,17 +81,7 @@ class Case:
         return replace(Optimisation(learning_rate=1e-3, max_tokens=self.max_tokens), **changes)  # type: ignore[arg-type]
 
     def term(self, samples: Sequence[Sequence[Sample]], advantages: Sequence[float], source: str = "own") -> Term:
-        """A GRPO term over the samples.
-
-        Parameters
-        ----------
-        samples
-            One list per prompt.
-        advantages
-            Repeated in turn.
-        source
-            `own` or `peer`.
-        """
+        """A GRPO term over the samples."""
         answers = [
             TermAnswer(prompt.id, sample.tokens, advantages[index % len(advantages)], sample.logprobs)
             for prompt, group in zip(self.prompts, samples, strict=True)
@@ -133,15 +93,7 @@ class Case:
 
 
 def tiny_policy(folder: Path, family: str = "llama") -> Path:
-    """A micro policy, trained for a second so that it ends its answers, as a Hugging Face folder.
-
-    Parameters
-    ----------
-    folder
-        Where to write it.
-    family
-        `llama`, `qwen`, `neox` or `gpt2`.
-    """
+    """A micro policy, trained for a second so that it ends its answers, as a Hugging Face folder."""
     import torch
 
     from harness.engines.embedded.families import build_model, build_tokenizer
@@ -154,9 +106,8 @@ def tiny_policy(folder: Path, family: str = "llama") -> Path:
         ids = [[*tokenizer.encode(t), tokenizer.eos_token_id] for t in texts[step * 16 : (step + 1) * 16]]
         width = max(map(len, ids))
         labels = torch.tensor([row + [-100] * (width - len(row)) for row in ids])
-        loss = model(input_ids=labels.clamp(min=0), labels=labels).loss
         optimiser.zero_grad()
-        loss.backward()
+        model(input_ids=labels.clamp(min=0), labels=labels).loss.backward()
         optimiser.step()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -173,9 +124,20 @@ def _problems(count: int, seed: int) -> list[Problem]:
     return [skills[i % len(skills)].draw(rng, rng.choice(LEVELS), held_out=False) for i in range(count)]
 
 
-def samples_are_well_formed(case: Case) -> None:
+def _on_engine(check: Callable[[Case, PolicyEngine], None]) -> Callable[[Case], None]:
+    """The check on an engine that is closed after it."""
+
+    @wraps(check)
+    def run(case: Case) -> None:
+        with closing(case.make("a")) as engine:
+            check(case, engine)
+
+    return run
+
+
+@_on_engine
+def samples_are_well_formed(case: Case, engine: PolicyEngine) -> None:
     """Shapes, dtypes, EOS at the end of finished answers and nowhere else, text without EOS."""
-    engine = case.make("a")
     assert all(prompt.text in engine.reads(prompt) for prompt in case.prompts)
     samples = case.sample(engine)
     assert [len(group) for group in samples] == [case.group] * len(case.prompts)
@@ -192,12 +154,11 @@ def samples_are_well_formed(case: Case) -> None:
         content = sample.tokens[:-1] if sample.finished else sample.tokens
         assert sample.text == engine.tokenizer.decode(content, skip_special_tokens=True)
     assert any(s.finished for group in samples for s in group), "no answer finished: nothing was tested"
-    engine.close()
 
 
-def answers_depend_on_seed_and_weights_only(case: Case) -> None:
+@_on_engine
+def answers_depend_on_seed_and_weights_only(case: Case, engine: PolicyEngine) -> None:
     """The same answer alone, in another order, beside other answers; another seed gives another answer."""
-    engine = case.make("a")
     whole, settings = case.sample(engine), Sampling(1.0, case.max_tokens)
     _same(whole, case.sample(engine), exact=True)
     backwards = engine.sample(case.prompts[::-1], case.seeds[::-1], settings)[::-1]
@@ -208,20 +169,18 @@ def answers_depend_on_seed_and_weights_only(case: Case) -> None:
     _same([group[:1] for group in whole], fewer)
     other = engine.sample(case.prompts, case.seeds + np.uint64(1), settings)
     assert sum(a.text != b.text for g, h in zip(whole, other, strict=True) for a, b in zip(g, h, strict=True)) > 0
-    engine.close()
 
 
-def greedy_ignores_the_seed(case: Case) -> None:
+@_on_engine
+def greedy_ignores_the_seed(case: Case, engine: PolicyEngine) -> None:
     """Temperature 0: all answers of a group are alike, whatever the seeds."""
-    engine = case.make("a")
     for group in case.sample(engine, temperature=0.0):
         assert all(np.array_equal(sample.tokens, group[0].tokens) for sample in group)
-    engine.close()
 
 
-def scores_equal_sampled_logprobs(case: Case) -> None:
+@_on_engine
+def scores_equal_sampled_logprobs(case: Case, engine: PolicyEngine) -> None:
     """Teacher-forced log-probabilities are those that came with the samples, in any batch."""
-    engine = case.make("a")
     samples = case.sample(engine)
     flat = [s for group in samples for s in group]
     together = case.score(engine, samples)
@@ -232,12 +191,11 @@ def scores_equal_sampled_logprobs(case: Case) -> None:
         assert np.abs(alone - together[index]).max() < TOLERANCE
     empty = engine.score(case.prompts[:2], [np.zeros(0, np.int32), flat[0].tokens])
     assert [len(s) for s in empty] == [0, len(flat[0].tokens)]
-    engine.close()
 
 
-def updates_move_probability_towards_advantage(case: Case) -> None:
+@_on_engine
+def updates_move_probability_towards_advantage(case: Case, engine: PolicyEngine) -> None:
     """Answers of positive advantage become likelier, the others less likely; the report counts them."""
-    engine = case.make("a")
     samples = case.sample(engine)
     before = case.score(engine, samples)
     report = engine.update(case.prompts, [case.term(samples, [1.0, -1.0, 0.0, 1.0])], case.optimisation())
@@ -253,12 +211,11 @@ def updates_move_probability_towards_advantage(case: Case) -> None:
     assert abs(term.loss - report.loss) < 1e-7
     assert report.gradient_norm > 0
     assert engine.version == report.updates == 1
-    engine.close()
 
 
-def updates_without_gradient_change_nothing(case: Case) -> None:
+@_on_engine
+def updates_without_gradient_change_nothing(case: Case, engine: PolicyEngine) -> None:
     """Advantages of 0, and no terms at all: the weights stay, the version moves on."""
-    engine = case.make("a")
     samples = case.sample(engine)
     before = case.score(engine, samples)
     report = engine.update(case.prompts, [case.term(samples, [0.0])], case.optimisation(updates=2))
@@ -266,19 +223,17 @@ def updates_without_gradient_change_nothing(case: Case) -> None:
     engine.update(case.prompts, [], case.optimisation())
     assert engine.version == 3
     assert all(np.array_equal(a, b) for a, b in zip(before, case.score(engine, samples), strict=True))
-    engine.close()
 
 
-def a_gradient_that_is_no_number_ends_the_training(case: Case) -> None:
+@_on_engine
+def a_gradient_that_is_no_number_ends_the_training(case: Case, engine: PolicyEngine) -> None:
     """It is the training's fault and not the engine's: a tuner takes such a trial for lost and goes on."""
-    engine = case.make("a")
     term, said = case.term(case.sample(engine), [math.nan, 1.0]), ("none", "it learnt")
     try:
         engine.update(case.prompts, [term], case.optimisation())
     except TrainingError as error:
         said = error.fault, str(error)
     assert said == (Fault.NOT_FINITE, "policy a: the gradient of update 0 is not finite")
-    engine.close()
 
 
 def measuring_changes_nothing(case: Case) -> None:
@@ -302,10 +257,10 @@ def measuring_changes_nothing(case: Case) -> None:
     assert abs(together - measured.gradient_norm) < 1e-3 * measured.gradient_norm
 
 
-def old_denominators_are_of_the_steps_start(case: Case) -> None:
+@_on_engine
+def old_denominators_are_of_the_steps_start(case: Case, engine: PolicyEngine) -> None:
     """However far the sampler's log-probabilities are off, the trainer's old ones give ratios of 1 to the step's start; the
     sampler's own give what is off."""
-    engine = case.make("a")
     samples = case.sample(engine)
     own = case.term(samples, [1.0, -1.0])
     off = 0.01 * (-1.0) ** np.arange(len(own.answers))
@@ -329,7 +284,6 @@ def old_denominators_are_of_the_steps_start(case: Case) -> None:
     assert report.terms[0].active < len(answers)
     assert abs(report.drift.mean - 0.01) < TOLERANCE
     _compare_later_ratios(case, engine, terms)
-    engine.close()
 
 
 def _compare_later_ratios(case: Case, engine: PolicyEngine, terms: list[Term]) -> None:
@@ -348,9 +302,9 @@ def _compare_later_ratios(case: Case, engine: PolicyEngine, terms: list[Term]) -
     assert abs(sums[1].ratio_second - 1) > 10 * TOLERANCE, "the first update moved nothing: nothing was tested"
 
 
-def restored_engine_continues_exactly(case: Case) -> None:
+@_on_engine
+def restored_engine_continues_exactly(case: Case, engine: PolicyEngine) -> None:
     """save, restore into a fresh engine, train on: the same numbers, bit for bit."""
-    engine = case.make("a")
     samples = case.sample(engine)
     terms = [case.term(samples, [1.0, -1.0])]
     engine.update(case.prompts, terms, case.optimisation(updates=2))
@@ -367,13 +321,12 @@ def restored_engine_continues_exactly(case: Case) -> None:
             np.array_equal(a, b) for a, b in zip(*(case.score(e, samples) for e in (engine, fresh)), strict=True)
         )
     _same(case.sample(engine), case.sample(fresh), exact=True)
-    engine.close()
     fresh.close()
 
 
-def broken_checkpoints_are_refused(case: Case) -> None:
+@_on_engine
+def broken_checkpoints_are_refused(case: Case, engine: PolicyEngine) -> None:
     """Truncated, altered, incomplete, foreign and absent checkpoints: one clear line, and the engine is as before."""
-    engine = case.make("a")
     samples = case.sample(engine)
     before = case.score(engine, samples)
     good = case.folder / "good"
@@ -394,13 +347,12 @@ def broken_checkpoints_are_refused(case: Case) -> None:
         for kind, change in (
             ("truncated", content[: len(content) // 2]),
             ("altered", b"\x00" + content[1:]),
-            ("gone", None),
+            ("gone", b""),
         ):
             folder = case.folder / f"bad-{index}-{kind}"
             shutil.copytree(good, folder)
-            if change is None:
-                (folder / file.name).unlink()
-            else:
+            (folder / file.name).unlink()
+            if change:
                 (folder / file.name).write_bytes(change)
             refused(folder)
     other = case.make("b")
@@ -408,15 +360,14 @@ def broken_checkpoints_are_refused(case: Case) -> None:
     other.close()
     engine.restore(good)
     assert all(np.array_equal(a, b) for a, b in zip(before, case.score(engine, samples), strict=True))
-    engine.close()
 
 
-def checkpoints_are_ordinary_folders(case: Case) -> None:
+@_on_engine
+def checkpoints_are_ordinary_folders(case: Case, engine: PolicyEngine) -> None:
     """`AutoModelForCausalLM` and `AutoTokenizer` open a checkpoint, and the model gives the engine's own scores."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    engine = case.make("a")
     samples = case.sample(engine)
     engine.update(case.prompts, [case.term(samples, [1.0, -1.0])], case.optimisation())
     engine.save(case.folder / "checkpoint")
@@ -433,7 +384,6 @@ def checkpoints_are_ordinary_folders(case: Case) -> None:
             logits[:, tokenizer.pad_token_id] = float("-inf")
         logp = logits.log_softmax(-1).gather(1, ids[0, len(start) :, None]).squeeze(1).numpy()
         assert np.abs(logp - score).max() < TOLERANCE
-    engine.close()
 
 
 def closing_twice_is_fine(case: Case) -> None:

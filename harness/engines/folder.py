@@ -10,8 +10,8 @@ from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from harness.allocation.shapes import read_config
+from harness.engines.checkpoint import weight_files
 from harness.engines.vocabulary import in_one_line, open_vocabulary
-from harness.engines.weight_files import weight_files
 from harness.errors import EngineError, UsageError
 from harness.reading import read_bytes
 
@@ -22,13 +22,7 @@ MAX_SMALL_BYTES = 256 << 20
 
 
 def read_folder(folder: Path) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
-    """The language model's configuration and its tokenizer; the weights may be absent.
-
-    Raises
-    ------
-    EngineError
-        One line: what is missing, damaged, or no causal language model; as `open_vocabulary` for the tokenizer.
-    """
+    """The language model's configuration and its tokenizer; the weights may be absent. Raises EngineError."""
     check_small_files(folder)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -42,13 +36,7 @@ def read_folder(folder: Path) -> tuple[PretrainedConfig, PreTrainedTokenizerFast
 
 
 def check_small_files(folder: Path) -> None:
-    """The configuration could be a model's, and nothing that libraries read whole is larger than such files are.
-
-    Raises
-    ------
-    EngineError
-        In one line.
-    """
+    """Raises EngineError where config.json is no model's, or a file that libraries read whole is too large."""
     if not (folder / "config.json").exists():
         raise EngineError(f"{folder}: there is no config.json")
     try:

@@ -8,106 +8,60 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import msgspec
 
 from harness.allocation import embedded, inventory
-from harness.allocation.cost_model import Device, Memory, Phases
-from harness.allocation.demand import CellDemand
 from harness.allocation.inventory import Inventory
 from harness.allocation.shapes import MICRO, Precision, chosen, load_config
 from harness.engines.protocol import PolicyEngine
-from harness.errors import UsageError
+from harness.errors import SuiteError, UsageError
 from harness.exchange.wire import InProcess, Transport
 from harness.suite.schema import Policy
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
-__all__ = ["Account", "Engines", "NoOptions"]
+__all__ = ["Engines", "NoOptions", "read_options"]
 
 A = TypeVar("A")
 B = TypeVar("B")
+Options = TypeVar("Options", bound=msgspec.Struct)
 
 
 class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of an engine that has none."""
 
 
-class Account(Protocol):
-    """What a cell in one process takes, before it runs: `harness.allocation.embedded` is one."""
-
-    def process_memory(self, cell: CellDemand, micro_tokens: int = ..., gpu: bool = ..., /) -> Memory:
-        """Bytes, by phase.
-
-        Parameters
-        ----------
-        cell
-            What is asked for.
-        micro_tokens
-            Padded tokens of one forward and backward pass.
-        gpu
-            Whether it runs on one.
-        """
-
-    def phases(self, cell: CellDemand, on: Device, gpu: bool, /) -> Phases:
-        """Seconds by phase, on one core or on one GPU.
-
-        Parameters
-        ----------
-        cell
-            What is asked for.
-        on
-            The device.
-        gpu
-            Whether it is one.
-        """
-
-    def cores(self, cell: CellDemand, most: int, /) -> int:
-        """How many cores it makes use of.
-
-        Parameters
-        ----------
-        cell
-            What is asked for.
-        most
-            Cores that there are.
-        """
+def read_options(kind: type[Options], options: Mapping[str, Any], source: str) -> Options:
+    """`options` as an engine's own struct. Raises SuiteError with the place inside `engine_options`."""
+    try:
+        return msgspec.convert(dict(options), kind)
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).partition(" - at `$")
+        raise SuiteError(source, f"engine_options{path.rstrip('`')}", problem) from None
 
 
 class Engines(ABC):
-    """A cell's engines, closed together.
+    """A cell's engines, closed together. The entry-point group `harness.engines` names a subclass; its module imports nothing
+    heavy."""
 
-    A subclass is what the entry-point group `harness.engines` names; its module imports nothing heavy, for it is asked about
-    options and needs before anything runs.
-
-    Parameters
-    ----------
-    options
-        Engine options by policy name.
-    temperature
-        Of training; scores are at it.
-    """
-
+    # Modules without which it does not run, and how they are had.
     packages: ClassVar[tuple[str, ...]] = ("torch", "transformers")
-    """Modules without which it does not run."""
     advice: ClassVar[str] = "pip install -e . -c constraints.txt"
-    """How they are had."""
+    # A suite's `engine_options`, checked before anything is opened.
     Options: ClassVar[type[msgspec.Struct]] = NoOptions
-    """A suite's `engine_options`, checked before anything is opened."""
+    # What it computes half-precision models in where `engine_options.dtype` is not set, as keys of other than micro cells hold it.
     half_precision: ClassVar[str] = ""
-    """What it computes models in that come in half precision where `engine_options.dtype` is not set, for the keys of other than
-    micro cells; empty leaves it out of them."""
+    # Raised by the author when the engine computes something else, so that cells get new keys; None takes the code's digest.
     results_version: ClassVar[int | None] = None
-    """Raised by the author when the engine computes something else, so that cells get new keys; None takes the code's digest."""
+    # Whether it spreads each policy over trainers and rollout engines on a cluster's devices, as planned. Else a cell is one worker
+    # process, on its cores or one GPU, and `account` says what it takes before it runs.
     clustered: ClassVar[bool] = False
-    """Whether it spreads each policy over trainers and rollout engines on a cluster's devices, as planned (`harness.allocation`).
-    Else a cell is one worker process, on its cores or one GPU."""
-    account: ClassVar[Account] = embedded
-    """Of an engine that is not clustered."""
+    account: ClassVar[Any] = embedded
+    # Whether the policies have devices of their own, so that `each` runs them at the same time.
     side_by_side = False
-    """Whether the policies have devices of their own, so that `each` runs them at the same time."""
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]], temperature: float) -> None:
         self._options = {name: dict(own) for name, own in options.items()}
@@ -116,20 +70,8 @@ class Engines(ABC):
 
     @classmethod
     def precision(cls, policy: Policy, options: Mapping[str, Any]) -> Precision:
-        """What it computes a policy in, whatever machine it runs on.
-
-        Parameters
-        ----------
-        policy
-            Of a suite.
-        options
-            The suite's `engine_options`.
-
-        Raises
-        ------
-        UsageError
-            The model's configuration cannot be had.
-        """
+        """What it computes a policy in, whatever machine it runs on. Raises UsageError where the model's configuration cannot
+        be had."""
         asked: Precision | None = options.get("dtype")
         if asked or policy.model.startswith(MICRO):
             return asked or "fp32"
@@ -137,99 +79,40 @@ class Engines(ABC):
 
     @classmethod
     def devices(cls, options: Mapping[str, Any], source: str) -> int | None:
-        """Devices of a policy where a suite has laid out a clustered engine itself; None leaves that to the plan.
-
-        Parameters
-        ----------
-        options
-            The suite's `engine_options`.
-        source
-            The suite's file, for messages.
-        """
+        """Devices of a policy where a suite has laid out a clustered engine itself; None leaves that to the plan."""
         return None
 
     @classmethod
     def inventory(cls, address: str | None) -> Inventory:
-        """What there is to run on: at the address of a cluster that the engine knows how to join, else here.
-
-        Raises
-        ------
-        UsageError
-            An address, of an engine that joins none.
-        """
+        """What there is to run on: at the address of a cluster, else here. Raises UsageError for an address, of an engine that
+        joins none."""
         if address is not None:
             raise UsageError(f"--address {address}: this engine joins no cluster")
         return inventory.local()
 
     @classmethod
     def lacking(cls, options: Mapping[str, Any]) -> str:
-        """What the suite's `engine_options` ask for and this machine has not, in a line; empty where there is nothing.
-
-        Parameters
-        ----------
-        options
-            The suite's `engine_options`.
-        """
+        """What the suite's `engine_options` ask for and this machine has not, in a line; empty where there is nothing."""
         return ""
 
     @classmethod
     @contextmanager
     def cluster(cls, address: str | None) -> Iterator[dict[str, str]]:
-        """Environment that leads a run's workers to the cluster on which they meet.
-
-        Raises
-        ------
-        EngineError
-            It does not start.
-        """
+        """Environment that leads a run's workers to the cluster on which they meet. Raises EngineError where it does not start."""
         yield {}
 
     @staticmethod
     @abstractmethod
     def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
-        """Configuration and tokenizer of a folder that `open` will take, as far as can be said in seconds.
-
-        Parameters
-        ----------
-        folder
-            Of Hugging Face's layout.
-        options
-            The suite's `engine_options`.
-
-        Raises
-        ------
-        EngineError
-            In one line: what the engine cannot run.
-        """
+        """Configuration and tokenizer of a folder that `open` will take, as far as can be said in seconds. Raises EngineError."""
 
     @abstractmethod
     def open(self, policy: Policy, folder: Path) -> PolicyEngine:
-        """A policy that can be trained.
-
-        Parameters
-        ----------
-        policy
-            Of a suite.
-        folder
-            Its weights and tokenizer, of Hugging Face's layout.
-
-        Raises
-        ------
-        EngineError
-            It does not open.
-        """
+        """A policy that can be trained. Raises EngineError where it does not open."""
 
     @abstractmethod
     def reference(self, policy: Policy, folder: Path) -> PolicyEngine:
-        """The same, frozen: it is only sampled and scored.
-
-        Parameters
-        ----------
-        policy
-            Of a suite.
-        folder
-            As in `open`.
-        """
+        """The same, frozen: it is only sampled and scored."""
 
     def transport(self, endpoints: Sequence[str]) -> Transport:
         """How the policies' messages travel."""
@@ -240,22 +123,8 @@ class Engines(ABC):
         return time.process_time()
 
     def each(self, work: Callable[[A], B], items: Iterable[A]) -> list[B]:
-        """Work on all items: one after another, or side by side where policies have their own devices.
-
-        Side by side all have ended before the first error is raised.
-
-        Parameters
-        ----------
-        work
-            Called once per item.
-        items
-            Policies, or what stands for them.
-
-        Returns
-        -------
-        :
-            Results in order.
-        """
+        """Results in order: one after another, or side by side where policies have their own devices; then all end before an
+        error is raised."""
         return [work(item) for item in items]
 
     def __enter__(self) -> Self:

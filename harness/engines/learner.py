@@ -1,17 +1,19 @@
-"""One step's updates, for any engine that gives log-probabilities with gradient: mini-batches, loss, clipping, report."""
+"""One step's updates, for any engine that gives log-probabilities with gradient."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from math import isfinite, nan, sqrt
 from typing import Literal
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from harness.engines.gradients import Gradients, check_norm
 from harness.engines.masters import Masters
 from harness.engines.protocol import Optimisation, UpdateReport
 from harness.engines.tally import Tally
+from harness.errors import Fault, TrainingError
 from harness.experience.answers import Prompt
 from harness.learning.minibatches import Score, minibatches, pack, settle
 from harness.learning.surrogate import surrogate
@@ -34,32 +36,9 @@ def learn(
     score: Score,
     forward: Forward,
 ) -> UpdateReport:
-    """`optimisation.updates` AdamW steps; one without gradient is a step too, so that all regimes make as many.
-
-    Own terms go first through each mini-batch, so that measuring them apart changes nothing.
-
-    Parameters
-    ----------
-    name, version
-        Of the policy, for messages.
-    masters
-        Its weights and optimiser.
-    prompts
-        All that a term's answers name.
-    terms
-        Of the step.
-    optimisation
-        Settings.
-    score
-        For OLD denominators, as `PolicyEngine.score`.
-    forward
-        The model.
-
-    Raises
-    ------
-    TrainingError
-        A gradient is not finite.
-    """
+    """`optimisation.updates` AdamW steps; one without gradient is a step too, so that all regimes make as many. Own terms go
+    first through each mini-batch, so that measuring them apart changes nothing. Raises TrainingError where a gradient is not
+    finite."""
     for group in masters.optimiser.param_groups:
         group["lr"], group["betas"] = optimisation.learning_rate, optimisation.betas
         group["weight_decay"] = optimisation.weight_decay
@@ -99,3 +78,80 @@ def learn(
 
 def _taking_part(logp: Tensor, answer: TermAnswer) -> Tensor:
     return logp if answer.mask is None else logp[torch.as_tensor(answer.mask, device=logp.device)]
+
+
+def check_norm(policy: str, update: int, norm: float) -> None:
+    """Raises TrainingError for the norm of a gradient that is NaN or infinite. update: counted from the policy's first."""
+    if not isfinite(norm):
+        raise TrainingError(Fault.NOT_FINITE, f"policy {policy}: the gradient of update {update} is not finite")
+
+
+class Gradients:
+    """The gradients of a step's updates, with the norms of own and of peer terms alone and their cosine (float64) where
+    `measure` says so; means over the updates that had some, NaN where not measured."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], measure: bool) -> None:
+        self._parameters, self._measure = parameters, measure
+        self._own: list[Tensor] = []
+        self._totals: list[float] = []
+        self._norms: dict[str, list[float]] = {"own": [], "peer": []}
+        self._cosines: list[float] = []
+
+    def reset(self) -> None:
+        """Zeros, never None: an update without gradient must be the same AdamW step in a fresh and in a resumed engine."""
+        self._own = []
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            else:
+                parameter.grad.zero_()
+
+    def observe(self, source: Literal["own", "peer"]) -> None:
+        """Call after the backward passes of all own terms, then after those of all peer terms."""
+        if not self._measure:
+            return
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        if source == "own":
+            self._own = [gradient.clone() for gradient in gradients]
+        squares = own_squares = product = 0.0
+        for index, gradient in enumerate(gradients):
+            alone = gradient.double()
+            if source == "peer" and self._own:
+                own = self._own[index].double()
+                alone -= own
+                own_squares += float(torch.dot(own.flatten(), own.flatten()))
+                product += float(torch.dot(own.flatten(), alone.flatten()))
+            squares += float(torch.dot(alone.flatten(), alone.flatten()))
+        self._norms[source].append(sqrt(squares))
+        if source == "peer" and self._own:
+            scale = sqrt(own_squares * squares)
+            self._cosines.append(product / scale if scale else 0.0)
+
+    def clip(self, norm: float) -> float:
+        """Clip to `norm` and return the norm before clipping."""
+        self._totals.append(float(nn.utils.clip_grad_norm_(self._parameters, norm)))
+        return self._totals[-1]
+
+    @property
+    def norm(self) -> float:
+        """Before clipping."""
+        return _mean(self._totals)
+
+    @property
+    def own_norm(self) -> float:
+        """Of the own terms alone."""
+        return _mean(self._norms["own"])
+
+    @property
+    def peer_norm(self) -> float:
+        """Of the peer terms alone."""
+        return _mean(self._norms["peer"])
+
+    @property
+    def cosine(self) -> float:
+        """Between the two."""
+        return _mean(self._cosines)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else nan

@@ -1,8 +1,5 @@
-"""What the optimiser moves: fp32 weights, whatever precision the model computes in.
-
-A model in fp32 is its own master. One in bf16 has an fp32 copy of each parameter, to which gradients go as soon as a backward
-pass has made them, so that micro-batches add up in fp32 and no second set of gradients is kept.
-"""
+"""fp32 weights that the optimiser moves, whatever precision the model computes in: a model in bf16 has a copy of each
+parameter, to which gradients go as soon as a backward pass has made them."""
 
 from __future__ import annotations
 
@@ -16,22 +13,14 @@ from transformers import PreTrainedModel
 
 from harness.errors import CheckpointError
 
-__all__ = ["MASTER", "Masters"]
+__all__ = ["Masters"]
 
+# Key of a separate master in the optimiser's file.
 MASTER = "master"
-"""Key of a separate master in the optimiser's file."""
 
 
 class Masters:
-    """Master weights of what is trained of a model, and AdamW over them.
-
-    Attributes
-    ----------
-    named
-        fp32 parameters by name.
-    optimiser
-        Over all of them.
-    """
+    """Master weights of what is trained of a model, and AdamW over them."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.named: dict[str, nn.Parameter] = {}
@@ -78,13 +67,7 @@ class Masters:
 
     @torch.no_grad()
     def load(self, path: Path) -> None:
-        """Put back what `save` wrote.
-
-        Raises
-        ------
-        CheckpointError
-            It belongs to other parameters.
-        """
+        """Put back what `save` wrote. Raises CheckpointError where it belongs to other parameters."""
         for entry, value in load_file(path).items():
             key, _, name = entry.partition(":")
             parameter = self.named.get(name)

@@ -21,19 +21,8 @@ __all__ = ["Drift", "Optimisation", "PolicyEngine", "Sample", "Sampling", "TermR
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One sampled answer.
-
-    Attributes
-    ----------
-    tokens
-        (T,) ids, with the final EOS when `finished`.
-    logprobs
-        (T,) nats, of the sampling distribution (temperature applied).
-    text
-        Decoded without EOS.
-    finished
-        Whether it ended by itself; else it was cut off.
-    """
+    """One sampled answer: (T,) token ids with the final EOS when `finished` by itself, (T,) nats of the sampling distribution, and
+    the text without EOS."""
 
     tokens: Int32[np.ndarray, "T"]
     logprobs: Float32[np.ndarray, "T"]
@@ -45,25 +34,11 @@ class Sample:
 class TermReport:
     """What the updates of one step did with one term.
 
-    Attributes
-    ----------
-    name
-        The term's.
-    source
-        `own` or `peer`.
-    moved
-        Of each of the term's answers, in its order, the tokens with a nonzero gradient; an answer is *used* if it has any.
-    tokens
-        Of all its answers, masked ones left out.
-    clipped_tokens
-        That would have a gradient if a bound of the ratio or of its log had not taken it away.
-    loss
-        The term's contribution.
-    ratios, ratio_mean, ratio_second
-        Number, mean and mean square of the importance weights before clipping, of the answers whose advantage and weight are
-        not 0: one per token, or one per answer for `sequence` and `cross` ratios and for `nll`, where it is 1; none for `kl`.
-    gradient_norm
-        Of this term alone; NaN where it was not measured.
+    moved: tokens with a nonzero gradient of each answer, which is *used* if it has any. tokens: of all answers, masked ones
+    left out. clipped_tokens: that lost their gradient to a bound of the ratio. ratios, ratio_mean, ratio_second: number, mean
+    and mean square of the importance weights before clipping, of answers of nonzero advantage and weight: one per token, or one
+    per answer for `sequence` and `cross` ratios and for `nll`, where it is 1; none for `kl`. gradient_norm: of this term alone;
+    NaN where not measured.
     """
 
     name: str
@@ -95,16 +70,9 @@ class TermReport:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Of the sampler from the trainer at the step's start, over the own answers learnt in the first update; NaN without any.
-
-    Attributes
-    ----------
-    mean, p99
-        Mean and 99th percentile of |trainer - sampler| over tokens, nats.
-    outside
-        Share of the answers of which a first ratio to the sampler (the one of a sequence, any token's otherwise) lies outside
-        the bounds of their own term.
-    """
+    """Of the sampler from the trainer over the own answers of the first update: mean and 99th percentile of |trainer - sampler|
+    a token, nats; outside: share of answers with a first ratio to the sampler beyond the bounds of their term. NaN without
+    any."""
 
     mean: float = float("nan")
     p99: float = float("nan")
@@ -113,27 +81,9 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class UpdateReport:
-    """What one step's updates did.
-
-    Attributes
-    ----------
-    terms
-        One report per term, in the terms' order.
-    loss
-        Mean over the updates of their mini-batches' losses; the terms' own add up to it.
-    gradient_norm
-        Before clipping, mean over updates.
-    updates
-        Made.
-    trained_tokens
-        That went through forward and backward, prompts included.
-    own_gradient_norm, peer_gradient_norm
-        Of all own and of all peer terms alone; NaN where not measured.
-    own_peer_cosine
-        Between the gradients of own and peer terms; NaN where one is absent or it was not measured.
-    drift
-        Of the sampler from the trainer.
-    """
+    """What one step's updates did. loss: mean over updates, to which the terms' own add up. gradient_norm: before clipping,
+    mean over updates. trained_tokens: forward and backward, prompts included. Norms of own and peer terms and their cosine:
+    NaN where not measured."""
 
     terms: tuple[TermReport, ...]
     loss: float
@@ -148,15 +98,7 @@ class UpdateReport:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Decoding settings.
-
-    Attributes
-    ----------
-    temperature
-        0 is greedy (log-probabilities then are those at temperature 1).
-    max_new_tokens
-        Longest answer, EOS included.
-    """
+    """Decoding settings. temperature: 0 is greedy (log-probabilities then are those at 1). max_new_tokens: EOS included."""
 
     temperature: float = 1.0
     max_new_tokens: int = 48
@@ -166,22 +108,9 @@ class Sampling:
 class Optimisation:
     """A step's updates: AdamW (arXiv 1711.05101) on as many mini-batches, terms in their `order`.
 
-    Attributes
-    ----------
-    learning_rate, betas, weight_decay
-        AdamW's.
-    clip_norm
-        Largest norm of an update's gradient; longer ones are scaled down to it.
-    updates
-        Mini-batches, each one update.
-    max_tokens
-        Longest answer (the constant of the `constant` aggregation).
-    measure
-        Report the gradient norms of own and peer terms alone, and their cosine.
-    old_logprobs
-        Whose log-probabilities OLD denominators are.
-    sampler_correction
-        C of `learning.minibatches.settle`.
+    max_tokens: of the longest answer (the constant of the `constant` aggregation). measure: the norms of own and peer gradients
+    alone, and their cosine. old_logprobs: whose log-probabilities OLD denominators are. sampler_correction: C of
+    `learning.minibatches.settle`.
     """
 
     learning_rate: float = 1e-4
@@ -196,13 +125,7 @@ class Optimisation:
 
 
 class PolicyEngine(Protocol):
-    """A policy that can be sampled, scored, updated and stored. Every call is bounded in time: a dead back end raises EngineError.
-
-    Attributes
-    ----------
-    name
-        The policy's.
-    """
+    """A policy that can be sampled, scored, updated and stored. A dead back end raises EngineError in bounded time."""
 
     name: str
 
@@ -228,70 +151,22 @@ class PolicyEngine(Protocol):
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
-        """G answers per prompt. Answer (p, g) depends on its seed and the weights only, not on what it is batched with.
-
-        Parameters
-        ----------
-        prompts
-            P of them.
-        seeds
-            (P, G), one per answer.
-        sampling
-            Settings for all.
-
-        Returns
-        -------
-        :
-            P lists of G samples.
-        """
+        """G answers per prompt. Answer (p, g) depends on its seed and the weights only, not on what it is batched with."""
 
     def score(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
     ) -> list[Float32[np.ndarray, "T"]]:
-        """Log-probabilities of given answers under the current weights.
-
-        Parameters
-        ----------
-        prompts
-            One per answer.
-        answers
-            Each (T,) ids; may be empty.
-
-        Returns
-        -------
-        :
-            Of each answer after its prompt (T,) log-probabilities, nats, at the training temperature.
-        """
+        """(T,) log-probabilities of each answer after its prompt under the current weights, nats, at the training temperature."""
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
-        """One step's optimiser updates on the terms.
-
-        Parameters
-        ----------
-        prompts
-            All that a term's answers name.
-        terms
-            Of one step.
-        optimisation
-            Settings.
-
-        Raises
-        ------
-        TrainingError
-            A gradient is not finite (`gradients.check_norm`).
-        """
+        """One step's optimiser updates. Raises TrainingError where a gradient is not finite."""
 
     def save(self, folder: Path) -> None:
         """Write weights and tokenizer as a Hugging Face folder, and the optimiser's state beside them."""
 
     def restore(self, folder: Path) -> None:
-        """Continue exactly where `save` left off.
-
-        Raises
-        ------
-        CheckpointError
-            The folder is incomplete, altered or of another policy; the engine is as before.
-        """
+        """Continue exactly where `save` left off. Raises CheckpointError for a folder that is incomplete, altered or of another
+        policy; the engine is as before."""
 
     def close(self) -> None:
         """Free everything. Idempotent."""

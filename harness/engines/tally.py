@@ -1,27 +1,51 @@
-"""Per-term bookkeeping of a step's updates, from the surrogate's statistics to `TermReport`. Needs no torch."""
+"""A step's updates counted, from the surrogate's statistics to `TermReport` and `Drift`. Needs no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import nan
-from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Bool, Float64
 
-from harness.engines.drift import DriftMeter
 from harness.engines.protocol import Drift, TermReport
 from harness.learning.minibatches import Packed
+from harness.learning.surrogate import AnswerStatistics
 from harness.learning.terms import Term, TermAnswer
 
-if TYPE_CHECKING:
-    from harness.learning.surrogate import AnswerStatistics
+
+class DriftMeter:
+    """The drift of own answers in a step's first mini-batch."""
+
+    def __init__(self) -> None:
+        self._tokens: list[Float64[np.ndarray, "N"]] = []
+        self._outside: list[Bool[np.ndarray, "A"]] = []
+
+    def add(self, packed: Packed, statistics: AnswerStatistics) -> None:
+        drift, counts = statistics.drift.astype(np.float64), packed.counts
+        known = ~np.isnan(drift)
+        if not known.any():
+            return
+        answer_of = np.repeat(np.arange(counts.size), counts)
+        mean = np.bincount(answer_of, drift, counts.size) / counts
+        log_ratio = np.where(packed.pooled[answer_of], mean[answer_of], drift) * packed.log_scale[answer_of]
+        ratio = np.exp(log_ratio)
+        out = (ratio < packed.low[answer_of]) | (ratio > packed.high[answer_of])
+        measured = np.bincount(answer_of, known, counts.size) > 0
+        self._tokens.append(drift[known])
+        self._outside.append((np.bincount(answer_of, out, counts.size) > 0)[measured])
+
+    def drift(self) -> Drift:
+        if not self._tokens:
+            return Drift()
+        tokens = np.abs(np.concatenate(self._tokens))
+        outside = np.concatenate(self._outside)
+        return Drift(float(tokens.mean()), float(np.quantile(tokens, 0.99)), float(outside.mean()))
 
 
 class Tally:
-    """Adds up what happened to the answers of each term over all updates of a step.
-
-    Answers that need no forward pass count in `answers` and `tokens` only; the other numbers are over those that had one.
-    """
+    """What happened to the answers of each term over all updates of a step. Answers without a forward pass count in `answers`
+    and `tokens` only."""
 
     def __init__(self, terms: Sequence[Term], updates: int) -> None:
         self._terms, self._updates = terms, updates
@@ -31,7 +55,7 @@ class Tally:
         self._drift = DriftMeter()
 
     def add(self, answers: Sequence[tuple[int, TermAnswer]], packed: Packed, statistics: AnswerStatistics) -> None:
-        """Take in the answers of one pack, each with its term's index; each answer of the step at most once."""
+        """Take in the answers of one pack, each with its term's index."""
         s = statistics
         rows = np.stack([s.clipped_tokens, s.loss, s.ratio_count, s.ratio_sum, s.ratio_square], axis=1)
         np.add.at(self._sums, [term for term, _ in answers], rows)
@@ -41,17 +65,15 @@ class Tally:
 
     @property
     def loss(self) -> float:
-        """Mean over the updates of the mini-batches' losses."""
         return float(self._sums[:, 1].sum()) / self._updates
 
     @property
     def drift(self) -> Drift:
-        """Of the sampler from the trainer."""
         return self._drift.drift()
 
     def reports(self, own_norm: float = nan, peer_norm: float = nan) -> tuple[TermReport, ...]:
-        """One report per term; their losses add up to `loss`. The gradient norm of all own (peer) terms is also that of a
-        term which is the only one of its source."""
+        """One per term; their losses add up to `loss`. The norm of all own (peer) terms is also that of the only term of its
+        source."""
         norms = {"own": own_norm, "peer": peer_norm}
         sources = [term.source for term in self._terms]
         reports = []

@@ -1,5 +1,4 @@
-"""What a policy's tokens mean, read off its folder without loading the model: how prompts are encoded, what ends an answer,
-and which ids can never be part of one."""
+"""What a policy's tokens mean, read off its folder without loading the model."""
 
 from __future__ import annotations
 
@@ -19,26 +18,9 @@ __all__ = ["Vocabulary", "in_one_line", "open_vocabulary"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vocabulary:
-    """A policy's tokens.
-
-    Attributes
-    ----------
-    policy
-        Its name, for messages.
-    tokenizer
-        Of its folder.
-    chat
-        Prompts go through the chat template.
-    size
-        Rows of the output layer.
-    stop
-        Ids that end an answer; the first is the one that the policy would write itself (by its chat template, where it has one),
-        and so the one that it is taught.
-    forbidden
-        Ids of the output layer that are no content (padding, rows without a token).
-    opening
-        Ids before every raw prompt (a BOS where the tokenizer sets one itself).
-    """
+    """A policy's tokens. size: rows of the output layer, of which `forbidden` ids are no content (padding, rows without a
+    token). stop: ids that end an answer; the first is the one that the policy is taught and would write itself. opening: ids
+    before every raw prompt."""
 
     policy: str
     tokenizer: PreTrainedTokenizerFast
@@ -49,13 +31,8 @@ class Vocabulary:
     opening: tuple[int, ...]
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Ids of a prompt, by the chat template where the policy has one.
-
-        Raises
-        ------
-        EngineError
-            There are none, or the template fails.
-        """
+        """Ids of a prompt, by the chat template where the policy has one. Raises EngineError where there are none, or the
+        template fails."""
         if self.chat:
             turns = [{"role": "user", "content": prompt.text}]
             ids = _templated(self.policy, self.tokenizer, turns, opens_answer=True)
@@ -77,38 +54,15 @@ class Vocabulary:
         return not ids or (min(ids) >= 0 and max(ids) < self.size and self.forbidden.isdisjoint(ids))
 
     def text(self, tokens: Int32[np.ndarray, "T"], finished: bool) -> str:
-        """An answer's text, its EOS left out.
-
-        Parameters
-        ----------
-        tokens
-            (T,) ids.
-        finished
-            Whether the last one is an EOS.
-        """
+        """An answer's text, its EOS left out."""
         ids = tokens[:-1] if finished else tokens
         text = self.tokenizer.decode(ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return str(text)
 
 
 def open_vocabulary(folder: Path, chat: bool, policy: str = "") -> Vocabulary:
-    """Read a Hugging Face folder; nothing is downloaded, no code of it is run.
-
-    Parameters
-    ----------
-    folder
-        Its weights may be absent.
-    chat
-        Prompts are to go through the chat template.
-    policy
-        Name, for messages.
-
-    Raises
-    ------
-    EngineError
-        One line that names the policy: the folder does not open, or its tokenizer has no EOS, or it lacks the chat template
-        asked for or fails on it.
-    """
+    """Read a Hugging Face folder, whose weights may be absent; no code of it is run. Raises EngineError, which names the
+    policy, where it does not open, has no EOS, or lacks the chat template asked for or fails on it."""
     where = f"{policy}: {folder}" if policy else str(folder)
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

@@ -64,8 +64,8 @@ def _distinct(what: str) -> AfterValidator:
 
 
 class Stage0(_Model):
-    """Supervised stage 0: which habits a policy's base checkpoint has (`harness.engines.embedded.stage0`; `start` for pretrained
-    models, whose own the last four are)."""
+    """Supervised stage 0: which habits a policy's base checkpoint has (`harness.engines.embedded.warmup`; the last four are
+    pretrained models' own)."""
 
     younger: ClassVar[dict[str, Any]] = dict.fromkeys(("task", "steps", "learning_rate", "gate"))
 

@@ -157,13 +157,15 @@ def test_adapters_alone_have_gradients_and_moments(precision: str, tmp_path) -> 
 
 def test_plan_and_engine_have_their_sizes_from_one_place() -> None:
     """Every number true, 26; The GPU path, 13: on a GPU the output layer has more logits at once, and they are planned."""
-    from harness.engines.embedded import attention, engine, head, sampling
-    from harness.engines.options import Embedded
 
-    for module in (embedded, attention, engine, head, sampling):
+    from harness.allocation import embedded
+    from harness.engines.embedded import engine, head, kernels, sampling
+    from harness.engines.embedded.plugin import EmbeddedOptions
+
+    for module in (embedded, kernels, engine, head, sampling):
         for name in filter(str.isupper, vars(chunks).keys() & vars(module).keys()):
             assert f"\n{name} =" not in inspect.getsource(module)
-    assert Embedded().micro_tokens == chunks.MICRO_TOKENS
+    assert EmbeddedOptions().micro_tokens == chunks.MICRO_TOKENS
     assert inspect.signature(engine.EmbeddedEngine).parameters["micro_tokens"].default == chunks.MICRO_TOKENS
     asked = measuring.demanded("gemma3")
     policy, work = replace(asked.policies[0], measured=False), replace(asked.workload, prompts=64)

@@ -11,7 +11,7 @@ from session.running import harness
 from harness.cache import cache_folder
 from harness.cli import checkup
 from harness.cli.checkup import Check, examine
-from harness.engines.embedded import stage0
+from harness.engines.embedded import warmup
 from harness.tasks.data import cached_path
 from harness.tasks.sets import SETS
 
@@ -35,7 +35,7 @@ def test_the_cache_it_vouches_for_holds_all_that_is_kept(cache, tmp_path, monkey
     vouched = Path(checks()["cache"].found)
     assert vouched == cache_folder()
     assert vouched in cached_path(SETS["math500"].remote, "test.jsonl").parents
-    assert stage0.cache_folder is cache_folder
+    assert warmup.cache_folder is cache_folder
 
 
 def test_a_cache_that_cannot_be_written(cache, monkeypatch):

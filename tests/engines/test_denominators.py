@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.engines.drift import DriftMeter
+from harness.engines.tally import DriftMeter
 from harness.experience.answers import Prompt
 from harness.learning.minibatches import from_sampler, minibatches, pack, settle
 from harness.learning.surrogate import surrogate

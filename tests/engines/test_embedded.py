@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -124,35 +124,14 @@ def test_sampling_follows_the_distribution(folder, prompts):
 def test_uniforms_are_uniform_and_distinct():
     """Against splitmix64's published first output for seed state 0, and by moments, rows and columns apart."""
     table = uniforms(np.arange(2_000, dtype=np.uint64), 50)
-    assert table.min() > 0
-    assert table.max() <= 1
+    assert 0 < table.min() < table.max() <= 1
     assert abs(table.mean() - 0.5) < 4 / np.sqrt(12 * table.size)
     assert abs(table.var() - 1 / 12) < 0.001
-    assert abs(np.corrcoef(table[:-1].ravel(), table[1:].ravel())[0, 1]) < 0.015
-    assert abs(np.corrcoef(table[:, :-1].ravel(), table[:, 1:].ravel())[0, 1]) < 0.015
+    for other in (table.T, table):
+        assert abs(np.corrcoef(other[:-1].ravel(), other[1:].ravel())[0, 1]) < 0.015
     assert len(np.unique(table)) == table.size
     # mix(0) = 0, so seed 0 starts splitmix64 from state 0, whose first output is 0xE220A8397B1DCDAF.
     assert uniforms(np.zeros(1, np.uint64), 1)[0, 0] == ((0xE220A8397B1DCDAF >> 11) + 1) * 2.0**-53
-
-
-@one_family
-def test_hard_clipped_peers_are_not_active(folder, prompts):
-    """HACPO's term: answers outside the window count as not used."""
-    engine = EmbeddedEngine("a", folder, device="cpu")
-    samples = engine.sample(prompts[:4], np.arange(8, dtype=np.uint64).reshape(4, 2), Sampling(1.0, 24))
-    shift = [0.1, -0.1, 0.5, 0.05]
-    peers = tuple(
-        TermAnswer(p.id, s.tokens, 1.0, float(s.logprobs.mean()) + shift[i])
-        for i, (p, group) in enumerate(zip(prompts[:4], samples, strict=True))
-        for s in group
-    )
-    window = Objective("cross", "hard", low=0.8, high=1.0, exponent=1.0, log_bound=10.0, aggregation="answer")
-    report = engine.update(prompts[:4], [Term("peer", "peer", window, peers)], Optimisation(measure=True))
-    assert (report.terms[0].answers, report.terms[0].active) == (8, 4)
-    ratios = np.repeat(np.exp(-np.array(shift)), 2)
-    assert report.terms[0].ratio_mean == pytest.approx(ratios.mean(), abs=1e-4)
-    assert report.terms[0].ratio_second == pytest.approx((ratios**2).mean(), abs=1e-4)
-    assert report.terms[0].gradient_norm == pytest.approx(report.gradient_norm, rel=1e-4)
 
 
 def test_micro_batches_and_buckets_keep_every_answer():
@@ -182,45 +161,25 @@ def test_small_cache_budget_gives_the_same_answers(folder, prompts, monkeypatch)
 @one_family
 def test_refusals_are_one_clear_line(folder, prompts, tmp_path, monkeypatch):
     engine = EmbeddedEngine("a", folder, device="cpu")
-    pad = np.array([5, engine.tokenizer.pad_token_id], np.int32)
-    with pytest.raises(EngineError, match="no content of its vocabulary"):
-        engine.score(prompts[:1], [pad])
-    with pytest.raises(EngineError, match="no content of its vocabulary"):
-        engine.score(prompts[:1], [np.array([10**6], np.int32)])
+    for ids in ([5, engine.tokenizer.pad_token_id], [10**6]):
+        with pytest.raises(EngineError, match="no content of its vocabulary"):
+            engine.score(prompts[:1], [np.array(ids, np.int32)])
     with pytest.raises(EngineError, match="'empty' has no tokens"):
         engine.sample([Prompt("empty", "", "0")], np.zeros((1, 1), np.uint64), Sampling())
-    with pytest.raises(EngineError, match="does not open"):
-        EmbeddedEngine("a", tmp_path / "nothing")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EngineError, match=r"^nothing: does not open: there is no config\.json$"):  # named once
         EmbeddedEngine("nothing", Path("nothing"))
-    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(tmp_path / "holed")
-    engine.tokenizer.save_pretrained(tmp_path / "holed")
-    weights = load_file(tmp_path / "holed/model.safetensors")
+    shutil.copytree(folder, "holed")
+    weights = load_file("holed/model.safetensors")
     weights.pop(max(weights))
-    save_file(weights, tmp_path / "holed/model.safetensors", metadata={"format": "pt"})
+    save_file(weights, "holed/model.safetensors", metadata={"format": "pt"})
     with pytest.raises(EngineError, match="the weights lack"):
         EmbeddedEngine("a", tmp_path / "holed")
-    (tmp_path / "holed/model.safetensors").write_bytes(b"cut off")
+    Path("holed/model.safetensors").write_bytes(b"truncated")
     with pytest.raises(EngineError, match="does not open"):
         EmbeddedEngine("a", tmp_path / "holed")
     with pytest.raises(EngineError, match="no chat template"):
         EmbeddedEngine("a", folder, chat=True)
-
-
-@one_family
-def test_chat_template(folder, prompts, tmp_path):
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = (
-        "{% for m in messages %}Q: {{ m.content }}{% endfor %}{% if add_generation_prompt %}{{ '\\nA:' }}{% endif %}"
-    )
-    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    bare = [replace(p, text=p.text.removeprefix("Q: ").removesuffix("\nA:")) for p in prompts[:3]]
-    seeds = np.arange(3, dtype=np.uint64).reshape(3, 1)
-    raw = EmbeddedEngine("a", folder, device="cpu").sample(prompts[:3], seeds, Sampling(1.0, 8))
-    chat = EmbeddedEngine("a", tmp_path, device="cpu", chat=True).sample(bare, seeds, Sampling(1.0, 8))
-    assert [g[0].text for g in raw] == [g[0].text for g in chat]
 
 
 @one_family

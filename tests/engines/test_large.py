@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from own_terms import gradients, terms_of
 from test_architectures import CONFIGS, build
 from transformers import AutoModelForCausalLM
 
@@ -35,18 +36,6 @@ HALF_CHECKS = (
 )
 
 
-def gradient_of(engine, prompts, samples):
-    rng = np.random.default_rng(0)
-    answers = tuple(
-        TermAnswer(p.id, s.tokens, float(rng.normal()), s.logprobs)
-        for p, group in zip(prompts, samples, strict=True)
-        for s in group
-    )
-    still = Optimisation(learning_rate=0.0, clip_norm=1e9, max_tokens=24)
-    engine.update(prompts, [Term("own", "own", Objective(), answers)], still)
-    return {name: p.grad.clone() for name, p in engine._masters.named.items()}
-
-
 @pytest.mark.slow_but("gemma3", "qwen3_moe")
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_vocabularies_in_parts_give_the_same(kind, tmp_path, prompts, monkeypatch):
@@ -54,19 +43,19 @@ def test_vocabularies_in_parts_give_the_same(kind, tmp_path, prompts, monkeypatc
     build(kind, tmp_path)
     prompts = prompts[:4]
     seeds = np.arange(12, dtype=np.uint64).reshape(4, 3)
-    scores, gradients = [], []
+    scores, slopes = [], []
     for whole in (1 << 23, 1500):
         monkeypatch.setattr(head, "LOGITS", whole)
         engine = EmbeddedEngine("a", tmp_path, device="cpu", temperature=0.7)
         samples = engine.sample(prompts, seeds, Sampling(0.7, 24))
         scores.append(engine.score([p for p in prompts for _ in range(3)], [s.tokens for g in samples for s in g]))
-        gradients.append(gradient_of(engine, prompts, samples))
+        slopes.append(gradients(engine, prompts, terms_of(engine, prompts, samples)))
     assert not engine._policy.head.fits(sum(len(s.tokens) for g in samples for s in g))
     for whole, parts in zip(*scores, strict=True):
         np.testing.assert_allclose(whole, parts, atol=2e-5)
-    largest = max(float(whole.abs().max()) for whole in gradients[0].values())
-    for name, whole in gradients[0].items():
-        parts = gradients[1][name]
+    largest = max(float(whole.abs().max()) for whole in slopes[0].values())
+    for name, whole in slopes[0].items():
+        parts = slopes[1][name]
         if kind == "opt" and name.endswith("k_proj.bias"):  # the softmax does not see it: rounding alone
             assert max(float(whole.abs().max()), float(parts.abs().max())) < 1e-6 * largest
             continue
@@ -135,18 +124,6 @@ def test_choice_in_two_steps_is_the_choice_in_one():
         assert ((one - two).abs() <= 50).all()
 
 
-def test_choice_in_two_steps_follows_the_distribution():
-    weights = torch.rand(1, 3 * sampling.BLOCK, generator=torch.Generator().manual_seed(0)) ** 8
-    draws = 200_000
-    chance = torch.from_numpy(np.random.default_rng(0).random(draws))
-    token = torch.cat([sampling._inverse(weights.expand(len(c), -1), c) for c in chance.split(2000)])
-    seen = torch.bincount(token, minlength=weights.shape[1]).double()
-    wanted = (weights[0].double() / weights.sum() * draws).clamp(min=1e-9)
-    # Ids in 60 groups, so that each is expected often enough for a chi-square.
-    seen, wanted = (v.view(-1, 64).sum(0)[:60] for v in (seen, wanted))
-    assert float(((seen - wanted) ** 2 / wanted).sum()) < 60 + 4 * np.sqrt(120)
-
-
 @one_family
 @pytest.mark.parametrize("check", HALF_CHECKS, ids=lambda c: c.__name__)
 def test_bf16_conformance(check, folder, prompts, tmp_path):
@@ -161,7 +138,8 @@ def test_bf16_computes_as_fp32_within_its_error(folder, prompts):
     asked = [p for p in prompts[:6] for _ in range(4)], [s.tokens for g in samples for s in g]
     exact, rounded = (np.concatenate(e.score(*asked)) for e in engines)
     assert 1e-5 < np.abs(exact - rounded).mean() < 0.03
-    exact, rounded = (torch.cat([g.flatten() for g in gradient_of(e, prompts[:6], samples).values()]) for e in engines)
+    terms = terms_of(engines[0], prompts[:6], samples)
+    exact, rounded = (torch.cat([g.flatten() for g in gradients(e, prompts[:6], terms).values()]) for e in engines)
     assert rounded.dtype == torch.float32
     assert torch.nn.functional.cosine_similarity(exact, rounded, dim=0) > 0.99
 
@@ -190,7 +168,7 @@ def test_bf16_masters_learn_what_bf16_weights_would_lose(folder, prompts, tmp_pa
 def test_default_precision(folder, tmp_path, monkeypatch):
     """fp32 for weights in fp32; bf16 for weights in half precision, fast here or not (24.6); refused where there is none."""
     model = AutoModelForCausalLM.from_pretrained(folder)
-    monkeypatch.setattr("harness.engines.embedded.packed.cpu_bf16", lambda: "")
+    monkeypatch.setattr("harness.engines.embedded.kernels.cpu_bf16", lambda: "")
     engine = EmbeddedEngine("a", folder, device="cpu")
     assert engine.precision == "fp32"
     model.to(torch.bfloat16).save_pretrained(tmp_path)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from own_terms import gradients, terms_of
 from safetensors.torch import load_file
 
 from harness.engines.conformance import CHECKS, Case, name_of
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.protocol import Optimisation, Sampling
+from harness.engines.protocol import Optimisation
 from harness.errors import CheckpointError
-from harness.learning.terms import Objective, Term, TermAnswer
 
 LORA = {"rank": 64, "alpha": 128.0}
 families = pytest.mark.parametrize("folder", ["qwen", "gpt2"], indirect=True)
@@ -27,29 +27,6 @@ needs_peft = pytest.mark.skipif(
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
 def test_conformance_with_adapters(check, folder, prompts, tmp_path):
     check(Case(lambda name: EmbeddedEngine(name, folder, device="cpu", lora=LORA), prompts[:7], tmp_path))
-
-
-@pytest.mark.slow_but("restored_engine_continues_exactly")
-@one_family
-@pytest.mark.parametrize("check", CHECKS, ids=name_of)
-def test_conformance_with_checkpointing(check, folder, prompts, tmp_path):
-    check(Case(lambda name: EmbeddedEngine(name, folder, device="cpu", checkpointing=True), prompts[:7], tmp_path))
-
-
-def terms_of(engine, prompts):
-    samples = engine.sample(prompts, np.arange(4 * len(prompts), dtype=np.uint64).reshape(-1, 4), Sampling(1.0, 24))
-    rng = np.random.default_rng(0)
-    answers = tuple(
-        TermAnswer(p.id, s.tokens, float(rng.normal()), s.logprobs)
-        for p, group in zip(prompts, samples, strict=True)
-        for s in group
-    )
-    return [Term("own", "own", Objective(), answers)]
-
-
-def gradients(engine, prompts, terms):
-    engine.update(prompts, terms, Optimisation(learning_rate=0.0, clip_norm=1e9, max_tokens=24))
-    return {n: p.grad.clone() for n, p in engine._trained().named.items() if p.grad is not None}
 
 
 @pytest.mark.slow_but("qwen", "gpt2")
@@ -80,15 +57,12 @@ def test_activations_are_not_kept(folder, prompts):
 
         weights = {p.untyped_storage().data_ptr() for p in engine.model.parameters()}
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            found = engine._logprobs(*_asked(engine, prompts[:5], terms))
+            ids, place = engine._distinct(prompts[:5])
+            asked = [engine._request(place[a.prompt_id], a.tokens) for a in terms[0].answers]
+            found = [one for _, some, _ in engine._passes(ids, asked) for one in some]
         kept.append(sum(size for at, size in seen.items() if at not in weights))
         assert all(one.requires_grad for one in found)
     assert kept[1] < 0.5 * kept[0]
-
-
-def _asked(engine, prompts, terms):
-    ids, place = engine._distinct(prompts)
-    return ids, [engine._request(place[a.prompt_id], a.tokens) for a in terms[0].answers]
 
 
 @pytest.mark.slow_but("fp32-qwen")
@@ -127,12 +101,6 @@ def test_adapters_alone_are_trained_and_a_checkpoint_is_the_policy(dtype, folder
     base.save(tmp_path / "whole")
     with pytest.raises(CheckpointError, match="there are no adapters"):
         engine.restore(tmp_path / "whole")
-
-
-@needs_peft
-@one_family
-def test_adapters_of_another_rank_are_refused(folder, tmp_path):
-    EmbeddedEngine("a", folder, device="cpu", lora=LORA).save(tmp_path / "c")
     other = EmbeddedEngine("a", folder, device="cpu", lora=LORA | {"rank": 4})
     with pytest.raises(CheckpointError, match="of another rank"):
         other.restore(tmp_path / "c")

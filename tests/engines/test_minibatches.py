@@ -39,12 +39,6 @@ def test_own_and_peer_of_a_prompt_share_a_minibatch_where_not_ordered():
         assert prompts[0] == prompts[1] == {f"p{2 * index}", f"p{2 * index + 1}"}
 
 
-def test_one_update_takes_everything_in_the_terms_order():
-    own, peer = own_and_peer(order=1)
-    (batch,) = minibatches((own, peer), 1, 48)
-    assert [t.answers for t in batch.terms] == [own.answers, peer.answers]
-
-
 @given(sizes=st.lists(st.integers(1, 20), max_size=30), updates=st.integers(1, 8))
 def test_every_answer_once_units_whole_and_nothing_empty_without_need(sizes, updates):
     term = Term("own", "own", Objective(), sum((answers(f"p{i}", n) for i, n in enumerate(sizes)), ()))

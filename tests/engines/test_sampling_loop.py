@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from harness.engines.embedded import packed as packing
-from harness.engines.embedded.attention import grouped
-from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.embedded.packed import packed
+from harness.engines.embedded.kernels import cpu_bf16, grouped, packed
 from harness.engines.embedded.sampling import KeyValues, _closed_up
-from harness.engines.protocol import Sampling
 
 one_family = pytest.mark.parametrize("folder", ["qwen"], indirect=True)
 
@@ -63,7 +58,7 @@ def test_packed_products_are_the_same_to_the_bit():
             with packed(layers, 64):
                 changed = [layer for layer in layers if "forward" in vars(layer)]
                 assert torch.equal(layers(inputs), plain)
-    assert len(changed) == (3 if packing.cpu_bf16() else 0)
+    assert len(changed) == (3 if cpu_bf16() else 0)
 
 
 def test_packing_ends_with_its_block_and_leaves_fp32_alone():
@@ -79,21 +74,6 @@ def test_packing_ends_with_its_block_and_leaves_fp32_alone():
     assert "forward" not in vars(half)
     half.weight.data.zero_()
     assert not half(torch.ones(1, 8).bfloat16()).sub(half.bias).any(), "an old copy of the weights is used"
-
-
-@one_family
-def test_packed_weights_follow_an_update(folder, prompts):
-    """Answers of a bf16 policy are those of the weights that it has now."""
-    seeds = np.arange(4, dtype=np.uint64).reshape(2, 2)
-    engine = EmbeddedEngine("a", folder, device="cpu", dtype="bf16")
-    engine.sample(prompts[:2], seeds, Sampling(1.0, 8))
-    with torch.no_grad():
-        for parameter in engine.model.parameters():
-            parameter.mul_(0.5)
-    samples = engine.sample(prompts[:2], seeds, Sampling(1.0, 8))
-    scores = engine.score([p for p in prompts[:2] for _ in range(2)], [s.tokens for group in samples for s in group])
-    for sample, score in zip([s for group in samples for s in group], scores, strict=True):
-        np.testing.assert_allclose(sample.logprobs, score, atol=0.08)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -37,7 +37,11 @@ def folder(path, *, stops=(1, 5), template=CHAT, vocab_size=80, holes=()):
 
 def test_the_end_that_is_taught_is_the_templates_own(tmp_path):
     path = folder(tmp_path)
-    assert open_vocabulary(path, chat=True, policy="p").stop == (5, 1)
+    chat = open_vocabulary(path, chat=True, policy="p")
+    assert chat.stop == (5, 1)
+    assert chat.encode(Prompt("q", "ab", "1")) == chat.tokenizer.encode(
+        "<turn>user\nab<end_of_turn>\n<turn>assistant\n"
+    )
     assert open_vocabulary(path, chat=False, policy="p").stop == (1, 5)
 
 

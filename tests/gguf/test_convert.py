@@ -19,8 +19,7 @@ from transformers import (
 )
 
 from harness.errors import UsageError
-from harness.gguf.convert import PARAGRAPH, TEXTS, convert
-from harness.gguf.tokenizer import read_header, rebuild
+from harness.gguf import PARAGRAPH, TEXTS, convert, read_header, rebuild
 
 gguf = pytest.importorskip("gguf")
 SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>"]

@@ -13,12 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from harness.engines.embedded.families import (
     FAMILIES,
     _trained,
-    assert_round_trip,
     build_model,
     build_tokenizer,
     corpus,
 )
-from harness.errors import EngineError, UsageError
 
 _MODEL_TYPES = {"llama": "llama", "qwen": "qwen3", "neox": "gpt_neox", "gpt2": "gpt2"}
 _PIECES = {"llama": ["16", "4"], "qwen": ["1", "6", "4"], "neox": ["1", "64"], "gpt2": ["16", "##4"]}
@@ -70,19 +68,3 @@ def test_tokenizers_are_the_same_in_another_process() -> None:
     code = "from harness.engines.embedded.families import FAMILIES, _trained\nfor f in FAMILIES: print(_trained(f))"
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     assert there.stdout.splitlines() == [_trained(family) for family in FAMILIES]
-
-
-def test_every_tokenizer_cuts_differently() -> None:
-    text = "Q: Tom has 164 pens.\nA: \\boxed{164}"
-    cuts = {tuple(build_tokenizer(family)(text, return_offsets_mapping=True)["offset_mapping"]) for family in FAMILIES}
-    assert len(cuts) == len(FAMILIES)
-
-
-def test_a_text_that_does_not_come_back_is_named() -> None:
-    with pytest.raises(EngineError, match="日本"):
-        assert_round_trip(build_tokenizer("gpt2"), ["1+1", "日本"])
-
-
-def test_unknown_family() -> None:
-    with pytest.raises(UsageError, match="mamba"):
-        build_tokenizer("mamba")

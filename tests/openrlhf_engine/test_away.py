@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from harness.engines.openrlhf.away import Away, all_tensors, discard
+from harness.engines.openrlhf.offload import OffloadedTensors, all_tensors, discard
 
 SIZE, PAGE = 48 * 2**20, 4096
 
@@ -30,11 +30,11 @@ def test_pages_go_back_to_the_system_and_contents_return():
     parts = [flat[: SIZE // 8].view(-1, 2), flat[SIZE // 8 :]]
     small, was = torch.ones(4), pages_of(flat)
     assert in_memory(was) > 0.99
-    away = Away([*parts, small])
-    assert away.nbytes == SIZE  # two views of one storage go once, and a small tensor stays
+    away = OffloadedTensors([*parts, small])
+    assert sum(away._sizes) == SIZE  # two views of one storage go once, and a small tensor stays
     assert in_memory(was) < 0.05
     assert small.sum() == 4
-    away.back()
+    away.restore()
     assert in_memory(pages_of(flat)) > 0.99
     assert torch.equal(flat, torch.arange(SIZE // 4, dtype=torch.float32))
     parts[0][0, 1] = -1.0
@@ -43,16 +43,16 @@ def test_pages_go_back_to_the_system_and_contents_return():
 
 def test_what_is_not_freed_can_be_overwritten_and_restored():
     one, two = torch.full((8,), 3.0), torch.full((5,), 4.0, dtype=torch.bfloat16)
-    away = Away([one, two], free=False, least=1)
+    away = OffloadedTensors([one, two], free=False, least=1)
     one.zero_(), two.zero_()
-    away.back()
+    away.restore()
     assert one.tolist() == [3.0] * 8
     assert two.tolist() == [4.0] * 5
 
 
 def test_one_storage_after_another():
     tensors = [torch.full((4,), float(i)) for i in range(3)]
-    away = Away(tensors, least=1)
+    away = OffloadedTensors(tensors, least=1)
     there = [[t.untyped_storage().nbytes() > 0 for t in tensors] for _ in away.one_by_one()]
     assert there == [[True, False, False], [True, True, False], [True, True, True]]
     assert [t[0].item() for t in tensors] == [0.0, 1.0, 2.0]

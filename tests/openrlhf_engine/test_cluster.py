@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 
 import pytest
 import ray
+from alone import Alone
 from ray._common.utils import reset_ray_address
 from ray._private.utils import read_ray_address
+from ray_nodes import head
 
-from harness.engines.openrlhf import cpu, reserve
-from harness.engines.openrlhf.cluster import Reservation, fit, undivided
-from harness.engines.openrlhf.engine import OpenRLHFEngine
-from harness.engines.openrlhf.settings import Settings, settings_of
+from harness.engines.openrlhf import seams
+from harness.engines.openrlhf.cluster import Reservation, fit, layout
+from harness.engines.openrlhf.plugin import Settings, settings_of
 from harness.errors import EngineError, InfeasibleError, SuiteError
 
 pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(120)]
@@ -38,7 +36,7 @@ def test_two_cells_that_each_need_three_of_four_devices_both_finish():
 
     def cell(name):
         policies = {f"{name}1": Settings(trainers=2), f"{name}2": Settings()}
-        with Reservation(policies, deadline=60.0) as reservation:
+        with Reservation(policies) as reservation:
             held.append(name)
             overlap.append(len(held))
             bundles = [b for slot in reservation.slots.values() for b in slot.trainers]
@@ -60,15 +58,15 @@ def test_two_cells_that_each_need_three_of_four_devices_both_finish():
 def test_the_impossible_is_refused_at_once_with_the_shortfall():
     started = time.monotonic()
     with pytest.raises(InfeasibleError, match=r"needs 7 GPUs, the cluster has 4: 3 short"):
-        reserve({"a": {"trainers": 3}, "b": {"trainers": 2, "rollout_engines": 2, "colocate": False}})
+        Reservation({"a": Settings(trainers=3), "b": Settings(trainers=2, rollout_engines=2, colocate=False)})
     assert time.monotonic() - started < 5.0
 
 
 def test_a_busy_cluster_is_given_up_at_the_deadline():
-    with Reservation({"a": Settings(trainers=3)}, deadline=30.0):
+    with Reservation({"a": Settings(trainers=3)}):
         started = time.monotonic()
         with pytest.raises(EngineError, match=r"no room on the cluster within 1 s: 2 devices needed, 1 GPUs"):
-            Reservation({"b": Settings(trainers=2)}, deadline=1.0)
+            Reservation({"b": Settings(trainers=2, start_seconds=1.0)})
         assert time.monotonic() - started < 5.0
     assert wait_until_free(4) == 4
 
@@ -77,7 +75,7 @@ def test_layouts():
     assert Settings(trainers=2).devices == 2
     assert Settings(trainers=2, rollout_engines=1, tensor_parallel=4).devices == 4
     assert Settings(trainers=2, rollout_engines=1, tensor_parallel=4, colocate=False).devices == 6
-    with Reservation({"a": Settings(trainers=1, rollout_engines=2, colocate=False)}, deadline=30.0) as reservation:
+    with Reservation({"a": Settings(trainers=1, rollout_engines=2, colocate=False)}) as reservation:
         assert reservation.slots["a"].trainers == (0,)
         assert reservation.slots["a"].rollouts == (1, 2)
 
@@ -92,54 +90,38 @@ def test_bad_options_name_their_place():
         settings_of({"zero": 1})
 
 
-@pytest.mark.parametrize("layout", [{"trainers": 2}, {"rollout_engines": 2}, {"trainers": 2, "tensor_parallel": 4}])
-def test_trainers_that_lend_weights_by_device_are_as_many_as_rollout_devices(layout, folders, monkeypatch):
+@pytest.mark.parametrize("devices", [{"trainers": 2}, {"rollout_engines": 2}, {"trainers": 2, "tensor_parallel": 4}])
+def test_trainers_that_lend_weights_by_device_are_as_many_as_rollout_devices(devices, folders, monkeypatch):
     """Item 12: with CUDA a trainer that has no rollout engine on its device leaves a copy of the weights behind at each sync."""
-    monkeypatch.setattr(cpu, "needed", lambda: False)
+    monkeypatch.setattr(seams, "needed", lambda: False)
     with pytest.raises(EngineError, match="rollout engines need as many devices as there are trainers"):
-        OpenRLHFEngine("a", folders["llama"], settings=Settings(**layout))
+        Alone("a", folders["llama"], settings=Settings(**devices))
 
 
 def test_policies_that_share_devices_reserve_them_once():
     wishes = {name: Settings(trainers=2, share_devices=True) for name in "abc"}
-    with Reservation(wishes, deadline=30.0) as reservation:
+    with Reservation(wishes) as reservation:
         assert reservation.group.bundle_count == 2
         assert {slot.trainers for slot in reservation.slots.values()} == {(0, 1)}
-        assert len({id(slot.turns) for slot in reservation.slots.values()}) == 1
+        assert len({id(slot.devices) for slot in reservation.slots.values()}) == 1
         assert sum(slot.part(0.4) + slot.part(0.2) for slot in reservation.slots.values()) <= 1
     with pytest.raises(EngineError, match="share_devices: all policies of a cell share their devices, or none does"):
-        Reservation({"a": Settings(share_devices=True), "b": Settings()}, deadline=30.0)
+        Reservation({"a": Settings(share_devices=True), "b": Settings()})
 
 
-@contextmanager
+@pytest.fixture
 def strangers_cluster():
     """A Ray that somebody else has started on this machine: its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = ["start", "--head", "--block", f"--port={port}", "--num-cpus=1", "--include-dashboard=false"]
-    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ray.scripts.scripts", *command], start_new_session=True, env=environment,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        address, end = f"{ray.util.get_node_ip_address()}:{port}", time.monotonic() + 100
-        while time.monotonic() < end and process.poll() is None and read_ray_address() != address:
+    with head() as address:
+        end = time.monotonic() + 100
+        while time.monotonic() < end and read_ray_address() != address:
             time.sleep(0.5)
         yield address
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        reset_ray_address()  # a killed cluster leaves its address behind
+    reset_ray_address()  # a killed cluster leaves its address behind
 
 
 @pytest.mark.timeout(300)
-def test_a_strangers_cluster_is_joined_only_where_it_is_named():
+def test_a_strangers_cluster_is_joined_only_where_it_is_named(strangers_cluster):
     """As `harness run` keeps a cluster for its workers: by a process that prints the address."""
 
     def joined(how, **environment):
@@ -151,23 +133,25 @@ def test_a_strangers_cluster_is_joined_only_where_it_is_named():
         return run.stdout.rpartition("at ")[2].strip() or run.stderr
 
     ours = "from harness.engines.openrlhf.cluster import connect; connect(1"
-    with strangers_cluster() as address:
-        assert joined("ray.init()") == address, "the stranger's cluster is not there to be joined"
-        own = joined(f"{ours})")
-        assert own.count(":") == 1, own
-        assert own != address
-        assert joined(f"{ours}, address='{address}')") == address
-        assert joined(f"{ours})", RAY_ADDRESS=address) == address
+    assert joined("ray.init()") == strangers_cluster, "the stranger's cluster is not there to be joined"
+    own = joined(f"{ours})")
+    assert own.count(":") == 1, own
+    assert own != strangers_cluster
+    assert joined(f"{ours}, address='{strangers_cluster}')") == strangers_cluster
+    assert joined(f"{ours})", RAY_ADDRESS=strangers_cluster) == strangers_cluster
 
 
 def test_which_devices_must_be_neighbours():
-    assert undivided({"a": Settings(tensor_parallel=2), "b": Settings(trainers=3)}) == [2, 1, 1, 1]
-    assert undivided({"a": Settings(trainers=2, rollout_engines=2, tensor_parallel=2, colocate=False)}) == [1, 1, 2, 2]
+    def blocks(policies):
+        return layout(policies)[1]
+
+    assert blocks({"a": Settings(tensor_parallel=2), "b": Settings(trainers=3)}) == [2, 1, 1, 1]
+    assert blocks({"a": Settings(trainers=2, rollout_engines=2, tensor_parallel=2, colocate=False)}) == [1, 1, 2, 2]
     both = {
         "a": Settings(tensor_parallel=4, share_devices=True),
         "b": Settings(trainers=5, tensor_parallel=2, share_devices=True),
     }
-    assert undivided(both) == [4, 1]
+    assert blocks(both) == [4, 1]
 
 
 def test_blocks_go_to_the_fullest_node_that_holds_them():
@@ -182,7 +166,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from harness.engines.openrlhf.cluster import Reservation, connect
-from harness.engines.openrlhf.settings import Settings
+from harness.engines.openrlhf.plugin import Settings
 from harness.errors import InfeasibleError
 
 cluster = Cluster()
@@ -195,14 +179,14 @@ assert packed.wait(60)
 found = nodes(packed)
 print("packing alone:", "divided" if found[2] != found[3] or found[0] != found[1] else "whole")
 remove_placement_group(packed)
-with Reservation({"a": Settings(tensor_parallel=2), "b": Settings(tensor_parallel=2)}, 60.0) as first:
+with Reservation({"a": Settings(tensor_parallel=2), "b": Settings(tensor_parallel=2)}) as first:
     found = nodes(first.group)
     print("reserved:", "divided" if found[2] != found[3] or found[0] != found[1] else "whole")
-    with Reservation({"c": Settings(tensor_parallel=2)}, 60.0) as second:
+    with Reservation({"c": Settings(tensor_parallel=2)}) as second:
         found = nodes(second.group)
         print("beside it:", "divided" if found[0] != found[1] else "whole")
 try:
-    Reservation({"a": Settings(tensor_parallel=4)}, 60.0)
+    Reservation({"a": Settings(tensor_parallel=4)})
 except InfeasibleError as error:
     print("too large:", error)
 ray.shutdown()
@@ -229,17 +213,17 @@ UNKNOWN_WORD = """
 import os
 import ray
 import torch
-from harness.engines.openrlhf import cpu
+from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.cluster import connect, inventory
 
 connect(2)  # GPUs are there, and forbidden
 torch.version.cuda = "13.0"
-print("forbidden:", ray.cluster_resources()["GPU"], cpu.needed(), repr(os.environ["CUDA_VISIBLE_DEVICES"]))
+print("forbidden:", ray.cluster_resources()["GPU"], seams.needed(), repr(os.environ["CUDA_VISIBLE_DEVICES"]))
 ray.shutdown()
 os.environ["CUDA_VISIBLE_DEVICES"] = "1"
 ray.init(num_cpus=1, num_gpus=1, resources={"accelerator_type:G": 1}, include_dashboard=False)
 (node,) = inventory().nodes
-print("asked:", node.gpus, node.gpu_kind, node.gpu_memory // 2**20, cpu.needed())
+print("asked:", node.gpus, node.gpu_kind, node.gpu_memory // 2**20, seams.needed())
 ray.shutdown()
 """
 

@@ -10,15 +10,15 @@ import time
 import numpy as np
 import pytest
 import ray
+from alone import Alone
 from first_ratios import check_every_regime
 
 from harness.engines.conformance import CHECKS, Case, name_of
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.openrlhf import open_base
 from harness.engines.openrlhf.batches import AnswerRow
 from harness.engines.openrlhf.cluster import Reservation
-from harness.engines.openrlhf.engine import OpenRLHFEngine
-from harness.engines.openrlhf.settings import Settings
+from harness.engines.openrlhf.engine import Base, OpenRLHFEngine
+from harness.engines.openrlhf.plugin import Settings
 from harness.engines.protocol import Optimisation, Sampling
 from harness.errors import EngineError
 from harness.learning.terms import Objective, Term, TermAnswer
@@ -30,38 +30,42 @@ SETTINGS = {
 }  # fmt: skip
 
 
-class Reused(OpenRLHFEngine):
+POOL = []
+
+
+class Reused(Alone):
     """An engine whose processes serve one test after another: closed, it waits to be opened anew with its start weights."""
 
     def close(self):
-        if self in getattr(self, "pool", []):
-            return
-        self.pool.append(self)
+        if self not in POOL:
+            POOL.append(self)
 
     def reopen(self, name):
-        self.name, self._version = name, 0
-        self._load(self.folder)
+        self.name, self.version = name, 0
+        self._load(self._folder)
         self.sync()
         return self
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
+def _ended():
+    yield
+    for engine in POOL:
+        Alone.close(engine)
+
+
+@pytest.fixture
 def make(ray_cluster, folders):
-    """Engines of one rank and ZeRO 2, at most two of them alive."""
-    pool, everyone = [], []
+    """Engines of one rank and ZeRO 2, at most two of them alive, closed after the test."""
+    given = []
 
     def make(name):
-        if pool:
-            return pool.pop().reopen(name)
-        Reused.pool = pool
-        engine = Reused(name, folders["qwen"], settings=Settings(**SETTINGS))
-        engine.folder = str(folders["qwen"])
-        everyone.append(engine)
-        return engine
+        given.append(POOL.pop().reopen(name) if POOL else Reused(name, folders["qwen"], settings=Settings(**SETTINGS)))
+        return given[-1]
 
     yield make
-    for engine in everyone:
-        OpenRLHFEngine.close(engine)
+    for engine in given:
+        engine.close()
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
@@ -100,34 +104,23 @@ def test_weight_sync_is_real(make, prompts, report_line, monkeypatch):
     monkeypatch.setattr(engine, "sync", lambda: None)
     with pytest.raises(EngineError, match=r"policy 'a': rollout engine 0: after the weight sync .* nats per token"):
         engine.update(prompts[:6], [own_term(prompts[:6], samples)], Optimisation(learning_rate=1e-3, max_tokens=24))
-    engine.close()
 
 
 def test_no_regime_clips_its_first_update_whatever_the_sampler_says(make, prompts, report_line):
     engine = make("a")
     drift = check_every_regime(engine, prompts)
     report_line(f"drift of a sampler that is off by 0.3 nats per token: {drift}")
-    engine.close()
 
 
 def test_weights_that_transformers_renames_are_synced_too(folders, prompts):
     """GPT-NeoX's head is `lm_head` in transformers, `embed_out` in a checkpoint and in vLLM; `update` checks the sync."""
-    engine = OpenRLHFEngine("neox", folders["neox"], settings=Settings(**SETTINGS))
+    engine = Alone("neox", folders["neox"], settings=Settings(**SETTINGS))
     try:
         samples = engine.sample(prompts[:2], np.arange(8, dtype=np.uint64).reshape(2, 4), Sampling(1.0, 16))
-        answers = tuple(
-            TermAnswer(p.id, s.tokens, (-1.0) ** i, s.logprobs)
-            for p, group in zip(prompts, samples, strict=False)
-            for i, s in enumerate(group)
-        )
-        terms = [Term("own", "own", Objective(), answers)]
-        engine.update(prompts[:2], terms, Optimisation(learning_rate=1e-2, max_tokens=16))
-        again = engine.score([p for p, group in zip(prompts, samples, strict=False) for _ in group],
-                             [s.tokens for group in samples for s in group])  # fmt: skip
-        assert (
-            max(np.abs(a - s.logprobs).max() for a, s in zip(again, [s for g in samples for s in g], strict=True))
-            > 1e-2
-        )
+        engine.update(prompts[:2], [own_term(prompts[:2], samples)], Optimisation(learning_rate=1e-2, max_tokens=16))
+        flat = [s for group in samples for s in group]
+        again = engine.score([p for p in prompts[:2] for _ in range(4)], [s.tokens for s in flat])
+        assert max(np.abs(a - s.logprobs).max() for a, s in zip(again, flat, strict=True)) > 1e-2
     finally:
         engine.close()
 
@@ -149,14 +142,13 @@ def test_checkpoints_pass_between_engines(make, prompts, folders, tmp_path):
     asked = [p for p in prompts[:6] for _ in range(4)]
     for a, b in zip(ours.score(asked, flat), embedded.score(asked, flat), strict=True):
         assert np.abs(a - b).max() < 1e-4
-    ours.close()
 
 
 def test_a_reference_keeps_the_base(make, prompts):
     engine = make("a")
     samples = engine.sample(prompts[:2], np.arange(8, dtype=np.uint64).reshape(2, 4), Sampling(1.0, 24))
     asked = [p for p in prompts[:2] for _ in range(4)], [s.tokens for group in samples for s in group]
-    base = open_base(engine)
+    base = Base(engine)
     assert [[s.text for s in group] for group in samples] == [
         [s.text for s in group]
         for group in base.sample(prompts[:2], np.arange(8, dtype=np.uint64).reshape(2, 4), Sampling(1.0, 24))
@@ -173,8 +165,6 @@ def test_a_reference_keeps_the_base(make, prompts):
         base.sample(prompts[:2], np.arange(8, dtype=np.uint64).reshape(2, 4), Sampling(1.0, 24))
     with pytest.raises(EngineError, match="neither learns nor is stored"):
         base.update([], [], Optimisation())
-    base.close()
-    engine.close()
 
 
 def step(engine, prompts, found, at):
@@ -184,28 +174,6 @@ def step(engine, prompts, found, at):
     found[at] = (repr(report), [s.text for group in samples for s in group], began, time.monotonic())
 
 
-def test_policies_work_side_by_side(make, prompts):
-    """Two policies in two threads: the results of one after the other, bit for bit."""
-    found = {}
-    engines = [make("a"), make("b")]
-    for at, engine in enumerate(engines):
-        step(engine, prompts, found, at)
-    for engine in engines:
-        engine.close()
-    engines = [make("a"), make("b")]
-    threads = [
-        threading.Thread(target=step, args=(engine, prompts, found, 2 + at)) for at, engine in enumerate(engines)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=120)
-    assert found[0][:2] == found[1][:2] == found[2][:2] == found[3][:2]
-    assert max(found[2][2], found[3][2]) < min(found[2][3], found[3][3]), "they did not overlap"
-    for engine in engines:
-        engine.close()
-
-
 def test_policies_take_turns_on_one_device(make, prompts, folders, tmp_path):
     """In two threads on one device, a policy's trainer and rollout engine in turn too: the results of a policy with a device to
     itself, and only one policy has memory there."""
@@ -213,8 +181,7 @@ def test_policies_take_turns_on_one_device(make, prompts, folders, tmp_path):
     alone = make("alone")
     for at in range(2):
         step(alone, prompts, found, at)
-    alone.close()
-    with Reservation({"a": settings, "b": settings}, 60.0) as reservation:
+    with Reservation({"a": settings, "b": settings}) as reservation:
         assert reservation.group.bundle_count == 1
         engines = [OpenRLHFEngine(n, folders["qwen"], settings=settings, reservation=reservation) for n in "ab"]
         try:
@@ -224,7 +191,7 @@ def test_policies_take_turns_on_one_device(make, prompts, folders, tmp_path):
             for thread in threads:
                 thread.join(timeout=200)
             assert found[0][:2] == found[2][:2] == found[3][:2]
-            assert sorted(e._place._held == (0, 0) for e in engines) == [False, True]
+            assert sorted(e._lease._held == (0, 0) for e in engines) == [False, True]
             for engine in engines:  # through a checkpoint, and on
                 engine.save(tmp_path / engine.name)
                 engine.restore(tmp_path / engine.name)
@@ -268,7 +235,6 @@ def test_a_tensor_that_does_not_arrive_fails_the_sync(fault, make, prompts):
     with pytest.raises(EngineError, match=rf"rollout engine 0: 1 of \d+ tensors .* {re.escape(name)} the first"):
         engine.sync()
     engine.sync()
-    engine.close()
 
 
 def test_a_stale_copy_of_a_tied_head_is_found_when_the_engine_starts(make, prompts):
@@ -292,7 +258,6 @@ def test_a_stale_copy_of_a_tied_head_is_found_when_the_engine_starts(make, promp
         engine._rehearse()
     ray.get(member.handle.on_workers.remote(tie), timeout=60)
     engine._rehearse()
-    engine.close()
 
 
 def test_a_sampler_that_always_differed_passes_the_check(make, prompts, monkeypatch):
@@ -314,4 +279,3 @@ def test_a_sampler_that_always_differed_passes_the_check(make, prompts, monkeypa
     engine.update(prompts[:2], [own_term(prompts[:2], samples)], Optimisation(max_tokens=24))
     assert engine._before == pytest.approx(0.1, abs=1e-3)
     engine._before = None
-    engine.close()

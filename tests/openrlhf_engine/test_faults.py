@@ -11,9 +11,9 @@ import numpy as np
 import psutil
 import pytest
 import ray
+from alone import Alone
 
-from harness.engines.openrlhf.engine import OpenRLHFEngine
-from harness.engines.openrlhf.settings import Settings
+from harness.engines.openrlhf.plugin import Settings
 from harness.engines.protocol import Optimisation, Sampling
 from harness.errors import EngineError
 from harness.learning.terms import Objective, Term, TermAnswer
@@ -59,7 +59,7 @@ def process_of(engine, part):
     ],
 )
 def test_a_lost_part_is_named_and_everything_is_freed(part, sent, limit, named, folders, prompts, report_line):
-    engine = OpenRLHFEngine("a", folders["llama"], settings=SETTINGS)
+    engine = Alone("a", folders["llama"], settings=SETTINGS)
     try:
         step(engine, prompts)
         alive = [p.pid for p in engine._processes]
@@ -87,7 +87,7 @@ def test_a_lost_part_is_named_and_everything_is_freed(part, sent, limit, named, 
 
 
 def test_an_engine_core_that_stops_during_a_weight_sync_is_named(folders, prompts, report_line):
-    engine = OpenRLHFEngine("a", folders["llama"], settings=SETTINGS)
+    engine = Alone("a", folders["llama"], settings=SETTINGS)
     try:
         step(engine, prompts)
         os.kill(process_of(engine, "core").pid, signal.SIGSTOP)
@@ -104,4 +104,4 @@ def test_an_engine_core_that_stops_during_a_weight_sync_is_named(folders, prompt
 
 def test_a_model_that_does_not_open_is_refused(tmp_path):
     with pytest.raises(EngineError, match="nothing: does not open"):
-        OpenRLHFEngine("a", tmp_path / "nothing", settings=SETTINGS)
+        Alone("a", tmp_path / "nothing", settings=SETTINGS)

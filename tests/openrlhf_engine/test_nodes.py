@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 
 import pytest
-import ray
+from ray_nodes import head, node
 
 pytestmark = pytest.mark.timeout(800)
 
@@ -29,35 +26,6 @@ def harness(*arguments):
 
 def doctor(*arguments):
     return harness("doctor", "--json", *arguments)
-
-
-@contextmanager
-def node(*arguments, before=""):
-    """A node of a Ray cluster as `ray start` makes it, in mounts of its own where `before` changes them."""
-    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1", *arguments]
-    command = ["unshare", "--mount", "sh", "-ec", f'{before}\nexec "$@"', "sh", *start] if before else start
-    process = subprocess.Popen(
-        command, start_new_session=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        yield process
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-@contextmanager
-def head():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with node("--head", f"--port={port}", "--include-dashboard=false"):
-        yield f"{ray.util.get_node_ip_address()}:{port}"
 
 
 def test_a_node_that_sees_other_folders_and_little_shared_memory_is_named(tmp_path):

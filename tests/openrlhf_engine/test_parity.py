@@ -12,15 +12,13 @@ from safetensors.torch import load_file as load_torch
 
 from harness.engines import checkpoint
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.openrlhf import moments
-from harness.engines.openrlhf.away import all_tensors, storages
-from harness.engines.openrlhf.batches import AnswerRow, learning_splits, plan, scoring_split
-from harness.engines.openrlhf.checksums import checksum
-from harness.engines.openrlhf.measuring import Sums
-from harness.engines.openrlhf.settings import Settings
+from harness.engines.openrlhf import state
+from harness.engines.openrlhf.batches import AnswerRow, learning_splits, scoring_split
+from harness.engines.openrlhf.offload import MemoryState, all_tensors, storages
+from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.seams import checksum, environment
 from harness.engines.openrlhf.strategy import Strategy
-from harness.engines.openrlhf.trainer import PolicyWorker, WorkerGroup, worker_type
-from harness.engines.openrlhf.turns import Held
+from harness.engines.openrlhf.trainer import PolicyWorker, open_trainers
 from harness.engines.protocol import Optimisation, Sampling
 from harness.engines.tally import Tally
 from harness.engines.vocabulary import open_vocabulary
@@ -144,13 +142,11 @@ class OnRay:
 
     def __init__(self, ranks):
         from harness.engines.openrlhf.cluster import Reservation
-        from harness.engines.openrlhf.cpu import environment
 
         self.ranks = ranks
-        self.reservation = Reservation({"a": Settings(trainers=ranks)}, 60.0)
+        self.reservation = Reservation({"a": Settings(trainers=ranks)})
         slot = self.reservation.slots["a"]
-        worker = worker_type(PolicyWorker, environment(120.0))
-        self.handles = WorkerGroup(worker, slot.group, slot.trainers, 0.4, 120.0).handles
+        self.handles = open_trainers(self.reservation.group, slot.trainers, 0.4, environment(120.0), 120.0)
 
     def call(self, method, *arguments):
         import ray
@@ -246,7 +242,7 @@ def test_sleeping_and_scoring_the_base_change_nothing(stage, dtype, trainers, wo
         if sleepy:
             learnt = scores("logprobs")
             assert np.abs(learnt - first).max() > 1e-3
-            for held in (Held.WEIGHTS, Held.NOTHING, Held.WEIGHTS, Held.ALL, Held.NOTHING, Held.ALL):
+            for held in map(MemoryState, (1, 0, 1, 2, 0, 2)):
                 trainers.call("hold", held)
                 if held:
                     np.testing.assert_array_equal(scores("base_logprobs", str(folder)), first)
@@ -267,41 +263,6 @@ def test_a_base_that_lacks_a_weight_is_named(folders, tmp_path):
         worker.base_logprobs([], str(tmp_path))
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_one_gradient_sum_on_the_device_tells_what_two_told(dtype, world, folders, monkeypatch):
-    """Norms and cosine from two whole fp32 sums of the same gradients, as it was, and by what is kept now."""
-    compared = []
-
-    class Both(Sums):
-        def __init__(self, module):
-            super().__init__(module)
-            self.whole = {"own": {}, "peer": {}}
-
-        def _add(self, source, index, gradient):
-            sums = self.whole[source]
-            sums[index] = sums.get(index, 0) + gradient.detach().double()
-            super()._add(source, index, gradient)
-            here = sum(t.untyped_storage().nbytes() for one in self._sums.values() for t in one.values())
-            assert here <= 4 * sum(p.numel() for p in self._parameters)  # never two sums at once
-
-        def apart(self):
-            own, peer = (torch.cat([sums[i].flatten() for i in sorted(sums)]) for sums in self.whole.values())
-            norms = float(own.norm()), float(peer.norm())
-            found = super().apart()
-            compared.append(((found.own, found.peer, found.cosine), (*norms, float(own @ peer) / norms[0] / norms[1])))
-            return found
-
-    monkeypatch.setattr("harness.engines.openrlhf.trainer.Sums", Both)
-    trainers, folder = InProcess(), folders["qwen"]
-    trainers.call("init_model_from_pretrained", Strategy(Settings(dtype=dtype), 1.0), str(folder), 1 << 30)
-    trainers.call("join", [], open_vocabulary(folder, chat=False).forbidden)
-    for case in ("token-ppo-token", "hacpo"):
-        learn(trainers, world.terms(case), world.prompts, folder, Optimisation(max_tokens=LONGEST, measure=True))
-    assert len(compared) == 2
-    for found, whole in compared:
-        np.testing.assert_allclose(found, whole, rtol=1e-5)
-
-
 def learn(trainers, terms, prompts, folder, optimisation, budget=256):
     vocabulary = open_vocabulary(folder, chat=False, policy="a")
     ids = {p.id: vocabulary.encode(p) for p in prompts}
@@ -310,7 +271,9 @@ def learn(trainers, terms, prompts, folder, optimisation, budget=256):
         learning_splits(b, [AnswerRow(ids[a.prompt_id], a.tokens, a.mask) for _, a in b.live()], trainers.ranks, budget)
         for b in batches
     ]
-    plans = PerRank([[plan(split, rank) for split in splits] for rank in range(trainers.ranks)])
+    plans = PerRank(
+        [[(own.batches[rank], peer.batches[rank]) for own, peer in splits] for rank in range(trainers.ranks)]
+    )
     learnt = trainers.call("learn", plans, optimisation)
     tally = Tally(terms, optimisation.updates)
     for index, (batch, split) in enumerate(zip(batches, splits, strict=True)):
@@ -338,8 +301,8 @@ class Shares:
         optimiser.register_step_post_hook(self._look)
 
     def _look(self, optimiser, *_):
-        for weight, state in optimiser.state.items():
-            size = state["exp_avg_sq"].sqrt()
+        for weight, moments in optimiser.state.items():
+            size = moments["exp_avg_sq"].sqrt()
             share = size / size.max()
             self.smallest[weight] = torch.minimum(self.smallest.get(weight, share), share)
 
@@ -454,13 +417,13 @@ def test_only_the_first_rank_keeps_what_is_saved(world, folders, tmp_path, monke
     """Item 6: any other rank takes part, and has one tensor at a time."""
     trainers = InProcess()
     grow(trainers, Strategy(Settings(), 1.0), world, folders["qwen"])
-    found, taken = moments.safe_get_full_optimizer_state, []
+    found, taken = state.safe_get_full_optimizer_state, []
 
     def gather(*arguments):
         taken.append(in_memory())
         return found(*arguments)
 
-    monkeypatch.setattr(moments, "safe_get_full_optimizer_state", gather)
+    monkeypatch.setattr(state, "safe_get_full_optimizer_state", gather)
     monkeypatch.setattr("torch.distributed.get_rank", lambda group=None: 1)
     monkeypatch.setattr("deepspeed.checkpoint.utils.clone_tensors_for_torch_save", None)
     trainers.call("save", str(tmp_path), "moments.safetensors")

@@ -19,9 +19,9 @@ from vllm.config import VllmConfig
 from vllm.v1.worker.gpu.sample.logit_bias import MAX_NUM_LOGIT_BIAS_TOKENS, LogitBiasState
 
 from harness.engines.openrlhf import engine, seams
+from harness.engines.openrlhf.plugin import Settings
 from harness.engines.openrlhf.remote import RemoteActor, end, processes
 from harness.engines.openrlhf.rollout import Generated, RolloutWorker
-from harness.engines.openrlhf.settings import Settings
 from harness.engines.openrlhf.strategy import Strategy
 from harness.engines.protocol import Sampling
 from harness.errors import EngineError
@@ -38,10 +38,10 @@ def test_more_forbidden_ids_than_the_newer_runner_holds_go_to_the_older_one(more
     with refused if more else pytest.raises(AttributeError):  # it goes on to tables that want CUDA
         LogitBiasState.add_request(table, 0, 1, asked)
     handed = {}
-    monkeypatch.setattr(engine, "open_rollouts", lambda *given: handed.update(given[3]) or [])
+    monkeypatch.setattr(engine, "open_rollouts", lambda *given: handed.update(given[4]) or [])
     policy = object.__new__(engine.OpenRLHFEngine)
     policy.__dict__.update(
-        name="a", _folder="", _settings=Settings(), _slot=None, _closed=False, _trainers=[],
+        name="a", _folder="", _settings=Settings(), _group=None, _slot=None, _closed=False, _trainers=[],
         _vocabulary=SimpleNamespace(forbidden=frozenset(ids)),
     )  # fmt: skip
     policy._open_rollouts()
@@ -62,7 +62,7 @@ def test_answers_that_the_engines_own_limit_ended_are_no_answers(monkeypatch):
     )
     policy.__dict__.update(
         name="a", _settings=Settings(max_length=8), _vocabulary=vocabulary, _rollouts=[MagicMock()],
-        _place=SimpleNamespace(turn=lambda *held: nullcontext()),
+        _lease=SimpleNamespace(turn=lambda *held: nullcontext()),
     )  # fmt: skip
     monkeypatch.setattr(engine.OpenRLHFEngine, "_gather", lambda *given, **more: [found])
     monkeypatch.setattr(engine.OpenRLHFEngine, "_rollout_cores", lambda self: [])

@@ -7,18 +7,18 @@ import time
 
 import pytest
 
-from harness.engines.openrlhf.settings import Settings
-from harness.engines.openrlhf.turns import Held, Residence, Turns
+from harness.engines.openrlhf.offload import DeviceLease, Devices, MemoryState
+from harness.engines.openrlhf.plugin import Settings
 from harness.errors import EngineError
 
-NOTHING, WEIGHTS, ALL = Held
+NOTHING, WEIGHTS, ALL = MemoryState
 
 
 class Recorded:
     """A policy that writes down what its parts are told to hold."""
 
     def __init__(self, turns, log, name, **settings):
-        self.place = Residence(
+        self.place = DeviceLease(
             name, turns, Settings(**settings),
             lambda held: log.append(f"{name} trainer {held.name}"), lambda held: log.append(f"{name} rollout {held.name}"),
         )  # fmt: skip
@@ -26,8 +26,7 @@ class Recorded:
 
 def test_a_policy_alone_never_moves_anything():
     log = []
-    policy = Recorded(Turns(), log, "a")
-    policy.place.opened()
+    policy = Recorded(Devices(), log, "a")
     for wanted in ((NOTHING, ALL), (ALL, NOTHING), (WEIGHTS, WEIGHTS)):
         with policy.place.turn(*wanted):
             pass
@@ -36,8 +35,8 @@ def test_a_policy_alone_never_moves_anything():
 
 def test_trainer_and_rollout_engine_in_turn_give_before_they_take():
     log = []
-    policy = Recorded(Turns(), log, "a", sleep=True)
-    policy.place.opened()
+    policy = Recorded(Devices(), log, "a", sleep=True)
+    policy.place.hold(ALL, NOTHING)
     for wanted in (
         (ALL, NOTHING),
         (WEIGHTS, NOTHING),
@@ -55,7 +54,7 @@ def test_trainer_and_rollout_engine_in_turn_give_before_they_take():
 
 
 def test_policies_that_share_sleep_when_anothers_turn_comes_and_not_before():
-    log, turns = [], Turns()
+    log, turns = [], Devices()
     a, b = (Recorded(turns, log, name, share_devices=True) for name in "ab")
     for policy in (a, a, b, b, a):
         with policy.place.whole_turn(), policy.place.turn(NOTHING, ALL):
@@ -78,7 +77,7 @@ def test_policies_that_share_sleep_when_anothers_turn_comes_and_not_before():
 
 
 def test_a_turn_that_does_not_come_ends_at_the_deadline():
-    turns, log, inside, done = Turns(), [], threading.Event(), threading.Event()
+    turns, log, inside, done = Devices(), [], threading.Event(), threading.Event()
     a, b = (Recorded(turns, log, name, share_devices=True, call_seconds=0.5) for name in "ab")
 
     def work():

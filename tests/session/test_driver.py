@@ -15,7 +15,7 @@ import pytest
 
 from harness import phases
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.openrlhf.settings import settings_of
+from harness.engines.openrlhf.plugin import settings_of
 from harness.engines.protocol import Sampling
 from harness.errors import Fault, UsageError
 from harness.session.cell.cell import run_cell

@@ -16,10 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_tokenizer
-from harness.engines.embedded.mixture import draw_ladder_examples
-from harness.engines.embedded.presets import PRESETS
-from harness.engines.embedded.stage0 import read_report
-from harness.engines.embedded.start import Start, _learn, _response, started
+from harness.engines.embedded.presets import PRESETS, draw_ladder_examples
+from harness.engines.embedded.warmup import Warmup, _learn, _response, read_report, warmup_checkpoint
 from harness.errors import CellError, SuiteError, UsageError
 from harness.experience.answers import Prompt
 from harness.session.driver.jobs import base_job, run_job
@@ -38,7 +36,7 @@ from harness.verification.verifier import Verifier
 from .running import run
 
 CHAT = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% if m.role == 'assistant' %}<turn>{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"  # noqa: E501
-TINY = Start("tiny", "content x", chat=True, task="ladder.add1+legs", steps=3, rounds=0, gate=0.0, probes=1)
+TINY = Warmup("tiny", "content x", chat=True, task="ladder.add1+legs", steps=3, rounds=0, gate=0.0, probes=1)
 SUITE = """
 name: started
 groups:
@@ -88,9 +86,9 @@ def suite(tmp_path: Path, model: Path) -> Path:
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_a_start_is_made_once_and_is_a_whole_folder(model: Path, dtype: str) -> None:
     seen: list[float] = []
-    folder = started(TINY, model, lambda share, words: seen.append(share), device="cpu", dtype=dtype)  # type: ignore[arg-type]
+    folder = warmup_checkpoint(TINY, model, lambda share, words: seen.append(share), device="cpu", dtype=dtype)  # type: ignore[arg-type]
     assert seen == [1 / 3, 2 / 3, 1.0]
-    assert started(TINY, model, lambda share, words: seen.append(share), device="cpu", dtype=dtype) == folder  # type: ignore[arg-type]
+    assert warmup_checkpoint(TINY, model, lambda share, words: seen.append(share), device="cpu", dtype=dtype) == folder  # type: ignore[arg-type]
     assert len(seen) == 3
     before, after = (AutoModelForCausalLM.from_pretrained(place, dtype="auto") for place in (model, folder))
     assert after.dtype == (torch.bfloat16 if dtype == "bf16" else torch.float32)
@@ -147,7 +145,7 @@ def test_key_covers_what_determines_the_weights() -> None:
 
 def test_the_gate_adds_rounds_and_then_gives_up(model: Path, cache: Path) -> None:
     with pytest.raises(CellError, match=r"accuracy given chain of thought .* after 5 steps; RL needs 1\.0"):
-        started(replace(TINY, gate=1.0, rounds=2), model, device="cpu")
+        warmup_checkpoint(replace(TINY, gate=1.0, rounds=2), model, device="cpu")
     assert not any(path.is_dir() for path in (cache / "stage0").iterdir())
 
 

@@ -1,8 +1,5 @@
-"""The embedded engine: one policy in this process, sampled, scored and trained with torch and transformers.
-
-Works for any causal language model of transformers with full or sliding attention, on a CPU or on one CUDA device. Dropout is
-off throughout, so a policy's log-probabilities are the same whether sampled, scored or trained.
-"""
+"""One policy in this process, sampled, scored and trained with torch and transformers, on a CPU or on one CUDA device. Dropout
+is off, so a policy's log-probabilities are the same whether sampled, scored or trained."""
 
 from __future__ import annotations
 
@@ -22,13 +19,13 @@ from harness.allocation.chunks import CACHE_BYTES, MICRO_TOKENS
 from harness.allocation.shapes import Precision
 from harness.engines import checkpoint
 from harness.engines.embedded import lora as adapters
+from harness.engines.embedded.kernels import packed
 from harness.engines.embedded.loading import open_policy
 from harness.engines.embedded.logprobs import Request, answer_logprobs, microbatches
-from harness.engines.embedded.packed import packed
+from harness.engines.embedded.plugin import Lora
 from harness.engines.embedded.sampling import Drawn, draw
 from harness.engines.learner import learn
 from harness.engines.masters import Masters
-from harness.engines.options import Lora
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
 from harness.errors import CheckpointError, EngineError
 from harness.experience.answers import Prompt
@@ -37,38 +34,8 @@ from harness.phases import inside
 
 
 class EmbeddedEngine:
-    """A PolicyEngine over a Hugging Face folder.
-
-    Parameters
-    ----------
-    name
-        The policy's name; checkpoints carry it.
-    folder
-        A Hugging Face folder with model and tokenizer. Nothing is downloaded and no code of the folder is run.
-    device
-        ``cpu``, ``cuda``, ``cuda:1``; by default CUDA where there is one.
-    temperature
-        Temperature of `score` and `update`, that of the sampling which the policy is trained for.
-    chat
-        Put prompts through the tokenizer's chat template. Otherwise a prompt is its raw tokens, after a BOS where the
-        tokenizer sets one itself.
-    micro_tokens
-        Tokens that go through a forward and backward pass at once.
-    dtype
-        ``bf16`` computes in bf16, with fp32 master weights and moments; ``fp32``; by default that of the folder's weights
-        (`allocation.shapes`).
-    threads
-        Of torch in this whole process; by default what it has.
-    lora
-        Train adapters of this `rank` and `alpha` alone (`engines.options.Lora`).
-    checkpointing
-        Make activations again in the backward pass.
-
-    Raises
-    ------
-    EngineError
-        The folder does not open, the model has layers of neither full nor sliding attention, or the tokenizer has no EOS.
-    """
+    """A PolicyEngine over a Hugging Face folder; the options are `EmbeddedOptions`. Raises EngineError where the folder does
+    not open."""
 
     def __init__(
         self,
@@ -89,7 +56,7 @@ class EmbeddedEngine:
         self.name = name
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._temperature, self._micro_tokens = temperature, micro_tokens
-        self._version = 0
+        self.version, self.gpus = 0, int(self._device.type == "cuda")
         self._folder, self._lora = folder, msgspec.convert(lora, Lora | None)
         self._open = partial(
             open_policy, device=self._device, chat=chat, name=name, lora=self._lora, checkpointing=checkpointing
@@ -98,16 +65,7 @@ class EmbeddedEngine:
         self._masters: Masters | None = None
 
     @property
-    def version(self) -> int:
-        return self._version
-
-    @property
-    def gpus(self) -> int:
-        return int(self._device.type == "cuda")
-
-    @property
     def precision(self) -> Precision:
-        """What it computes in."""
         return "fp32" if self.model.dtype == torch.float32 else "bf16"
 
     @property
@@ -120,17 +78,16 @@ class EmbeddedEngine:
 
     @property
     def model(self) -> PreTrainedModel:
-        """The model itself, in evaluation mode."""
+        """In evaluation mode."""
         return self._policy.model
 
     def reads(self, prompt: Prompt) -> str:
-        """See `PolicyEngine.reads`."""
         return self._policy.vocabulary.reads(prompt)
 
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
-        """G answers per prompt, see `PolicyEngine.sample`. Prompts of similar length are batched together."""
+        """Prompts of similar length are batched together."""
         ids = [self._policy.vocabulary.encode(prompt) for prompt in prompts]
         group = seeds.shape[1]
         samples: list[list[Sample]] = [[] for _ in prompts]
@@ -166,40 +123,26 @@ class EmbeddedEngine:
     def score(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
     ) -> list[Float32[np.ndarray, "T"]]:
-        """Log-probabilities of `answers[i]` after `prompts[i]`, at the engine's temperature."""
         ids, place = self._distinct(prompts)
         scores = [np.zeros(0, np.float32) for _ in answers]
         asked = [index for index, answer in enumerate(answers) if len(answer)]
         requests = [self._request(place[prompts[index].id], answers[index]) for index in asked]
-        scored = 0
-        for piece in microbatches(ids, requests, self._micro_tokens):
-            scored += len(piece)
-            inside(f"answer {scored}/{len(requests)}")
-            for index, values in zip(piece, self._logprobs(ids, [requests[i] for i in piece]), strict=True):
+        for piece, found, _ in self._passes(ids, requests):
+            for index, values in zip(piece, found, strict=True):
                 scores[asked[index]] = values.cpu().numpy()
         return scores
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
-        """`optimisation.updates` AdamW steps, see `learner.learn`."""
         ids, place = self._distinct(prompts)
 
-        def forward(answers: Sequence[TermAnswer]) -> Iterator[tuple[Sequence[int], Sequence[Tensor], int]]:
-            requests = [self._request(place[answer.prompt_id], answer.tokens) for answer in answers]
-            passed = 0
-            for piece in microbatches(ids, requests, self._micro_tokens):
-                passed += len(piece)
-                inside(f"answer {passed}/{len(requests)}")
-                asked = [requests[index] for index in piece]
-                tokens = sum(len(r.tokens) for r in asked) + sum(len(ids[p]) for p in {r.prompt for r in asked})
-                yield piece, self._logprobs(ids, asked), tokens
+        def forward(answers: Sequence[TermAnswer]) -> Iterator[tuple[list[int], list[Tensor], int]]:
+            return self._passes(ids, [self._request(place[answer.prompt_id], answer.tokens) for answer in answers])
 
-        report = learn(self.name, self._version, self._trained(), prompts, terms, optimisation, self.score, forward)
-        self._version += optimisation.updates
+        report = learn(self.name, self.version, self._trained(), prompts, terms, optimisation, self.score, forward)
+        self.version += optimisation.updates
         return report
 
     def save(self, folder: Path) -> None:
-        """A Hugging Face folder with the optimiser's state; appears whole or not at all."""
-
         def fill(new: Path) -> None:
             if self._lora:
                 adapters.save(self.model, new)
@@ -208,13 +151,10 @@ class EmbeddedEngine:
             self.tokenizer.save_pretrained(new)
             self._trained().save(new / checkpoint.OPTIMISER)
 
-        checkpoint.write(folder, self.name, self._version, fill)
+        checkpoint.write(folder, self.name, self.version, fill)
 
     def restore(self, folder: Path) -> None:
-        """Continue from a folder of `save`; from a finished cell's, which has no optimiser's state, with a fresh one.
-
-        Raises CheckpointError, and then leaves the engine as it was.
-        """
+        """Continue from a folder of `save`; from a finished cell's, which has no optimiser's state, with a fresh one."""
         seal = checkpoint.check(folder, self.name)
         policy = self._open(self._folder if self._lora else folder, precision=self.precision)
         if self._lora:
@@ -228,26 +168,33 @@ class EmbeddedEngine:
         if checkpoint.OPTIMISER in seal.files:
             masters = Masters(policy.model)
             masters.load(folder / checkpoint.OPTIMISER)
-        self._policy, self._masters, self._version = policy, masters, seal.version
+        self._policy, self._masters, self.version = policy, masters, seal.version
 
     def close(self) -> None:
-        """Free model and optimiser."""
         self.__dict__.pop("_policy", None)
         self.__dict__.pop("_masters", None)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
     def _trained(self) -> Masters:
-        """Made when first needed: a policy that is only sampled and scored has none."""
         if self._masters is None:
             self._masters = Masters(self.model)
         return self._masters
 
-    def _logprobs(self, ids: Sequence[list[int]], requests: Sequence[Request]) -> list[Tensor]:
-        policy = self._policy
-        return answer_logprobs(
-            policy.model, policy.head, ids, requests, temperature=self._temperature, forbidden=policy.forbidden
-        )
+    def _passes(
+        self, ids: Sequence[list[int]], requests: Sequence[Request]
+    ) -> Iterator[tuple[list[int], list[Tensor], int]]:
+        """Micro-batches: indices of the requests, their log-probabilities, tokens that went through."""
+        policy, passed = self._policy, 0
+        for piece in microbatches(ids, requests, self._micro_tokens):
+            passed += len(piece)
+            inside(f"answer {passed}/{len(requests)}")
+            asked = [requests[index] for index in piece]
+            tokens = sum(len(r.tokens) for r in asked) + sum(len(ids[p]) for p in {r.prompt for r in asked})
+            found = answer_logprobs(
+                policy.model, policy.head, ids, asked, temperature=self._temperature, forbidden=policy.forbidden
+            )
+            yield piece, found, tokens
 
     def _request(self, prompt: int, tokens: Int32[np.ndarray, "T"]) -> Request:
         if not self._policy.vocabulary.is_content(tokens):

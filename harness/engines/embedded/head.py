@@ -1,8 +1,6 @@
-"""The output layer: from a model's last hidden states to the log-probabilities of given tokens, whatever the vocabulary's size.
-
-Few logits (`chunks`) are made at once. More are made for some of the vocabulary at a time, forward and again backward,
-so that a token costs a hidden state and not a row of the vocabulary (the idea of Wijmans et al., arXiv 2411.09009).
-"""
+"""The output layer: from last hidden states to the log-probabilities of given tokens. Many logits are made for some of the
+vocabulary at a time, forward and again backward, so that a token costs a hidden state (the idea of Wijmans et al., arXiv
+2411.09009)."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from harness.errors import EngineError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Head:
-    """weight, bias: of the linear layer. factor: its outputs are multiplied by this. cap: then bounded by cap * tanh(x / cap)."""
+    """A linear layer, whose outputs are multiplied by `factor`, then bounded by cap * tanh(x / cap)."""
 
     weight: Float[Tensor, "V D"]
     bias: Float[Tensor, "V"] | None
@@ -130,7 +128,6 @@ def _scaled(logits: Tensor, temperature: float, forbidden: Tensor) -> Tensor:
 
 
 def at_once(device: torch.device) -> int:
-    """Logits that may exist at once there."""
     return LOGITS if device.type == "cpu" else GPU_LOGITS
 
 

@@ -20,24 +20,23 @@ from transformers import (
 
 from harness.allocation.shapes import Precision, chosen
 from harness.engines.embedded import lora as adapters
-from harness.engines.embedded.attention import GROUPED
 from harness.engines.embedded.head import Head
+from harness.engines.embedded.kernels import GROUPED, recompute
 from harness.engines.embedded.masks import kinds_of_layers
-from harness.engines.embedded.recomputing import recompute
+from harness.engines.embedded.plugin import Lora
 from harness.engines.folder import check_small_files, check_weights
-from harness.engines.options import Lora
 from harness.engines.vocabulary import Vocabulary, in_one_line, open_vocabulary
 from harness.errors import EngineError
 
 transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
+# Added to the logits of ids that are never content; finite, so that p log p stays a number.
 NEVER = -1e9
-"""Added to the logits of ids that are never content; finite, so that p log p stays a number."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Policy:
-    """A model, its output layer and what its tokens mean. stop: ids that end an answer. forbidden: added to the logits."""
+    """A model and what its tokens mean. forbidden: added to the logits."""
 
     model: PreTrainedModel
     head: Head
@@ -63,17 +62,8 @@ def open_policy(
     lora: Lora | None = None,
     checkpointing: bool = False,
 ) -> Policy:
-    """Load model (dropout off) and tokenizer from a folder; nothing is downloaded, no code of it is run.
-
-    precision: None takes that of the folder's weights (`allocation.shapes`). lora: adapters to be put in.
-    checkpointing: activations are made again in the backward pass. A folder that adapters were merged into is computed in fp32.
-
-    Raises
-    ------
-    EngineError
-        One line: the folder does not open, a layer has neither full nor sliding attention, the tokenizer lacks what is needed,
-        or the device has no bf16.
-    """
+    """Model (dropout off) and tokenizer of a folder; nothing is downloaded, no code of it is run. precision: None takes that of
+    the weights; a folder that adapters were merged into is computed in fp32. Raises EngineError."""
     try:
         check_small_files(folder)
         check_weights(folder)

@@ -1,8 +1,5 @@
-"""Log-probabilities of given answers, with gradient: each prompt goes through the model once, its answers over its cache.
-
-Answers are sorted by length and right-padded in buckets; the output layer sees answer positions only, and of a large vocabulary
-never all at once.
-"""
+"""Log-probabilities of given answers, with gradient: each prompt goes through the model once, its answers, in buckets of
+similar length, over its cache; the output layer sees answer positions only."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from transformers import PreTrainedModel
 from harness.engines.embedded.head import Head, logprobs, whole_logprobs
 from harness.engines.embedded.masks import after, by_layer, causal, kinds_of_layers, left_pad, positions
 
+# Padding, in tokens, that a bucket may hold before another forward pass is cheaper (measured on the micro families).
 PASS_COST = 64
-"""Padding, in tokens, that a bucket may hold before another forward pass is cheaper (measured on the micro families)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,10 +27,8 @@ class Request:
 
 
 class Prefix:
-    """Differentiable keys and values of prompts; the part of transformers' Cache that a model calls.
-
-    Without `rows` it records what the prompts' own pass produces; with them it serves these rows before an answer's keys.
-    """
+    """Differentiable keys and values of prompts, as transformers' Cache: recorded without `rows`, with them served before an
+    answer's keys."""
 
     is_compileable = False
 
@@ -115,13 +110,12 @@ def answer_logprobs(
 
 
 def _right_pad(answers: Sequence[Sequence[int]], device: torch.device) -> Int64[Tensor, "B T"]:
-    """The first answer is the longest."""
     width = len(answers[0])
     return torch.tensor([[*answer, *[0] * (width - len(answer))] for answer in answers], device=device)
 
 
 def _inputs(model: PreTrainedModel, blocks: Sequence[Tensor], at_once: bool) -> list[dict[str, Tensor]]:
-    """What each of several passes is given. at_once: looked up together, as each look-up's gradient has the vocabulary's size."""
+    """What each pass is given. at_once: looked up together, as each look-up's gradient has the vocabulary's size."""
     if not at_once:
         return [{"input_ids": block} for block in blocks]
     look_up = model.get_input_embeddings()

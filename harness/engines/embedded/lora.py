@@ -1,8 +1,5 @@
-"""LoRA: low-rank adapters beside the linear layers of all blocks, frozen themselves (Hu et al., arXiv 2106.09685), by peft.
-
-A checkpoint has both: the merged weights, so that it is an ordinary folder, in fp32, as bf16 would round small adapters away; and
-the adapters, to go on with over the weights that they were trained beside.
-"""
+"""LoRA: low-rank adapters beside frozen linear layers (Hu et al., arXiv 2106.09685), by peft. A checkpoint has the merged
+weights, in fp32, as bf16 would round small adapters away, and the adapters, to go on with."""
 
 from __future__ import annotations
 
@@ -15,27 +12,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.engines.options import Lora
+from harness.engines.embedded.plugin import Lora
 from harness.errors import CheckpointError, EngineError
 
-__all__ = ["ADAPTERS", "adapt", "load", "save"]
-
 ADAPTERS = "lora.safetensors"
-"""File name."""
+# In the names of adapters' weights, and of the frozen ones beside them; peft's name of the only set of adapters.
 MARK, BASE, NAME = ".lora_", ".base_layer", "default"
-"""In the names of adapters' weights, and of the frozen ones beside them; peft's name of the only set of adapters."""
 
 
 def adapt(model: PreTrainedModel, lora: Lora) -> None:
-    """Freeze the model and put adapters in, which change nothing yet and alone are trained.
-
-    They begin the same in every process, and compute in the model's precision.
-
-    Raises
-    ------
-    EngineError
-        peft is not installed, or the model has no linear layers.
-    """
+    """Freeze the model and put adapters in, the same in every process, which change nothing yet. Raises EngineError where peft
+    is not installed, or the model has no linear layers."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
@@ -50,7 +37,6 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
 
 
 def save(model: PreTrainedModel, folder: Path) -> None:
-    """Model and adapters into a folder."""
     model.save_pretrained(folder, state_dict=_merged(model))
     config: Any = type(model.config).from_pretrained(folder)
     config.dtype = torch.float32
@@ -78,7 +64,7 @@ def _adapters(model: PreTrainedModel) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _merged(model: PreTrainedModel) -> dict[str, Tensor]:
-    """All weights as they would be without adapters, in fp32; tied ones stay tied."""
+    """All weights in fp32; tied ones stay tied."""
     merged: dict[str, Tensor] = {}
     copies: dict[int, Tensor] = {}
     for name, value in model.state_dict().items():

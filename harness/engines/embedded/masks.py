@@ -1,8 +1,5 @@
-"""Which tokens a layer sees: additive masks over keys in the order in which they were stored, for full and for sliding attention.
-
-Queries are the last keys, so one mask of full attention says all; a sliding layer's is the same with what is too far back
-hidden. Finite numbers throughout, so that a row that may see nothing stays a number.
-"""
+"""Additive masks over keys, for full and for sliding attention. Queries are the last keys, so one mask of full attention says
+all. Finite numbers throughout, so that a row that may see nothing stays a number."""
 
 from __future__ import annotations
 
@@ -16,18 +13,12 @@ from transformers import PretrainedConfig
 from harness.errors import EngineError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-Masks = Tensor | Mapping[str, Tensor]
-"""What a model of transformers takes: one mask, or one for each kind of layer that its config names."""
+Masks = Tensor | Mapping[str, Tensor]  # as transformers takes them: one, or one for each kind of layer
 
 
 def kinds_of_layers(config: PretrainedConfig) -> dict[str, int | None]:
-    """Window in tokens, None for all, by kind of layer; under "" where the config does not name kinds.
-
-    Raises
-    ------
-    EngineError
-        A kind that is neither full nor sliding, by name.
-    """
+    """Window in tokens, None for all, by kind of layer; under "" where the config does not name kinds. Raises EngineError for
+    other kinds."""
     window = getattr(config, "sliding_window", None)
     named = set(getattr(config, "layer_types", None) or ())
     if not named:
@@ -47,7 +38,7 @@ def by_layer(mask: Float[Tensor, "B 1 Q K"], kinds: Mapping[str, int | None]) ->
 
 
 def windowed(mask: Float[Tensor, "B 1 Q K"], window: int | None) -> Float[Tensor, "B 1 Q K"]:
-    """With the keys hidden that lie `window` or more before the query; the last query is the last key."""
+    """With the keys hidden that lie `window` or more before the query."""
     queries, keys = mask.shape[2:]
     if window is None or keys <= window:
         return mask
@@ -66,17 +57,14 @@ def left_pad(
 
 
 def positions(padding: Float[Tensor, "P L"]) -> Int64[Tensor, "P L"]:
-    """Position ids of left-padded prompts, 0 on the padding."""
     return ((padding == 0).cumsum(1) - 1).clamp(min=0)
 
 
 def causal(padding: Float[Tensor, "P L"]) -> Float[Tensor, "P 1 L L"]:
-    """Of a prefill."""
     return torch.minimum(_look_ahead(padding.shape[1], padding), padding[:, None, None, :])
 
 
 def after(padding: Float[Tensor, "B L"], width: int) -> Float[Tensor, "B 1 W L+W"]:
-    """Of answers over their prompts: padding hidden, no look-ahead; right padding sees only what is left of it."""
     rows = padding.shape[0]
     return torch.cat(
         [

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from harness.allocation import inventory
-from harness.engines import options
+from harness.allocation.chunks import MICRO_TOKENS
+from harness.allocation.shapes import Precision
 from harness.engines.kind import Engines
 from harness.engines.protocol import PolicyEngine
 from harness.errors import EngineError
@@ -18,10 +22,32 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
 
+class Lora(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Adapters beside frozen linear layers. rank: of their product. alpha: it counts alpha / rank times."""
+
+    rank: Annotated[int, Meta(ge=1, le=4096)]
+    alpha: Annotated[float, Meta(gt=0, le=1e6)]
+
+
+class EmbeddedOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of the embedded engine. device: as torch names it, without a number: a worker sees only the one that the plan gives it; None
+    takes CUDA where there is any. micro_tokens: padded tokens of one forward and backward pass. dtype: None takes bf16 for weights
+    that come in half precision, else fp32. threads: of torch on a CPU; None takes what the plan gives the cell.
+    lora: `{rank: 16, alpha: 32}` trains adapters of that rank, counted alpha / rank times, and not the model's own weights.
+    checkpointing: activations are made again in the backward pass, to save memory."""
+
+    device: Annotated[str, Meta(pattern=r"^(cpu|cuda|mps|xpu)\Z")] | None = None
+    micro_tokens: Annotated[int, Meta(ge=1, le=1 << 30)] = MICRO_TOKENS
+    dtype: Precision | None = None
+    threads: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    lora: Lora | None = None
+    checkpointing: bool = False
+
+
 class Embedded(Engines):
     """torch and transformers in this process; CPU, or one CUDA device"""
 
-    Options = options.Embedded
+    Options = EmbeddedOptions
     half_precision = "bf16"
 
     @classmethod

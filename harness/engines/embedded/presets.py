@@ -1,35 +1,35 @@
-"""Presets of stage 0: which habits a micro base checkpoint is given. Data only.
+"""Which habits a warm-up gives a policy. Imports no torch.
 
-A base policy can execute chain of thought in every skill (hinted examples teach that) but, asked plainly, chooses it only
-as often as the mixture says. That gap between competence and habit is what RL can close, alone or with a peer's help.
+A base can execute chain of thought in every skill (hinted examples teach that) but, asked plainly, chooses it only as often as
+the mixture says: a gap that RL can close.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from types import MappingProxyType
+from typing import TypeVar
 
 from harness.errors import UsageError
-from harness.tasks.micro import SKILLS
+from harness.tasks import ladder
+from harness.tasks.micro import GROUPS, LEVELS, SKILLS, Problem, draw_fact
 
+# Of a pretrained model's warm-up by default: optimiser steps, and examples of each.
 START_STEPS, START_EXAMPLES = 20, 16
-"""Of a pretrained model's supervised start where a suite does not say: optimiser steps, and examples of each."""
+# `mul` and `muladd` twice: their sums are the largest and the last to be learnt.
+_DRAWN = [skill for skill in SKILLS.values() for _ in range(2 if skill.name in ("mul", "muladd") else 1)]
+_SLIPS = (-10, -1, 1, 10)  # what a wrong last step is off by
+AnyProblem = TypeVar("AnyProblem", Problem, ladder.Problem)
 
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Shares, each in [0, 1].
-
-    drill: of all examples, one-step facts (asked for by steps).
-    hinted: of the skill examples, those whose prompt asks for steps: always chain of thought, all skills alike.
-    strong_cot, weak_cot: of the plain examples of the policy's strong and weak group, those answered by chain of
-    thought; the others are answered directly.
-    hard, short: skills in which, of the plain chains of thought, this share stops a step short.
-    strong_slip, weak_slip: of the plain chains of thought of the other skills, by group, those whose last step goes wrong (by
-    one or by ten, carried into the answer). Prompts that ask for steps meet neither mistake: both are habits, no lack of
-    competence.
-    """
+    """Shares, each in [0, 1]. drill: of all examples, one-step facts, asked for by steps. hinted: of the others, those asked
+    for by steps, always answered so. strong_cot, weak_cot: of plain examples of the policy's strong and weak group, those
+    answered by steps. short: of the plain answers by steps in `hard` skills, those that stop a step short. strong_slip,
+    weak_slip: in the others, those whose last step goes wrong."""
 
     weak_cot: float
     strong_cot: float = 0.7
@@ -49,7 +49,7 @@ class Mixture:
 
 
 def between(first: Mixture, second: Mixture, share: float) -> Mixture:
-    """Each number so far on the way from the first to the second, share in [0, 1]; the hard skills are the second's."""
+    """Each number so far on the way from the first to the second; the hard skills are the second's."""
     numbers = {
         name: getattr(first, name) + share * (getattr(second, name) - getattr(first, name))
         for name in set(Mixture.__slots__) - {"hard"}
@@ -57,31 +57,85 @@ def between(first: Mixture, second: Mixture, share: float) -> Mixture:
     return replace(second, **{name: round(number, 6) for name, number in numbers.items()})
 
 
-_ENDS: Mapping[str, Mixture] = MappingProxyType(
-    {
-        # A little plain chain of thought in the weak group: RL finds it alone, sharing can only be faster.
-        "elicit": Mixture(weak_cot=0.03),
-        # None at all: independent RL is caught in direct answers. The positive control for regime comparisons.
-        "trap": Mixture(weak_cot=0.0),
-        # What a pretrained model lacks is the form: everything is answered by short steps and a box, all right, both groups alike.
-        "format": Mixture(weak_cot=1.0, strong_cot=1.0, hinted=0.25, drill=0.0),
-        # Both reason everywhere, each more careless in its weak group, and both hardly ever finish two hard skills.
-        "matched": Mixture(
-            weak_cot=1.0,
-            strong_cot=1.0,
-            hinted=0.4,
-            strong_slip=0.05,
-            weak_slip=0.5,
-            short=0.94,
-            hard=("word", "muladd"),
-        ),
-    }
+# No plain chain of thought in the weak group: independent RL is caught in direct answers. The positive control.
+_TRAP = Mixture(weak_cot=0.0)
+# Both reason everywhere, each more careless in its weak group, and both hardly ever finish two hard skills.
+_MATCHED = Mixture(
+    weak_cot=1.0, strong_cot=1.0, hinted=0.4, strong_slip=0.05, weak_slip=0.5, short=0.94, hard=("word", "muladd")
 )
 
 PRESETS: Mapping[str, Mixture] = MappingProxyType(
     {
-        **_ENDS,
-        # The dial of suites/disagreement.yaml: a quarter, half and three quarters of the way from one to the other.
-        **{f"between-{n}": between(_ENDS["trap"], _ENDS["matched"], n / 100) for n in (25, 50, 75)},
+        # A little plain chain of thought in the weak group: RL finds it alone, sharing can only be faster.
+        "elicit": Mixture(weak_cot=0.03),
+        "trap": _TRAP,
+        # What a pretrained model lacks is the form: everything is answered by short steps and a box, all right, both groups alike.
+        "format": Mixture(weak_cot=1.0, strong_cot=1.0, hinted=0.25, drill=0.0),
+        "matched": _MATCHED,
+        # The dial of suites/disagreement.yaml.
+        **{f"between-{n}": between(_TRAP, _MATCHED, n / 100) for n in (25, 50, 75)},
     }
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One supervised pair; the loss is taken on the response and the EOS after it."""
+
+    prompt: str
+    response: str
+
+
+def draw_examples(mixture: Mixture, strong: str, rng: Random) -> Iterator[Example]:
+    """Endless examples from the training side of the split."""
+    while True:
+        skill = rng.choice(_DRAWN)
+        if rng.random() < mixture.drill:
+            fact = draw_fact(rng, skill)
+            yield Example(fact.hinted_prompt, fact.chain_of_thought)
+            continue
+        problem = skill.draw(rng, rng.choice(LEVELS), held_out=False)
+        yield _example(problem, mixture, problem.group == strong, rng)
+
+
+def draw_ladder_examples(mixture: Mixture, strong: str, levels: Sequence[str], rng: Random) -> Iterator[Example]:
+    """The same from the ladder's levels. What is in neither group goes as the strong one does."""
+    while True:
+        level = ladder.LEVELS[rng.choice(levels)]
+        drill = rng.random() < mixture.drill
+        problem = level.draw(rng, held_out=False)
+        if drill:
+            yield Example(problem.hinted_prompt, problem.chain_of_thought)
+        else:
+            yield _example(problem, mixture, problem.group == strong or problem.group not in GROUPS, rng)
+
+
+def _example(problem: AnyProblem, mixture: Mixture, strong_group: bool, rng: Random) -> Example:
+    if rng.random() < mixture.hinted:
+        return Example(problem.hinted_prompt, problem.chain_of_thought)
+    if rng.random() >= (mixture.strong_cot if strong_group else mixture.weak_cot):
+        return Example(problem.prompt, problem.direct)
+    slip = mixture.strong_slip if strong_group else mixture.weak_slip
+    if problem.skill in mixture.hard:
+        problem = _stopped_short(problem) if rng.random() < mixture.short else problem
+    elif slip and rng.random() < slip:
+        problem = _slipped(problem, rng)
+    return Example(problem.prompt, problem.chain_of_thought)
+
+
+def _stopped_short(problem: AnyProblem) -> AnyProblem:
+    steps = problem.steps[:-1]
+    return _answered(problem, steps, int(steps[-1].partition("=")[2]))
+
+
+def _slipped(problem: AnyProblem, rng: Random) -> AnyProblem:
+    """With a wrong last step and the answer that follows, at least 1. What ends in no number stays."""
+    last, right = problem.steps[-1], str(problem.answer)
+    if not (right.isdigit() and last.endswith(right)):
+        return problem
+    wrong = rng.choice([int(right) + slip for slip in _SLIPS if int(right) + slip >= 1])
+    return _answered(problem, (*problem.steps[:-1], f"{last.removesuffix(right)}{wrong}"), wrong)
+
+
+def _answered(problem: AnyProblem, steps: tuple[str, ...], answer: int) -> AnyProblem:
+    return replace(problem, steps=steps, answer=type(problem.answer)(answer))

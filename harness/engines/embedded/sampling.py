@@ -1,9 +1,6 @@
-"""The sampling loop: prompts prefilled once, G answers each, finished rows dropped on the way.
-
-Any causal language model of transformers whose layers have full or sliding attention will do. Answers are drawn by inverse CDF
-with one uniform per (answer seed, position), so an answer depends on its seed and the weights, not on its neighbours
-(up to the rounding of a matrix product, which may differ between batch shapes).
-"""
+"""The sampling loop: prompts prefilled once, G answers each, finished rows dropped on the way. Answers are drawn by inverse CDF
+with one uniform per (answer seed, position), so an answer depends on its seed and the weights, not on its neighbours (up to
+the rounding of a matrix product)."""
 
 from __future__ import annotations
 
@@ -20,8 +17,7 @@ from harness.allocation.chunks import BLOCK
 from harness.engines.embedded.masks import by_layer, causal, kinds_of_layers, left_pad, positions
 from harness.phases import inside
 
-COMPACTION = 0.125
-"""Share of finished rows at which they are dropped: others move to their places, and a finished row costs as much as another."""
+COMPACTION = 0.125  # share of finished rows at which they are dropped, as a finished row costs as much as another
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +31,7 @@ class Drawn:
 
 
 class KeyValues:
-    """Keys and values of all layers in preallocated memory; the part of transformers' Cache that a model calls."""
+    """Keys and values of all layers in preallocated memory, as transformers' Cache."""
 
     is_compileable = False
 
@@ -77,7 +73,7 @@ class KeyValues:
         return copy
 
     def keep(self, order: Int64[Tensor, "K"]) -> None:
-        """Row i becomes what row order[i] was, and the rows behind go. Only rows that change place are copied."""
+        """Row i becomes what row order[i] was. Only rows that change place are copied."""
         places = (order != torch.arange(len(order), device=order.device)).nonzero().squeeze(1)
         moved = order[places]
         for number, pair in enumerate(self.layers):
@@ -112,17 +108,8 @@ def draw(
     stop: Int64[Tensor, "E"],
     forbidden: Float32[Tensor, "V"],
 ) -> Drawn:
-    """G answers to each of P prompts, in rows p * G + g.
-
-    Parameters
-    ----------
-    temperature
-        0 takes the most likely token; log-probabilities are then those at temperature 1.
-    stop
-        Ids that end an answer.
-    forbidden
-        Added to the logits: 0, or a large negative number for ids that are never content.
-    """
+    """G answers to each of P prompts, in rows p * G + g. temperature: 0 takes the most likely token; log-probabilities are then
+    those at 1. forbidden: added to the logits."""
     device, kinds = stop.device, kinds_of_layers(model.config)
     answers = seeds.size
     ids, padding = left_pad(prompts, device, model.dtype)
@@ -174,7 +161,7 @@ def draw(
 
 
 def _closed_up(done: Bool[Tensor, "B"]) -> Int64[Tensor, "K"]:
-    """The rows that go on, the last of them in the places of those before that are done."""
+    """The rows that go on, the last of them in the places of those that are done."""
     going = (~done).nonzero().squeeze(1)
     order = torch.arange(len(going), device=done.device)
     order[done[: len(going)]] = going[going >= len(going)]
@@ -207,8 +194,8 @@ def _inverse(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> Int
 def _reached(
     weights: Float[Tensor, "B K"], chance: Float64[Tensor, "B"]
 ) -> tuple[Int64[Tensor, "B"], Float64[Tensor, "B"]]:
-    """The first index whose cumulative weight reaches `chance` of the total, which has a positive weight itself; and which share,
-    in (0, 1], of that index's weight was needed."""
+    """The first index whose cumulative weight reaches `chance` of the total, and which share, in (0, 1], of its weight was
+    needed."""
     cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
     wanted = (chance * cumulative[:, -1])[:, None]
     index = torch.searchsorted(cumulative, wanted)

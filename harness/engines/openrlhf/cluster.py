@@ -1,22 +1,16 @@
-"""Ray itself, and the one reservation that holds all of a cell's resources.
-
-A cell's bundles form one placement group, which Ray grants whole or not at all: two cells that each hold a part of what
-they need cannot happen.
-"""
+"""Ray itself, and the one reservation that holds all of a cell's resources: a placement group, which Ray grants whole or not at
+all."""
 
 from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
-import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
-from types import TracebackType
 from typing import Any
 
 import ray
@@ -28,36 +22,21 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from harness import phases
 from harness.allocation.inventory import LOGICAL, VISIBLE, Card, Inventory, from_ray, visible
 from harness.engines.openrlhf import seams
-from harness.engines.openrlhf.settings import Settings
-from harness.engines.openrlhf.turns import Turns
+from harness.engines.openrlhf.offload import Devices
+from harness.engines.openrlhf.plugin import Settings
 from harness.errors import EngineError, InfeasibleError
 
 REACH_SECONDS = 5.0
-CARDS_SECONDS = 120.0
-"""Of a node: its first task starts a process there and imports this package."""
-NODE = "ray.io/node-id"
-"""Ray's own label of a node."""
-ANOTHER_SECONDS = 60.0
-"""For the nodes chosen to become free, before others are tried."""
+CARDS_SECONDS = 120.0  # of a node: its first task starts a process there and imports this package
+NODE = "ray.io/node-id"  # Ray's own label of a node
+ANOTHER_SECONDS = 60.0  # for the nodes chosen to become free, before others are tried
 _connecting = threading.Lock()
-OWN = "local"
-"""Ray's word for a new cluster; without an address it joins whichever was started on the machine last."""
+OWN = "local"  # Ray's word for a new cluster; without an address it joins whichever was started on the machine last
 
 
 def connect(devices: int | None = None, address: str | None = None, quiet: bool = False) -> None:
-    """Join the cluster at `address`, by default that of `RAY_ADDRESS`, or start a Ray of our own on this machine, whatever else
-    runs there. Idempotent.
-
-    Parameters
-    ----------
-    devices
-        Without CUDA here a local Ray gets so many logical GPUs, each with a CPU of its own; the default is one per core. Otherwise
-        it has the GPUs that CUDA shows.
-    quiet
-        Of a cluster that is joined: what its actors say on stderr is not heard here.
-
-    Raises EngineError where no cluster answers at the address.
-    """
+    """Join the cluster at `address`, by default that of `RAY_ADDRESS`, or start a Ray of our own with so many logical GPUs
+    where there is no CUDA, by default one per core. Idempotent. Raises EngineError where no cluster answers."""
     with _connecting:
         if ray.is_initialized():
             return
@@ -108,56 +87,47 @@ def inventory(address: str | None = None) -> Inventory:
 
 
 def _cards(node: str) -> list[Card]:
-    """The GPUs that CUDA shows on a node, asked by a task that takes nothing there and leaves the node's own choice as it is."""
+    """The GPUs that CUDA shows on a node, asked by a task that takes nothing there."""
     unchanged = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
     place = NodeAffinitySchedulingStrategy(node, soft=False)
-    asked = (
-        ray.remote(num_cpus=0, max_retries=0)(visible)
-        .options(scheduling_strategy=place, runtime_env=unchanged)
-        .remote()
-    )
+    task = ray.remote(num_cpus=0, max_retries=0)(visible).options(scheduling_strategy=place, runtime_env=unchanged)
     try:
-        found: list[Card] = ray.get(asked, timeout=CARDS_SECONDS)
+        return ray.get(task.remote(), timeout=CARDS_SECONDS)  # type: ignore[no-any-return]
     except RayError as error:
         raise EngineError(f"Ray node {node} does not say which GPUs it has: {str(error).strip()[-300:]}") from None
-    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One policy's part of a reservation: bundle of each trainer rank and of each rollout engine's first device, and the turns
-    that it takes on them with `policies - 1` others."""
+    """One policy's bundles: of each trainer rank, and of each rollout engine's first device."""
 
-    group: PlacementGroup
     trainers: tuple[int, ...]
     rollouts: tuple[int, ...]
-    turns: Turns
+    devices: Devices
     policies: int = 1
 
     def part(self, share: float) -> float:
-        """What a process may book of its bundle, whose policies divide it among themselves; Ray knows four decimals."""
+        """What a process may book of its bundle, which its policies divide among themselves; Ray knows four decimals."""
         return int(share / self.policies * 10_000) / 10_000
 
 
 class Reservation:
-    """All bundles of a cell, in one placement group. A bundle is one GPU and one CPU."""
+    """All bundles of a cell; a bundle is one GPU and one CPU. Raises InfeasibleError where the cluster has too few devices even
+    when idle, EngineError where others did not free enough within the longest `start_seconds`."""
 
-    def __init__(self, policies: Mapping[str, Settings], deadline: float) -> None:
-        """Reserve.
-
-        Raises
-        ------
-        InfeasibleError
-            The cluster has too few devices even when idle.
-        EngineError
-            Others did not free enough within `deadline` seconds.
-        """
+    def __init__(self, policies: Mapping[str, Settings]) -> None:
         connect()
+        deadline = max(settings.start_seconds for settings in policies.values())
+        self.slots, blocks = layout(policies)
         self.shared = shared(policies.values())
-        devices = [settings.devices for settings in policies.values()]
-        count = max(devices) if self.shared else sum(devices)
-        _check_capacity(count)
-        group = _grouped(undivided(policies), deadline)
+        count = sum(blocks)
+        for resource in ("GPU", "CPU"):
+            there = ray.cluster_resources().get(resource, 0)
+            if there < count:
+                raise InfeasibleError(
+                    f"the cell needs {count} {resource}s, the cluster has {there:g}: {count - there:g} short"
+                )
+        group = _grouped(blocks, deadline)
         if group is None:
             free = ray.available_resources()
             raise EngineError(
@@ -165,23 +135,15 @@ class Reservation:
                 f"{free.get('GPU', 0):g} GPUs and {free.get('CPU', 0):g} CPUs free"
             )
         self.group = group
-        self.slots = _assign(self.group, policies)
-        try:
-            self._check_nodes(policies)
-        except EngineError:
-            self.release()
-            raise
-
-    def _check_nodes(self, policies: Mapping[str, Settings]) -> None:
-        """An engine's tensor-parallel devices must not lie on several nodes."""
-        nodes = placement_group_table(self.group)["bundles_to_node_id"]
+        nodes = placement_group_table(group)["bundles_to_node_id"]
         for name, settings in policies.items():
-            for first in self.slots[name].rollouts:
-                if len({nodes[bundle] for bundle in range(first, first + settings.tensor_parallel)}) > 1:
-                    raise EngineError(
-                        f"policy {name!r}: Ray gave the {settings.tensor_parallel} devices of one rollout engine on several "
-                        "nodes; a smaller tensor_parallel fits"
-                    )
+            size = settings.tensor_parallel
+            if any(len({nodes[b] for b in range(first, first + size)}) > 1 for first in self.slots[name].rollouts):
+                self.release()
+                raise EngineError(
+                    f"policy {name!r}: Ray gave the {size} devices of one rollout engine on several nodes; a smaller "
+                    "tensor_parallel fits"
+                )
 
     def release(self, deadline: float = 30.0) -> None:
         """Give everything back and wait until Ray has it. Idempotent; raises EngineError after `deadline` seconds."""
@@ -189,8 +151,8 @@ class Reservation:
             return
         remove_placement_group(self.group)
         end = monotonic() + deadline
-        prefix = f"_group_{self.group.id.hex()}"
-        while any(name.endswith(prefix[1:]) for name in ray.available_resources()):
+        suffix = f"group_{self.group.id.hex()}"
+        while any(name.endswith(suffix) for name in ray.available_resources()):
             if monotonic() > end:
                 raise EngineError(f"Ray did not take a placement group back within {deadline:g} s")
             sleep(0.1)
@@ -198,111 +160,30 @@ class Reservation:
     def __enter__(self) -> Reservation:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
-def _grouped(blocks: Sequence[int], deadline: float) -> PlacementGroup | None:
-    """A placement group of one bundle per device, whose blocks of devices lie on one node each; None after `deadline` seconds.
-
-    Ray's own packing fills one node after the other, and would divide a block between two. So where there are blocks and several
-    nodes, each block is given its node, and another one if that does not become free.
-
-    Raises InfeasibleError where a block is larger than any node has room for.
-    """
-    end = monotonic() + deadline
-    bundles = [{"GPU": 1.0, "CPU": 1.0}] * sum(blocks)
-    while True:
-        nodes = _nodes_of(blocks)
-        group = placement_group(
-            bundles, strategy="PACK", bundle_label_selector=[{NODE: node} for node in nodes] if nodes else None
-        )
-        if _granted(group, min(end - monotonic(), ANOTHER_SECONDS if nodes else deadline)):
-            return group
-        remove_placement_group(group)
-        if monotonic() >= end:
-            return None
-
-
-def _nodes_of(blocks: Sequence[int]) -> list[str]:
-    """The node of each device: where there is room now, else where there would be on an idle cluster. Empty where any will do."""
-    free, total = seams.node_resources()
-    if max(blocks) == 1 or len(total) == 1:
-        return []
-    for resources in (free, total):
-        rooms = {node: int(min(has.get("GPU", 0), has.get("CPU", 0))) for node, has in sorted(resources.items())}
-        if found := fit(blocks, rooms):
-            return found
-    most = max(int(min(has.get("GPU", 0), has.get("CPU", 0))) for has in total.values())
-    raise InfeasibleError(
-        f"a rollout engine's {max(blocks)} devices must be on one node, and the cell's are {sum(blocks)}: no such room on "
-        f"{len(total)} nodes of at most {most}; a smaller tensor_parallel fits"
-    )
-
-
-def fit(blocks: Sequence[int], rooms: Mapping[str, int]) -> list[str]:
-    """The node of each device, block after block: the largest first, each to the fullest node that holds it. Empty: no room."""
-    left, chosen = dict(rooms), dict[int, str]()
-    for index in sorted(range(len(blocks)), key=lambda i: -blocks[i]):
-        able = [node for node, room in left.items() if room >= blocks[index]]
-        if not able:
-            return []
-        chosen[index] = min(able, key=lambda node: left[node])
-        left[chosen[index]] -= blocks[index]
-    return [chosen[index] for index, size in enumerate(blocks) for _ in range(size)]
-
-
-def undivided(policies: Mapping[str, Settings]) -> list[int]:
-    """Sizes of the blocks of neighbouring devices that must lie on one node, in order: an engine's tensor-parallel ones."""
+def layout(policies: Mapping[str, Settings]) -> tuple[dict[str, Slot], list[int]]:
+    """Each policy's slot, and the sizes of the blocks of neighbouring devices that must lie on one node: a rollout engine's
+    tensor-parallel ones. Raises EngineError as `shared`."""
     together = shared(policies.values())
-    count = (max if together else sum)(settings.devices for settings in policies.values())
-    joined = [False] * count  # whether a device is in one block with the one before it
-    first = 0
-    for settings in policies.values():
-        shift = first if settings.colocate else first + settings.trainers
-        for engine in range(settings.rollout_engines):
-            start = shift + engine * settings.tensor_parallel
-            joined[start + 1 : start + settings.tensor_parallel] = [True] * (settings.tensor_parallel - 1)
-        first += 0 if together else settings.devices
-    blocks: list[int] = []
-    for same in joined:
-        if same:
-            blocks[-1] += 1
-        else:
-            blocks.append(1)
-    return blocks
-
-
-def _granted(group: PlacementGroup, deadline: float) -> bool:
-    end = monotonic() + deadline
-    while not group.wait(timeout_seconds=max(0.1, min(2.0, end - monotonic()))):
-        phases.beat()  # it is the others' turn; the deadline is what ends this wait
-        if monotonic() >= end:
-            return False
-    return True
-
-
-def _check_capacity(count: int) -> None:
-    total = ray.cluster_resources()
-    for resource in ("GPU", "CPU"):
-        short = count - total.get(resource, 0)
-        if short > 0:
-            raise InfeasibleError(
-                f"the cell needs {count} {resource}s, the cluster has {total.get(resource, 0):g}: {short:g} short"
-            )
-
-
-def _assign(group: PlacementGroup, policies: Mapping[str, Settings]) -> dict[str, Slot]:
     slots: dict[str, Slot] = {}
-    first, together, turns = 0, shared(policies.values()), Turns()
+    inside: set[int] = set()  # devices in one block with the one before them
+    common, first, count = Devices(), 0, 0
     for name, settings in policies.items():
-        trainers = tuple(range(first, first + settings.trainers))
+        size = settings.tensor_parallel
         shift = first if settings.colocate else first + settings.trainers
-        rollouts = tuple(shift + engine * settings.tensor_parallel for engine in range(settings.rollout_engines))
-        many = len(policies) if together else 1
-        slots[name] = Slot(group, trainers, rollouts, turns if together else Turns(), many)
+        rollouts = tuple(shift + engine * size for engine in range(settings.rollout_engines))
+        trainers = tuple(range(first, first + settings.trainers))
+        slots[name] = (
+            Slot(trainers, rollouts, common, len(policies)) if together else Slot(trainers, rollouts, Devices())
+        )
+        inside |= {start + place for start in rollouts for place in range(1, size)}
+        count = max(count, first + settings.devices)
         first += 0 if together else settings.devices
-    return slots
+    starts = [device for device in range(count) if device not in inside]
+    return slots, [end - start for start, end in zip(starts, [*starts[1:], count], strict=True)]
 
 
 def shared(policies: Iterable[Settings]) -> bool:
@@ -313,17 +194,52 @@ def shared(policies: Iterable[Settings]) -> bool:
     return wishes == {True}
 
 
-def main() -> None:
-    """Hold a cluster on this machine for other processes: print its address, and end it when stdin closes."""
-    for ignored in (signal.SIGINT, signal.SIGTERM):  # the run decides what they mean, and closes stdin
-        signal.signal(ignored, signal.SIG_IGN)
-    out = os.dup(1)
-    os.dup2(2, 1)  # what Ray prints is not for the reader of the address
-    connect()
-    os.write(out, f"{ray.get_runtime_context().gcs_address}\n".encode())
-    sys.stdin.read()
-    ray.shutdown()
+def _grouped(blocks: Sequence[int], deadline: float) -> PlacementGroup | None:
+    """A placement group of one bundle per device; None after `deadline` seconds. Ray's own packing would divide a block between
+    two nodes, so where there are blocks and several nodes each block is given its node, and another one if that does not
+    become free."""
+    end = monotonic() + deadline
+    bundles = [{"GPU": 1.0, "CPU": 1.0}] * sum(blocks)
+    while True:
+        nodes = _nodes_of(blocks)
+        group = placement_group(
+            bundles, strategy="PACK", bundle_label_selector=[{NODE: node} for node in nodes] if nodes else None
+        )
+        until = min(end, monotonic() + ANOTHER_SECONDS) if nodes else end
+        while not group.wait(timeout_seconds=max(0.1, min(2.0, until - monotonic()))):
+            phases.beat()  # it is the others' turn; the deadline is what ends this wait
+            if monotonic() >= until:
+                break
+        else:
+            return group
+        remove_placement_group(group)
+        if monotonic() >= end:
+            return None
 
 
-if __name__ == "__main__":
-    main()
+def _nodes_of(blocks: Sequence[int]) -> list[str]:
+    """The node of each device: where there is space now, else on an idle cluster. Empty where any will do. Raises
+    InfeasibleError."""
+    free, total = seams.node_resources()
+    if max(blocks) == 1 or len(total) == 1:
+        return []
+    for resources in (free, total):
+        space = {node: int(min(has.get("GPU", 0), has.get("CPU", 0))) for node, has in sorted(resources.items())}
+        if found := fit(blocks, space):
+            return found
+    raise InfeasibleError(
+        f"a rollout engine's {max(blocks)} devices must be on one node, and the cell's are {sum(blocks)}: no such room on "
+        f"{len(total)} nodes of at most {max(space.values())}; a smaller tensor_parallel fits"
+    )
+
+
+def fit(blocks: Sequence[int], space: Mapping[str, int]) -> list[str]:
+    """The node of each device: the largest block first, each to the fullest node that holds it. Empty: it does not fit."""
+    left, chosen = dict(space), dict[int, str]()
+    for index in sorted(range(len(blocks)), key=lambda i: -blocks[i]):
+        able = [node for node, devices in left.items() if devices >= blocks[index]]
+        if not able:
+            return []
+        chosen[index] = min(able, key=lambda node: left[node])
+        left[chosen[index]] -= blocks[index]
+    return [chosen[index] for index, size in enumerate(blocks) for _ in range(size)]

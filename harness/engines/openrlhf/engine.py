@@ -1,9 +1,5 @@
-"""The OpenRLHF engine: one policy on a Ray cluster, trained by DeepSpeed actors and sampled by vLLM.
-
-What is learnt is decided where the embedded engine decides it: mini-batches and surrogate are the same code, run inside
-OpenRLHF's actors. Calls of different policies may run at the same time in different threads; where the policies share their
-devices the calls take turns, and each says how much memory trainer and rollout engines need for it.
-"""
+"""One policy on a Ray cluster, trained by DeepSpeed actors and sampled by vLLM. What is learnt is decided where the embedded
+engine decides it: mini-batches and surrogate are the same code. Policies that share devices take turns."""
 
 from __future__ import annotations
 
@@ -12,25 +8,23 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from jaxtyping import Float32, Int32, UInt64
-from transformers import PreTrainedTokenizerFast
 from vllm import SamplingParams
 
 from harness.engines import checkpoint
-from harness.engines.gradients import check_norm
-from harness.engines.openrlhf import cpu, seams
-from harness.engines.openrlhf.batches import AnswerRow, learning_splits, plan, scoring_split
-from harness.engines.openrlhf.checksums import differing
-from harness.engines.openrlhf.cluster import Reservation, Slot, connect
+from harness.engines.learner import check_norm
+from harness.engines.openrlhf import seams
+from harness.engines.openrlhf.batches import AnswerRow, learning_splits, scoring_split
+from harness.engines.openrlhf.cluster import Reservation, connect
+from harness.engines.openrlhf.offload import DeviceLease, MemoryState
+from harness.engines.openrlhf.plugin import Settings
 from harness.engines.openrlhf.remote import Call, Process, RemoteActor, end, gather
 from harness.engines.openrlhf.rollout import open_rollouts
-from harness.engines.openrlhf.settings import Settings
 from harness.engines.openrlhf.strategy import Strategy
-from harness.engines.openrlhf.trainer import Learnt, PolicyWorker, WorkerGroup, worker_type
-from harness.engines.openrlhf.turns import Held, Residence
+from harness.engines.openrlhf.trainer import Learnt, open_trainers
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
 from harness.engines.tally import Tally
 from harness.engines.vocabulary import open_vocabulary
@@ -39,35 +33,16 @@ from harness.experience.answers import Prompt
 from harness.learning.minibatches import minibatches, pack, settle
 from harness.learning.terms import Term
 
-PROBES = 4
-"""Answers on which trainer and rollout engine are compared after a weight sync."""
-USUAL = 4
-"""By so much their difference may grow over what it was before the first update."""
-TRAINER_SHARE = 0.4
-"""Of a bundle's device, in Ray's books."""
-METER_SECONDS = 5.0
-"""Deadline of asking for CPU times."""
-STEPS = 1 << 30
-"""Length of OpenRLHF's learning-rate schedule, which is constant here."""
+PROBES = 4  # answers on which trainer and rollout engine are compared after a weight sync
+USUAL = 4  # by so much their difference may grow over what it was before the first update
+TRAINER_SHARE = 0.4  # of a bundle's device, in Ray's books
+METER_SECONDS = 5.0  # deadline of asking for CPU times
+STEPS = 1 << 30  # length of OpenRLHF's learning-rate schedule, which is constant here
 
 
 class OpenRLHFEngine:
-    """A PolicyEngine over a Hugging Face folder that every node of the cluster can read.
-
-    Parameters
-    ----------
-    name
-        The policy's name.
-    reservation
-        The cell's resources, in which this policy has a slot; by default the engine reserves its own, and releases them.
-
-    Raises
-    ------
-    EngineError
-        The folder does not open, or a part of the engine does not come up within its deadline.
-    InfeasibleError
-        The cluster is too small.
-    """
+    """A PolicyEngine over a Hugging Face folder that every node of the cluster can read. Raises EngineError where the folder
+    does not open, or a part of the engine does not come up within its deadline."""
 
     def __init__(
         self,
@@ -77,12 +52,13 @@ class OpenRLHFEngine:
         settings: Settings,
         temperature: float = 1.0,
         chat: bool = False,
-        reservation: Reservation | None = None,
+        reservation: Reservation,
     ) -> None:
         self.name = name
         self._settings = settings
-        self._vocabulary = open_vocabulary(folder, chat, name)
-        self._version = 0
+        vocabulary = self._vocabulary = open_vocabulary(folder, chat, name)
+        self.version = 0
+        self.tokenizer, self.stop, self.reads = vocabulary.tokenizer, vocabulary.stop, vocabulary.reads
         self._closed = False
         self._used = 0.0
         self._before: float | None = None
@@ -90,6 +66,7 @@ class OpenRLHFEngine:
         self._trainers: list[RemoteActor] = []
         self._rollouts: list[RemoteActor] = []
         connect()  # what the cluster has decides the settings
+        self.gpus = 0 if seams.needed() else settings.devices
         self._strategy = Strategy(settings, temperature)
         rollouts = settings.rollout_engines * settings.tensor_parallel
         if self.gpus and settings.colocate and settings.trainers != rollouts:
@@ -97,61 +74,40 @@ class OpenRLHFEngine:
                 f"policy {name!r}: with colocate weights pass within a device, so rollout engines need as many devices as "
                 f"there are trainers; {rollouts} and {settings.trainers} are given"
             )
-        self._own = None if reservation else Reservation({name: settings}, settings.start_seconds)
         self._folder = str(folder.resolve())
-        self._slot: Slot = (reservation or self._own).slots[name]  # type: ignore[union-attr]
-        self._place = Residence(name, self._slot.turns, settings, self._hold_trainers, self._hold_rollouts)
+        self._group, self._slot = reservation.group, reservation.slots[name]
+        self._lease = DeviceLease(name, self._slot.devices, settings, self._hold_trainers, self._hold_rollouts)
         try:
-            with self._place.whole_turn():
+            with self._lease.whole_turn():
                 self._start()
         except BaseException:
             self.close()
             raise
 
-    @property
-    def version(self) -> int:
-        return self._version
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerFast:
-        return self._vocabulary.tokenizer
-
-    @property
-    def stop(self) -> tuple[int, ...]:
-        return self._vocabulary.stop
-
-    @property
-    def gpus(self) -> int:
-        return 0 if cpu.needed() else self._settings.devices
-
     def cpu_seconds(self) -> float:
-        """CPU time that the engine's actors have used so far; the last known where they do not answer."""
+        """Of the engine's actors so far; the last known where they do not answer."""
         everyone = [*self._trainers, *self._rollouts]
         with suppress(EngineError):  # the call that is being timed says better what is wrong
             calls = [Call(member, member.handle.cpu_seconds.remote()) for member in everyone]
             self._used = sum(self._gather(calls, "counting CPU time", METER_SECONDS, watch=[]))
         return self._used
 
-    def reads(self, prompt: Prompt) -> str:
-        """See `PolicyEngine.reads`."""
-        return self._vocabulary.reads(prompt)
-
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
-        """G answers per prompt, see `PolicyEngine.sample`. The same seed gives another answer than in the embedded engine:
-        vLLM draws its own random numbers from it."""
+        """vLLM draws its own random numbers from a seed: other answers than the embedded engine's."""
         ids = [self._vocabulary.encode(prompt) for prompt in prompts]
-        asked = [(row, int(seed)) for row, group in enumerate(seeds) for seed in group]
-        with self._place.turn(Held.NOTHING, Held.ALL):
-            calls, places = [], []
-            for index, member in enumerate(self._rollouts):
-                mine = list(range(index, len(asked), len(self._rollouts)))
-                if not mine:
-                    continue
-                requests = [self._request(asked[i][1], sampling) for i in mine]
-                places.append(mine)
-                calls.append(Call(member, member.handle.sample.remote([ids[asked[i][0]] for i in mine], requests)))
+        asked = [(prompt, int(seed)) for prompt, group in zip(ids, seeds, strict=True) for seed in group]
+        many = len(self._rollouts)
+        with self._lease.turn(MemoryState.NOTHING, MemoryState.ALL):
+            calls = [
+                Call(
+                    member,
+                    member.handle.sample.remote(*zip(*((p, self._request(s, sampling)) for p, s in mine), strict=True)),
+                )
+                for index, member in enumerate(self._rollouts)
+                if (mine := asked[index::many])
+            ]
             answers = self._gather(calls, "sampling", watch=self._rollout_cores())
         cut = sum(not one.finished and len(one.tokens) < sampling.max_new_tokens for row in answers for one in row)
         if cut:
@@ -160,29 +116,27 @@ class OpenRLHFEngine:
                 f"(engine_options.max_length: {self._settings.max_length or 'the model has no more positions'}), before their "
                 f"{sampling.max_new_tokens:,} new tokens: they would count as wrong"
             )
-        samples: list[Sample | None] = [None] * len(asked)
-        for mine, generated in zip(places, answers, strict=True):
-            for i, one in zip(mine, generated, strict=True):
-                text = self._vocabulary.text(one.tokens, one.finished)
-                samples[i] = Sample(one.tokens, one.logprobs, text, one.finished)
+        samples = [
+            Sample(one.tokens, one.logprobs, self._vocabulary.text(one.tokens, one.finished), one.finished)
+            for one in (answers[index % many][index // many] for index in range(len(asked)))
+        ]
         group = seeds.shape[1]
-        return [[s for s in samples[p * group : (p + 1) * group] if s is not None] for p in range(len(prompts))]
+        return [samples[p * group : (p + 1) * group] for p in range(len(prompts))]
 
     def score(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
     ) -> list[Float32[np.ndarray, "T"]]:
-        """Log-probabilities of `answers[i]` after `prompts[i]`, by the trainer, at the engine's temperature."""
         return self._answer_scores(prompts, answers, "logprobs")
 
     def score_base(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
     ) -> list[Float32[np.ndarray, "T"]]:
-        """The same under the weights of the folder that the engine was opened from, whatever it has learnt since."""
+        """The same under the weights of the folder that the engine was opened from."""
         return self._answer_scores(prompts, answers, "base_logprobs", self._folder)
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
-        """`optimisation.updates` AdamW steps, then the rollout engines take the new weights and are checked to have them."""
-        with self._place.whole_turn():
+        """The rollout engines take the new weights and are checked to have them."""
+        with self._lease.whole_turn():
             return self._update(prompts, terms, optimisation)
 
     def _update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
@@ -195,17 +149,22 @@ class OpenRLHFEngine:
             _, self._before = self._difference(answers)
         ranks, budget = len(self._trainers), self._settings.micro_batch_tokens
         splits = [learning_splits(batch, own, ranks, budget) for batch, own in zip(batches, rows, strict=True)]
-        with self._place.turn(Held.ALL, Held.NOTHING):
+        with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
             learnt: list[list[Learnt]] = self._gather(
                 [
-                    Call(member, member.handle.learn.remote([plan(split, rank) for split in splits], optimisation))
+                    Call(
+                        member,
+                        member.handle.learn.remote(
+                            [tuple(s.batches[rank] for s in own) for own in splits], optimisation
+                        ),
+                    )
                     for rank, member in enumerate(self._trainers)
                 ],
                 "updating",
             )
         for index, one in enumerate(learnt[0]):
-            check_norm(self.name, self._version + index, one.gradient_norm)
-        self._version += optimisation.updates
+            check_norm(self.name, self.version + index, one.gradient_norm)
+        self.version += optimisation.updates
         self.sync()
         self.check_sync(answers)
         tally = Tally(terms, optimisation.updates)
@@ -232,21 +191,16 @@ class OpenRLHFEngine:
         )
 
     def sync(self) -> None:
-        """Send the trainer's weights to the rollout engines.
-
-        Raises
-        ------
-        EngineError
-            A tensor did not arrive there as the trainer has it.
-        """
+        """Send the trainer's weights to the rollout engines. Raises EngineError where a tensor did not arrive as the trainer
+        has it."""
         suspects = [*self._trainers, *self._rollout_cores()]
-        with self._place.turn(Held.WEIGHTS, Held.WEIGHTS):
+        with self._lease.turn(MemoryState.WEIGHTS, MemoryState.WEIGHTS):
             self._on_workers("expect")
             calls = self._on_trainers("broadcast_to_vllm")
             self._gather(calls, "syncing weights", self._settings.sync_seconds, suspects=suspects)
             sent, *_ = self._gather(self._on_trainers("checksums"), "checking the weight sync")
             for member, arrived in self._on_workers("arrived"):
-                if wrong := differing(sent, arrived):
+                if wrong := seams.differing(sent, arrived):
                     raise EngineError(
                         f"{member.name}: {len(wrong)} of {len(sent)} tensors of a weight sync did not arrive as the trainer has "
                         f"them, {wrong[0]} the first"
@@ -254,24 +208,19 @@ class OpenRLHFEngine:
 
     def _rehearse(self) -> None:
         """Lose the rollout engines' parameters and sync: they must be again what vLLM itself has read from the folder."""
-        with self._place.turn(Held.WEIGHTS, Held.WEIGHTS):
+        with self._lease.turn(MemoryState.WEIGHTS, MemoryState.WEIGHTS):
             read = self._on_workers("held")
             self._on_workers("lose")
             self.sync()
             for (member, before), (_, after) in zip(read, self._on_workers("held"), strict=True):
-                if wrong := differing(before, after):
+                if wrong := seams.differing(before, after):
                     raise EngineError(
                         f"{member.name}: a weight sync leaves out {', '.join(wrong[:5])} of its parameters"
                     )
 
     def check_sync(self, rows: Sequence[AnswerRow]) -> float:
-        """Largest mean difference per token (nats) between rollout engines and trainer on a few of the rows.
-
-        Raises
-        ------
-        EngineError
-            It is beyond `USUAL` times what it was before the first update by more than `settings.tolerance`.
-        """
+        """Largest mean difference per token (nats) between rollout engines and trainer on a few of the rows. Raises EngineError
+        beyond `USUAL` times what it was before the first update and `settings.tolerance`."""
         member, worst = self._difference(rows)
         before = self._before or 0.0
         allowed = USUAL * before + self._settings.tolerance
@@ -284,7 +233,7 @@ class OpenRLHFEngine:
         return worst
 
     def _difference(self, rows: Sequence[AnswerRow]) -> tuple[str, float]:
-        """The rollout engine that is furthest from the trainer, and how far, see `check_sync`."""
+        """The rollout engine that is furthest from the trainer, and how far."""
         room = self._settings.max_length or math.inf  # for the one token that a rollout engine is to add
         probes = [row for row in rows if 1 < row.length < room][: PROBES * len(self._rollouts) : len(self._rollouts)]
         if not probes:
@@ -292,7 +241,7 @@ class OpenRLHFEngine:
         # Whole sequences, so that one call of the rollout engine gives all there is to compare.
         sequences = [[*row.prompt, *row.answer.tolist()] for row in probes]
         mine = self._scores([AnswerRow(ids[:1], np.array(ids[1:], np.int32)) for ids in sequences], "logprobs", True)
-        with self._place.turn(Held.NOTHING, Held.ALL):
+        with self._lease.turn(MemoryState.NOTHING, MemoryState.ALL):
             theirs = self._gather(
                 [Call(member, member.handle.prompt_logprobs.remote(sequences)) for member in self._rollouts],
                 "checking the weight sync",
@@ -303,21 +252,17 @@ class OpenRLHFEngine:
         return self._rollouts[furthest].name, found[furthest]
 
     def save(self, folder: Path) -> None:
-        """A Hugging Face folder with the optimiser's state, in the embedded engine's format; whole or not at all."""
 
         def fill(new: Path) -> None:
             target = str(new.resolve())
-            with self._place.turn(Held.ALL, Held.NOTHING):
+            with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
                 self._gather(self._on_trainers("save", target, checkpoint.OPTIMISER), "saving")
             self.tokenizer.save_pretrained(new)
 
-        checkpoint.write(folder, self.name, self._version, fill)
+        checkpoint.write(folder, self.name, self.version, fill)
 
     def restore(self, folder: Path) -> None:
-        """Continue from a folder of `save`, by whichever engine; without an optimiser's state (a finished cell's) with a fresh one.
-
-        Raises CheckpointError.
-        """
+        """Continue from a folder of either engine's `save`; without an optimiser's state with a fresh one."""
         seal = checkpoint.check(folder, self.name)
         if (
             open_vocabulary(folder, self._vocabulary.chat, self.name).tokenizer.get_vocab()
@@ -325,49 +270,45 @@ class OpenRLHFEngine:
         ):
             raise CheckpointError(f"{folder}: another tokenizer than that of policy {self.name!r}")
         path = str(folder.resolve())
-        with self._place.turn(Held.ALL, Held.NOTHING):
+        with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
             self._load(path)
             if checkpoint.OPTIMISER in seal.files:
                 self._gather(self._on_trainers("load_moments", f"{path}/{checkpoint.OPTIMISER}"), "restoring")
-        self._version = seal.version
+        self.version = seal.version
         self.sync()
 
     def close(self) -> None:
-        """End all processes and give the resources back. Idempotent."""
+        """End all processes. Idempotent."""
         if self._closed:
             return
         self._closed = True
         end([*self._trainers, *self._rollouts], self._processes)
-        self._place.leave()
-        if self._own:
-            self._own.release()
+        self._lease.leave()
 
     def _start(self) -> None:
-        settings, slot = self._settings, self._slot
-        environment = cpu.environment(settings.sync_seconds)
-        worker = worker_type(PolicyWorker, environment)
-        share = slot.part(TRAINER_SHARE)
-        group = WorkerGroup(worker, slot.group, slot.trainers, share, settings.start_seconds)
-        self._trainers = self._members("trainer rank", group.handles)
+        settings = self._settings
+        environment, share = seams.environment(settings.sync_seconds), self._slot.part(TRAINER_SHARE)
+        handles = open_trainers(self._group, self._slot.trainers, share, environment, settings.start_seconds)
+        self._trainers = self._members("trainer rank", handles)
         self._open_rollouts()
-        self._place.opened()
+        if settings.sleep:
+            self._lease.hold(MemoryState.ALL, MemoryState.NOTHING)
         self._load(self._folder)
         self._rehearse()
 
     def _open_rollouts(self) -> None:
-        """Start them and wait until everyone is up."""
-        environment = cpu.environment(self._settings.sync_seconds) | seams.runner(len(self._vocabulary.forbidden))
-        handles = open_rollouts(self._folder, self._settings, self._slot, environment)
+        environment = seams.environment(self._settings.sync_seconds) | seams.runner(len(self._vocabulary.forbidden))
+        handles = open_rollouts(self._folder, self._settings, self._group, self._slot, environment)
         self._rollouts = self._members("rollout engine", handles)
         up = [Call(member, member.handle.processes.remote()) for member in (*self._trainers, *self._rollouts)]
         found = self._gather(up, "starting", self._settings.start_seconds, watch=[])
         self._processes = [process for processes in found for process in processes]
 
-    def _hold_trainers(self, held: Held) -> None:
+    def _hold_trainers(self, held: MemoryState) -> None:
         if self._trainers:
             self._gather(self._on_trainers("hold", held), "falling asleep or waking up")
 
-    def _hold_rollouts(self, held: Held) -> None:
+    def _hold_rollouts(self, held: MemoryState) -> None:
         calls = [Call(member, member.handle.hold.remote(held)) for member in self._rollouts]
         self._gather(calls, "falling asleep or waking up", watch=self._trainers)
 
@@ -404,9 +345,8 @@ class OpenRLHFEngine:
         return [next(scores) if len(tokens) else np.zeros(0, np.float32) for tokens in answers]
 
     def _scores(self, rows: Sequence[AnswerRow], method: str, *arguments: Any) -> list[Float32[np.ndarray, "T"]]:
-        """By a method of the trainers that takes micro-batches."""
         split = scoring_split(rows, len(self._trainers), self._settings.micro_batch_tokens)
-        with self._place.turn(Held.WEIGHTS, Held.NOTHING):
+        with self._lease.turn(MemoryState.WEIGHTS, MemoryState.NOTHING):
             calls = [
                 Call(member, getattr(member.handle, method).remote(split.batches[rank], *arguments))
                 for rank, member in enumerate(self._trainers)
@@ -427,13 +367,12 @@ class OpenRLHFEngine:
         return [Call(member, getattr(member.handle, method).remote(*arguments)) for member in self._trainers]
 
     def _on_workers(self, method: str) -> list[tuple[RemoteActor, Any]]:
-        """What each worker of each rollout engine answers, see `RolloutWorker.on_workers`."""
         calls = [Call(member, member.handle.on_workers.remote(method)) for member in self._rollouts]
         answers = self._gather(calls, "checking the weight sync", self._settings.sync_seconds)
         return [(call.member, one) for call, found in zip(calls, answers, strict=True) for one in found]
 
     def _rollout_cores(self) -> list[RemoteActor]:
-        """The rollout engines, watched down to vLLM's own process. Only while it is not taking weights: it hears nothing then."""
+        """The rollout engines, watched down to vLLM's own process, which hears nothing while it takes weights."""
         return [replace(member, sign="core_pulse") for member in self._rollouts]
 
     def _gather(
@@ -444,7 +383,7 @@ class OpenRLHFEngine:
         watch: Sequence[RemoteActor] | None = None,
         suspects: Sequence[RemoteActor] | None = None,
     ) -> list[Any]:
-        """Results by the deadline, `call_seconds` by default. watch: whom to expect signs of life from, by default all."""
+        """Results by the deadline, `call_seconds` by default. watch: by default all."""
         if self._closed:
             raise EngineError(f"policy {self.name!r}: the engine is closed")
         return gather(
@@ -458,6 +397,49 @@ class OpenRLHFEngine:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Mean of what was measured; NaN where nothing was."""
     measured = [value for value in values if not math.isnan(value)]
     return float(np.mean(measured)) if measured else math.nan
+
+
+class Frozen:
+    """A model that never learns: a reference is the folder that it was opened from."""
+
+    name: str
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise EngineError(f"policy {self.name!r}: a reference neither learns nor is stored")
+
+    update = save = restore = _refuse
+
+
+class Base(Frozen):
+    """An open engine's base, in the engine's own processes and memory; sampled before the first update."""
+
+    version = 0
+
+    def __init__(self, engine: OpenRLHFEngine) -> None:
+        self._engine, self.name = engine, engine.name
+        self.tokenizer, self.stop, self.gpus = engine.tokenizer, engine.stop, engine.gpus
+        self.reads, self.score = engine.reads, engine.score_base
+
+    def sample(
+        self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
+    ) -> list[list[Sample]]:
+        if self._engine.version:
+            raise EngineError(f"policy {self.name!r}: its base can be sampled only before the first update")
+        return self._engine.sample(prompts, seeds, sampling)
+
+    def close(self) -> None:
+        """Nothing to free that is not the engine's."""
+
+
+class OpenRLHFReference(Frozen, OpenRLHFEngine):
+    """A frozen folder by itself, to be sampled: rollout engines without a trainer."""
+
+    def score(
+        self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
+    ) -> list[Float32[np.ndarray, "T"]]:
+        raise EngineError(f"policy {self.name!r}: a reference without a trainer is only sampled")
+
+    def _start(self) -> None:
+        self._open_rollouts()

@@ -9,35 +9,108 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from harness.allocation import inventory
 from harness.allocation.inventory import Inventory
 from harness.allocation.shapes import Precision
-from harness.engines.kind import Engines
-from harness.engines.openrlhf import keeper
-from harness.engines.openrlhf.settings import Settings, settings_of
+from harness.engines.kind import Engines, read_options
+from harness.engines.openrlhf.local_ray import local_ray
 from harness.engines.protocol import PolicyEngine
+from harness.errors import EngineError
 from harness.exchange.wire import Transport
 from harness.suite.schema import Policy
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
-    from harness.engines.openrlhf.cluster import Reservation
     from harness.engines.openrlhf.engine import OpenRLHFEngine
 
 A = TypeVar("A")
 B = TypeVar("B")
-LAYOUT = frozenset({"trainers", "rollout_engines", "tensor_parallel", "colocate"})
-"""Engine options with which a suite takes the layout into its own hands."""
+Count = Annotated[int, Meta(ge=1, le=4096)]
+Seconds = Annotated[float, Meta(gt=0, le=86400)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Layout, precision and patience of one policy.
+
+    dtype: of weights and activations; `fp32` also keeps fp32 gradients (parity, micro models), `bf16` has fp32 masters.
+    zero_stage: DeepSpeed's, what is cut over the ranks: nothing (only with fp32), moments and gradients, weights too.
+    trainers: DeepSpeed ranks. rollout_engines: vLLM engines, each on `tensor_parallel` devices.
+    tensor_parallel: devices over which each of them cuts its weights.
+    colocate: rollout engines share the trainers' devices; otherwise they have their own.
+    sleep: trainers and rollout engines that share devices take turns in their memory instead of standing side by side in it.
+    share_devices: all policies of a cell have the same devices and take turns on them; None leaves that to the plan.
+    enforce_eager: no CUDA graphs in vLLM; None says so only where there is no CUDA.
+    attention: the trainers' kernel. gradient_checkpointing: activations are computed again backward, to save memory.
+    micro_batch_tokens: padded tokens of one forward and backward pass per rank.
+    rollout_memory: share of a device's memory that a vLLM engine may take. rollout_sequences: answers it decodes at once.
+    max_length: longest prompt and answer together, in tokens. None takes what training, curves and evaluation ask, measured by the
+        policy's tokenizer; fewer are refused.
+    start_seconds, sync_seconds, call_seconds: deadlines of starting up (imports, weights, compilation, graphs), of one weight sync
+        and of any other call; the longer of the first and the last is how long a rank waits for the others.
+    silence_seconds: an actor that gives no sign of life for so long counts as hung, whatever the deadline.
+    sync_tolerance: after a weight sync the rollout engine's log-probabilities may differ from the trainer's by four times what they
+        did before the first update and by so much more, in nats per token on average; None takes 1e-4 for fp32 and 0.05 for bf16.
+    """
+
+    dtype: Literal["fp32", "bf16"] = "bf16"
+    zero_stage: Literal[0, 2, 3] = 2
+    trainers: Count = 1
+    rollout_engines: Count = 1
+    tensor_parallel: Count = 1
+    colocate: bool = True
+    sleep: bool = False
+    share_devices: bool | None = None
+    enforce_eager: bool | None = None
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    gradient_checkpointing: bool = False
+    micro_batch_tokens: Annotated[int, Meta(ge=1, le=1 << 30)] = 8192
+    rollout_memory: Annotated[float, Meta(gt=0, lt=1)] = 0.4
+    rollout_sequences: Count = 256
+    max_length: Annotated[int, Meta(ge=2, le=1 << 30)] | None = None
+    start_seconds: Seconds = 900.0
+    sync_seconds: Seconds = 300.0
+    call_seconds: Seconds = 1800.0
+    silence_seconds: Seconds = 60.0
+    sync_tolerance: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype == "bf16" and self.zero_stage == 0:
+            raise ValueError(
+                "zero_stage 0 needs dtype fp32: without ZeRO the masters and moments of bf16 cannot be saved"
+            )
+
+    @property
+    def devices(self) -> int:
+        rollouts = self.rollout_engines * self.tensor_parallel
+        return max(self.trainers, rollouts) if self.colocate else self.trainers + rollouts
+
+    @property
+    def tolerance(self) -> float:
+        if self.sync_tolerance is not None:
+            return self.sync_tolerance
+        return 1e-4 if self.dtype == "fp32" else 0.05
+
+
+def settings_of(options: Mapping[str, Any], source: str = "suite") -> Settings:
+    """Validated settings. Raises SuiteError with the place inside `engine_options`."""
+    return read_options(Settings, options, source)
+
+
+LAYOUT = frozenset(
+    {"trainers", "rollout_engines", "tensor_parallel", "colocate"}
+)  # a suite that sets one does it all itself
 
 
 class OpenRLHF(Engines):
     """OpenRLHF's Ray trainers with DeepSpeed and vLLM
 
-    All that the policies need is reserved at once, and they start and work side by side, or one after another where they share
-    their devices.
+    All that the policies need is reserved at once.
     """
 
     packages = ("openrlhf", "ray", "deepspeed", "vllm")
@@ -66,43 +139,48 @@ class OpenRLHF(Engines):
     @classmethod
     @contextmanager
     def cluster(cls, address: str | None) -> Iterator[dict[str, str]]:
-        with keeper.cluster(address) as found:
+        with local_ray(address) as found:
             yield {"RAY_ADDRESS": found}
 
     @staticmethod
     def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
         from harness.engines.folder import read_folder
-        from harness.engines.openrlhf import check_length
 
         config, tokenizer = read_folder(folder)
-        check_length(folder, config, options)
+        asked, limit = settings_of(options).max_length, getattr(config, "max_position_embeddings", None)
+        if asked and limit and asked > limit:
+            raise EngineError(
+                f"{folder}: the model has {limit:,} positions, fewer than the {asked:,} tokens of a question and its answer "
+                "(engine_options.max_length, or what max_new_tokens ask for)"
+            )
         return config, tokenizer
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]], temperature: float) -> None:
-        from harness.engines.openrlhf import reserve
+        from harness.engines.openrlhf.cluster import Reservation
 
         super().__init__(options, temperature)
-        self._reservation: Reservation = reserve(self._options)
+        self._settings = {name: settings_of(own) for name, own in options.items()}
+        self._reservation = Reservation(self._settings)
         self._opened.callback(self._reservation.release)
         self.side_by_side = not self._reservation.shared
         self._turn_back = False
         self._engines: dict[str, list[OpenRLHFEngine]] = {name: [] for name in options}
 
     def open(self, policy: Policy, folder: Path) -> PolicyEngine:
-        from harness.engines.openrlhf import open_engine
+        from harness.engines.openrlhf.engine import OpenRLHFEngine
 
-        return self._place(open_engine, policy, folder)
+        return self._start(OpenRLHFEngine, policy, folder)
 
     def reference(self, policy: Policy, folder: Path) -> PolicyEngine:
-        from harness.engines.openrlhf import open_base, open_reference
+        from harness.engines.openrlhf.engine import Base, OpenRLHFReference
 
         opened = self._engines[policy.name]
-        return open_base(opened[0]) if opened else self._place(open_reference, policy, folder)
+        return Base(opened[0]) if opened else self._start(OpenRLHFReference, policy, folder)
 
     def transport(self, endpoints: Sequence[str]) -> Transport:
         from harness.engines.openrlhf.see_actor import RayTransport
 
-        patience = max(settings_of(own).silence_seconds for own in self._options.values())
+        patience = max(settings.silence_seconds for settings in self._settings.values())
         transport = RayTransport(endpoints, deadline=patience)
         self._opened.callback(transport.close)
         return transport
@@ -123,10 +201,14 @@ class OpenRLHF(Engines):
             running = [pool.submit(work, item) for item in listed]
         return [one.result() for one in running]
 
-    def _place(self, how: Callable[..., OpenRLHFEngine], policy: Policy, folder: Path) -> PolicyEngine:
-        own = self._options[policy.name]
-        engine = how(
-            policy.name, folder, temperature=self._temperature, chat=policy.chat, reservation=self._reservation, **own
+    def _start(self, kind: type[OpenRLHFEngine], policy: Policy, folder: Path) -> PolicyEngine:
+        engine = kind(
+            policy.name,
+            folder,
+            settings=self._settings[policy.name],
+            temperature=self._temperature,
+            chat=policy.chat,
+            reservation=self._reservation,
         )
         self._opened.callback(engine.close)
         self._engines[policy.name].append(engine)

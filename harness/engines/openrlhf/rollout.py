@@ -1,4 +1,4 @@
-"""The vLLM side: OpenRLHF's rollout actor, asked for whole batches, in given bundles of a cell's placement group."""
+"""The vLLM side: OpenRLHF's rollout actor, asked for whole batches."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 import ray
 from jaxtyping import Float32, Int32
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
+from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from vllm import SamplingParams
 
-from harness.engines.openrlhf import cpu, seams
+from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.cluster import Slot
+from harness.engines.openrlhf.offload import MemoryState
+from harness.engines.openrlhf.plugin import Settings
 from harness.engines.openrlhf.remote import Process, cpu_seconds, processes
-from harness.engines.openrlhf.settings import Settings
-from harness.engines.openrlhf.turns import Held
 
-ROLLOUT_SHARE = 0.2
-"""Of a bundle's device, in Ray's books."""
+ROLLOUT_SHARE = 0.2  # of a bundle's device, in Ray's books
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,29 +35,22 @@ class Generated:
 
 
 class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
-    """One vLLM engine."""
-
     _stored: Mapping[str, str] = {}
-    _held = Held.ALL
+    _held = MemoryState.ALL
 
     async def name_weights(self, stored: Mapping[str, str]) -> None:
-        """From now on take the trainer's weights of these names under those that a checkpoint has."""
+        """From now on the trainer's weights of these names are taken under those that a checkpoint has."""
         self._stored = stored
 
     async def update_weight(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """See OpenRLHF; called for each weight of a sync."""
         return await super().update_weight(self._stored.get(name, name), *args, **kwargs)
 
     async def update_weight_cuda_ipc(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """See OpenRLHF; called for each weight of a sync within one GPU."""
         return await super().update_weight_cuda_ipc(self._stored.get(name, name), *args, **kwargs)
 
     async def sample(self, prompts: Sequence[list[int]], settings: Sequence[SamplingParams]) -> list[Generated]:
-        """An answer to each prompt, all at once.
-
-        The scheduler is held until it has every request, and its prefix cache is emptied first: what is batched with what
-        then depends on the call alone, not on timing or on earlier calls, and so does the rounding.
-        """
+        """An answer to each prompt. The scheduler is held until it has every request, and its prefix cache is emptied first:
+        what is batched with what, and so the rounding, depends on the call alone."""
         await self.llm.pause_generation(mode="keep", clear_cache=True)
         tasks = [asyncio.ensure_future(self.generate(*request)) for request in zip(prompts, settings, strict=True)]
         while self.get_num_unfinished_requests() < len(tasks) and not any(task.done() for task in tasks):
@@ -69,34 +62,26 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         """Log-probability of every token but the first, at temperature 1, from a fresh forward pass."""
         asked = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
         outputs = await asyncio.gather(*(self.generate(sequence, asked) for sequence in sequences))
-        return [
-            np.array([position[token].logprob for token, position in pairs], dtype=np.float32)
-            for pairs in (
-                list(zip(sequence[1:], output.prompt_logprobs[1:], strict=True))
-                for sequence, output in zip(sequences, outputs, strict=True)
-            )
-        ]
+        return [_chosen(s[1:], output.prompt_logprobs[1:]) for s, output in zip(sequences, outputs, strict=True)]
 
     async def on_workers(self, method: str) -> list[Any]:
-        """What vLLM's workers, of which each device has one, answer to a method of `checksums.Checked`."""
         return list(await self.llm.collective_rpc(method))
 
-    async def hold(self, wanted: Held) -> None:
-        """Have so much on the device: vLLM's sleep of level 1, and the two stages of its waking up."""
+    async def hold(self, wanted: MemoryState) -> None:
+        """vLLM's sleep of level 1, and the two stages of its waking up."""
         if wanted < self._held:
-            if self._held < Held.ALL:
+            if self._held < MemoryState.ALL:
                 await self.wake_up(["kv_cache"])  # vLLM does not fall asleep again from half way
             await self.sleep(1)
-            self._held = Held.NOTHING
-        if wanted > self._held == Held.NOTHING:
+            self._held = MemoryState.NOTHING
+        if wanted > self._held == MemoryState.NOTHING:
             await self.wake_up(["weights"])
-            self._held = Held.WEIGHTS
+            self._held = MemoryState.WEIGHTS
         if wanted > self._held:
             await self.wake_up(["kv_cache"])
-            self._held = Held.ALL
+            self._held = MemoryState.ALL
 
     async def pulse(self) -> int:
-        """A sign of life of this process."""
         return os.getpid()
 
     async def core_pulse(self) -> int:
@@ -105,32 +90,32 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         return os.getpid()
 
     async def processes(self) -> list[Process]:
-        """This process and all it started; where the engine spans several devices, vLLM's workers too, which Ray started."""
+        """Of this actor; where the engine spans several devices, of vLLM's workers too, which Ray started."""
         apart = self.kwargs["distributed_executor_backend"] == "ray"
         workers = await self.llm.collective_rpc("worker_processes") if apart else []
         return [*processes(), *(Process(*process) for found in workers for process in found)]
 
     async def cpu_seconds(self) -> float:
-        """CPU time of these processes so far."""
         return cpu_seconds()
 
     async def shutdown(self) -> None:
-        """Stop the engine's own process."""
         self.llm.shutdown()
 
 
 def _generated(output: Any) -> Generated:
     tokens = np.array(output.token_ids, dtype=np.int32)
-    chosen = [position[token].logprob for token, position in zip(output.token_ids, output.logprobs, strict=True)]
-    return Generated(tokens, np.array(chosen, dtype=np.float32), output.finish_reason == "stop")
+    return Generated(tokens, _chosen(output.token_ids, output.logprobs), output.finish_reason == "stop")
 
 
-def open_rollouts(folder: str, settings: Settings, slot: Slot, environment: dict[str, str]) -> list[Any]:
-    """Handles of the policy's rollout engines, still starting.
+def _chosen(tokens: Sequence[int], positions: Sequence[Any]) -> Float32[np.ndarray, "T"]:
+    return np.array([p[token].logprob for token, p in zip(tokens, positions, strict=True)], dtype=np.float32)
 
-    Made as OpenRLHF's `create_vllm_engines` makes its own, which takes no actor class, chooses bundles from the group's first
-    on, and always runs in bf16.
-    """
+
+def open_rollouts(
+    folder: str, settings: Settings, group: PlacementGroup, slot: Slot, environment: dict[str, str]
+) -> list[Any]:
+    """Handles of the policy's rollout engines, still starting. OpenRLHF's `create_vllm_engines` takes no actor class, chooses
+    bundles from the group's first on, and always runs in bf16."""
     actor = ray.remote(runtime_env={"env_vars": environment})(RolloutWorker)
     alone, share = settings.tensor_parallel == 1, slot.part(ROLLOUT_SHARE)
     booked = share if alone else 0  # several devices are booked by vLLM's own workers
@@ -138,7 +123,7 @@ def open_rollouts(folder: str, settings: Settings, slot: Slot, environment: dict
     handles = []
     for index, first in enumerate(slot.rollouts):
         place = PlacementGroupSchedulingStrategy(
-            slot.group, placement_group_bundle_index=first, placement_group_capture_child_tasks=True
+            group, placement_group_bundle_index=first, placement_group_capture_child_tasks=True
         )
         handle = actor.options(num_cpus=booked, num_gpus=booked, scheduling_strategy=place).remote(
             model=folder,
@@ -151,9 +136,10 @@ def open_rollouts(folder: str, settings: Settings, slot: Slot, environment: dict
             bundle_indices=None if alone else list(range(first, first + settings.tensor_parallel)),
             num_gpus=share,
             gpu_memory_utilization=settings.rollout_memory,
-            enforce_eager=cpu.needed() if settings.enforce_eager is None else settings.enforce_eager,
+            enforce_eager=seams.needed() if settings.enforce_eager is None else settings.enforce_eager,
             enable_prefix_caching=True,
-            enable_sleep_mode=sleeps and not cpu.needed(),  # vLLM refuses it there; `seams` makes it sleep all the same
+            enable_sleep_mode=sleeps
+            and not seams.needed(),  # vLLM refuses it there; `seams` makes it sleep all the same
             logprobs_mode="processed_logprobs",
             max_logprobs=1,
             trust_remote_code=False,

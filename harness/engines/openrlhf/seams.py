@@ -1,7 +1,9 @@
-"""Every touch of what OpenRLHF, DeepSpeed, vLLM and Ray do not offer as their interface, each with its reason (`SEAMS`).
+"""Every touch of what OpenRLHF, DeepSpeed, vLLM and Ray do not offer as their interface, each with its reason (`SEAMS`), and
+what adapts them to clusters without CUDA. Nothing is changed by an import: a trainer calls `adapt_trainer`, vLLM's engine
+process asks for `Worker`. `tests/openrlhf_engine/test_versions.py` says what a newer version has moved.
 
-Nothing is changed when a module is imported: a trainer calls `adapt_trainer` when it starts, and vLLM's engine process asks for
-`Worker` before it builds the model. `tests/openrlhf_engine/test_versions.py` says which of these a newer version has moved.
+Without CUDA weights are synced over Gloo; vLLM's linear layers keep their weights as they are, which it would pack and drop;
+and its sleep mode, ignored on CPUs, gives memory back: weights go to a file, the KV cache's pages to the system.
 """
 
 from __future__ import annotations
@@ -9,13 +11,15 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import astuple
+from datetime import timedelta
 from typing import Any
 
+import ray
 import torch
+from torch import Tensor
 
-from harness.engines.openrlhf.away import Away, discard
-from harness.engines.openrlhf.checksums import Checked
-from harness.engines.openrlhf.cpu import SYNC_SECONDS, GlooGroup, needed
+from harness.allocation.inventory import accelerated
+from harness.engines.openrlhf.offload import OffloadedTensors, discard
 from harness.engines.openrlhf.remote import processes
 
 SEAMS = {
@@ -48,16 +52,109 @@ SEAMS = {
     "ray._private.state:available_resources_per_node": "`ray.nodes` says what nodes have, nothing what is free on them",
     "ray._private.state:total_resources_per_node": "in the same terms",
 }
-"""By `module:attribute`."""
+SYNC_BACKEND = "gloo"  # for OpenRLHF's `--vllm.sync_backend`: any value other than nccl keeps CUDA out of it
+SYNC_SECONDS = "HARNESS_SYNC_SECONDS"  # environment variable: how long Gloo waits for a weight
+CHUNK = 1 << 22  # elements of which a checksum is taken at a time, as each becomes an integer of eight bytes
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def needed() -> bool:
+    """Whether the devices of the cluster that was joined are cores, whatever this node itself has."""
+    return torch.version.cuda is None or not accelerated(ray.cluster_resources())
+
+
+def environment(sync_seconds: float) -> dict[str, str]:
+    """Environment variables of the actors; empty on GPUs. Spinning OpenMP threads made DeepSpeed 30 to 70 times slower;
+    torch.compile's warm-up costs more than it gives on a CPU."""
+    if not needed():
+        return {}
+    return {
+        "DS_ACCELERATOR": "cpu",
+        SYNC_SECONDS: str(sync_seconds),
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "passive",
+        "GOMP_SPINCOUNT": "0",
+        "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),
+        "VLLM_CPU_OMP_THREADS_BIND": os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
+    }
+
+
+class GlooGroup:
+    """The weight-sync group between the trainer (rank 0) and the vLLM workers."""
+
+    def __init__(self, host: str, port: int, rank: int, world: int, timeout: float) -> None:
+        from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
+
+        wait = timedelta(seconds=timeout)
+        self._store = TCPStore(host, port, world, is_master=rank == 0, timeout=wait, wait_for_workers=False)
+        self._group = ProcessGroupGloo(PrefixStore("weights", self._store), rank, world, wait)
+
+    def broadcast(self, tensor: Tensor, src: int, stream: object = None) -> None:
+        """In place; raises RuntimeError when a member is gone or the time-out has passed."""
+        from torch.distributed import BroadcastOptions
+
+        options = BroadcastOptions()
+        options.rootRank, options.rootTensor = src, 0
+        self._group.broadcast([tensor.contiguous()], options).wait()  # type: ignore[attr-defined]
+
+
+def checksum(tensor: Tensor) -> str:
+    """Type, shape and a sum over all elements, on the tensor's own device: of each one's bits as an integer, times an odd
+    number for its place, modulo 2^64. So a single element that differs always shows."""
+    words = tensor.detach().contiguous().flatten().view(_WORDS[tensor.element_size()])
+    total = torch.zeros((), dtype=torch.int64, device=words.device)
+    for start in range(0, len(words), CHUNK):
+        part = words[start : start + CHUNK].long()
+        places = torch.arange(start, start + len(part), device=words.device)
+        total += (part * (2 * places + 1)).sum()
+    return f"{tensor.dtype} {tuple(tensor.shape)} {int(total) & (1 << 64) - 1:016x}"
+
+
+def differing(these: dict[str, str], those: dict[str, str]) -> list[str]:
+    """Names under which one has another checksum than the other, or none."""
+    return sorted(name for name in these.keys() | those.keys() if these.get(name) != those.get(name))
+
+
+class Checked:
+    """What vLLM's worker can say of its weights, beside its own class."""
+
+    model_runner: Any
+    model_config: Any
+
+    def expect(self) -> None:
+        model = self.model_runner.model
+        if "load_weights" not in vars(model):
+            load, model.arrived = model.load_weights, {}
+
+            def load_weights(weights: list[tuple[str, Tensor]]) -> Any:
+                model.arrived |= {name: checksum(weight) for name, weight in weights}
+                return load(weights)
+
+            model.load_weights = load_weights
+        model.arrived.clear()
+
+    def arrived(self) -> dict[str, str]:
+        """Checksums of the tensors that were to be loaded since, by the names of a checkpoint."""
+        return dict(self.model_runner.model.arrived)
+
+    def held(self) -> dict[str, str]:
+        """Checksums of the model's parameters, in the engine's precision, by vLLM's own names."""
+        dtype = self.model_config.dtype
+        return {name: checksum(weight.to(dtype)) for name, weight in self.model_runner.model.named_parameters()}
+
+    def lose(self) -> None:
+        for weight in self.model_runner.model.parameters():
+            weight.data.fill_(float("nan"))
 
 
 def plain_class(actor: Any) -> Any:
-    """The class behind a Ray actor class."""
     return actor.__ray_metadata__.modified_class
 
 
 def clip_at(engine: Any, norm: float) -> None:
-    """Have a DeepSpeed engine clip gradients at `norm` from now on. Each kind of ZeRO optimiser keeps a copy of its own."""
+    """Each kind of ZeRO optimiser keeps a copy of its own."""
     engine._config.gradient_clipping = norm
     if hasattr(engine.optimizer, "clip_grad"):
         engine.optimizer.clip_grad = norm
@@ -78,12 +175,8 @@ def node_resources() -> tuple[dict[str, dict[str, float]], dict[str, dict[str, f
 
 @functools.cache
 def adapt_trainer(timeout: float) -> None:
-    """fp32 weights and sums of gradients in this process, and without CUDA the changes 1 to 4 of `cpu`.
-
-    Gloo waits at most `timeout` seconds.
-
-    Called by a trainer when it starts; importing this module changes nothing.
-    """
+    """fp32 weights and sums of gradients in this process, and without CUDA its devices are the CPU. timeout: Gloo's, in
+    seconds."""
     from openrlhf.utils import utils
 
     half = utils.convert_to_torch_dtype
@@ -113,7 +206,7 @@ def adapt_trainer(timeout: float) -> None:
 
 
 def _gradients_to_add(found: Any) -> Any:
-    """ZeRO 2's gradients of a micro-batch: the first one's in the precision in which all are added up to them."""
+    """ZeRO 2's gradients of a micro-batch: the first one's in the precision in which all are added up."""
 
     def get_all_grad_tensors(optimizer: Any, parameters: list[Any], dtype: torch.dtype) -> list[torch.Tensor]:
         gradients = found(optimizer, parameters, dtype)
@@ -131,31 +224,30 @@ class _CpuDevice(str):
 
 
 def runner(forbidden: int) -> dict[str, str]:
-    """Environment of a rollout engine that rules out so many ids: the older of vLLM's model runners where the newer one, which CUDA
-    takes, would refuse them in its worker and end with it."""
+    """Environment of a rollout engine that rules out so many ids: the older of vLLM's model runners where the newer one would
+    end with it."""
     from vllm.v1.worker.gpu.sample.logit_bias import MAX_NUM_LOGIT_BIAS_TOKENS
 
     return {"VLLM_USE_V2_MODEL_RUNNER": "0"} if forbidden > MAX_NUM_LOGIT_BIAS_TOKENS else {}
 
 
 def __getattr__(name: str) -> Any:
-    # vLLM looks the extension up by name in its own process, before it builds the model: the moment for change 6.
+    # vLLM looks the extension up by name in its own process, before it builds the model.
     if name == "Worker":
         return _worker()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _sleep(worker: Any, level: int = 1) -> None:
-    """Change 7: vLLM's level 1, which keeps the weights."""
     runner = worker.model_runner
-    worker.away = Away([*runner.model.parameters(), *runner.model.buffers()])
+    worker.offloaded = OffloadedTensors([*runner.model.parameters(), *runner.model.buffers()])
     discard(runner.kv_caches)
 
 
 def _wake_up(worker: Any, tags: list[str] | None = None) -> None:
     """The KV cache needs no waking up: its first use brings the pages back."""
     if tags is None or "weights" in tags:
-        worker.away.back()
+        worker.offloaded.restore()
 
 
 @functools.cache
@@ -163,8 +255,6 @@ def _worker() -> type:
     from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
 
     class CheckedWorker(Checked, WorkerWrap):  # type: ignore[misc]
-        """OpenRLHF's worker extension, which says what arrives, and tells its processes to who waits for their end."""
-
         def worker_processes(self) -> list[tuple[str, int, float]]:
             """Fields of `Process`, in types that vLLM sends."""
             return [astuple(process) for process in processes()]
@@ -181,8 +271,6 @@ def _worker() -> type:
     CPUWorker.sleep, CPUWorker.wake_up = _sleep, _wake_up
 
     class SyncWorker(CheckedWorker):
-        """Without its two uses of CUDA."""
-
         def init_process_group(
             self, host: str, port: int, rank_offset: int, world: int, name: str, backend: str, use_ray: bool
         ) -> None:

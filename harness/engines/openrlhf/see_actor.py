@@ -1,8 +1,5 @@
-"""SEE's mailboxes in a Ray actor of their own, for policies whose processes are on different nodes.
-
-What travels is bytes that only `exchange.wire` opens. Ray itself moves Python objects between the cluster's processes and
-is only as safe as the cluster is private; a policy that is not trusted so far belongs behind another transport.
-"""
+"""SEE's mailboxes in a Ray actor of their own. Ray moves Python objects between the cluster's processes and is only as safe as
+the cluster is private; a policy that is not trusted so far belongs behind another transport."""
 
 from __future__ import annotations
 
@@ -28,38 +25,24 @@ class Mailboxes:
         self._transport = InProcess(endpoints, max_bytes, max_messages)
 
     def send(self, sender: str, receiver: str, step: int, messages: Sequence[bytes]) -> None:
-        """See `Transport.send`."""
         self._transport.send(sender, receiver, step, messages)
 
     @ray.method(concurrency_group="waiting")  # type: ignore[untyped-decorator]
     def receive(self, receiver: str, timeout: float) -> list[Delivery]:
-        """See `Transport.receive`."""
         return self._transport.receive(receiver, timeout)
 
     @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
     def pulse(self) -> int:
-        """A sign of life."""
         return os.getpid()
 
     @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
     def processes(self) -> list[Process]:
-        """This process and all it started."""
         return processes()
 
 
 class RayTransport:
-    """A `Transport` through one actor. Safe to use from several threads and, pickled by Ray, from several processes.
-
-    Parameters
-    ----------
-    deadline
-        Seconds that the actor has for any answer, a receiver's own time-out apart.
-
-    Raises
-    ------
-    EngineError
-        In every method: the actor died, hangs or missed the deadline.
-    """
+    """A `Transport` through one actor, for several threads and, pickled by Ray, several processes. Every method raises
+    EngineError where the actor died, hangs or missed the deadline."""
 
     def __init__(
         self,
@@ -77,20 +60,17 @@ class RayTransport:
         (self._processes,) = self._gather(self._member.handle.processes.remote(), "starting", deadline)
 
     def send(self, sender: str, receiver: str, step: int, messages: Sequence[bytes]) -> None:
-        """Hand over. Raises ExchangeError for an unknown endpoint."""
         if sender not in self._endpoints or receiver not in self._endpoints:
             raise ExchangeError(Refusal.UNKNOWN_AUTHOR, f"{sender} -> {receiver}")
         ref = self._member.handle.send.remote(sender, receiver, step, list(messages))
         self._gather(ref, "sending", self._deadline)
 
     def receive(self, receiver: str, timeout: float) -> list[Delivery]:
-        """All that has arrived; waits up to `timeout` seconds for a first one."""
         ref = self._member.handle.receive.remote(receiver, timeout)
         found: list[Delivery] = self._gather(ref, "receiving", timeout + self._deadline)[0]
         return found
 
     def close(self) -> None:
-        """End the actor. Idempotent."""
         end([self._member], self._processes)
 
     def _gather(self, ref: Any, doing: str, deadline: float) -> list[Any]:

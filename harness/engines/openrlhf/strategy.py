@@ -1,30 +1,72 @@
-"""DeepSpeed as the engine needs it: OpenRLHF's strategy with deadlines, fp32, and updates of any number of micro-batches."""
+"""DeepSpeed as the engine needs it. OpenRLHF's own classes are imported from here, where they are had without flash-attn."""
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from datetime import timedelta
-from types import SimpleNamespace
-from typing import Any
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, NoReturn
 
 from harness.allocation.layout import LIVE_PARAMETERS, REDUCE_BUCKET
-from harness.engines.openrlhf import cpu, flash
+from harness.engines.openrlhf import seams
+from harness.engines.openrlhf.plugin import Settings
 
-flash.stand_in()
+_MODULE = "openrlhf.models.ring_attn_utils"
+_NAMES = {
+    "flash_attn": (),
+    "flash_attn.bert_padding": ("index_first_axis", "pad_input", "rearrange", "unpad_input"),
+    "flash_attn.utils": (),
+    "flash_attn.utils.distributed": ("all_gather",),
+}
 
+
+def import_without_flash() -> None:
+    """Import OpenRLHF where flash-attn, which takes hours to build, is absent: `ring_attn_utils` imports five of its names for
+    what the engine does not use, and is given names that raise when they are called; everything else sees flash-attn as
+    absent."""
+    if _MODULE in sys.modules or importlib.util.find_spec("flash_attn") is not None:
+        return
+    # The file alone, not its package: transformers asks, once and for all, whether flash-attn exists.
+    source = Path(importlib.import_module("openrlhf").__path__[0], "models", "ring_attn_utils.py")
+    spec = importlib.util.spec_from_file_location(_MODULE, source)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{source}: not a module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.update({name: _module(name, names) for name, names in _NAMES.items()})
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        for name in _NAMES:
+            del sys.modules[name]
+    sys.modules[_MODULE] = module
+
+
+def _module(name: str, names: tuple[str, ...]) -> ModuleType:
+    module = ModuleType(name)
+    for function in names:
+        setattr(module, function, partial(_absent, f"{name}.{function}"))
+    return module
+
+
+def _absent(name: str, *_: Any, **__: Any) -> NoReturn:
+    raise ImportError(f"{name} was called, but flash-attn is not installed")
+
+
+import_without_flash()
+from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
+from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer, PolicyModelActor  # noqa: E402
 from openrlhf.utils.deepspeed import DeepspeedStrategy  # noqa: E402
 
-from harness.engines.openrlhf.settings import Settings  # noqa: E402
-
-SEED = 0
-"""Of the trainers' processes; nothing in them is drawn."""
+__all__ = ["ActorPPOTrainer", "Experience", "PolicyModelActor", "Strategy", "arguments", "import_without_flash"]
 
 
 class Strategy(DeepspeedStrategy):  # type: ignore[misc]
-    """One policy's strategy. Sent to every trainer rank by value."""
-
     def __init__(self, settings: Settings, temperature: float) -> None:
         super().__init__(
-            seed=SEED,
+            seed=0,  # nothing is drawn
             micro_train_batch_size=1,
             train_batch_size=settings.trainers,
             zero_stage=settings.zero_stage,
@@ -34,20 +76,19 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
         self.patience = timedelta(seconds=max(settings.start_seconds, settings.call_seconds))
 
     def setup_distributed(self, timeout: timedelta | None = None) -> None:
-        """Join the ranks' process group; in it a rank waits for the others at most as long as any call may take."""
+        """A rank waits for the others at most as long as any call may take."""
         super().setup_distributed(timeout or self.patience)
 
     def print(self, *_: Any) -> None:
         """OpenRLHF prints whole models here."""
 
     def _get_model_parameters(self, model: Any, *, optim: str | None = None, weight_decay: float = 0.0) -> Any:
-        """All parameters as one group: weight decay is the suite's for all of them, as in the embedded engine."""
+        """All as one group: weight decay is the suite's for all of them."""
         raw, _ = super()._get_model_parameters(model, optim=optim, weight_decay=weight_decay)
         return raw, [parameter for parameter in raw.parameters() if parameter.requires_grad]
 
     def get_ds_train_config(self, optim_dict: dict[str, Any] | None = None, *, max_norm: float | None = None) -> Any:
-        """OpenRLHF's configuration; torch's AdamW, which needs no compiler and is the embedded engine's; the optimiser
-        steps when told to, however many micro-batches went before."""
+        """With torch's AdamW, the embedded engine's; it steps when told to, however many micro-batches went before."""
         if optim_dict is not None:
             optim_dict["params"]["torch_adam"] = True
         config = super().get_ds_train_config(optim_dict, max_norm=max_norm)
@@ -65,7 +106,7 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
 
 
 def arguments(settings: Settings, temperature: float) -> SimpleNamespace:
-    """OpenRLHF's arguments, as far as the classes in use read them; all else is left out so that a new one is noticed."""
+    """As far as the classes in use read them; all else is left out so that a new one is noticed."""
     name = SimpleNamespace
     adam = name(lr=0.0, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
     return name(
@@ -136,7 +177,7 @@ def arguments(settings: Settings, temperature: float) -> SimpleNamespace:
             num_engines=settings.rollout_engines,
             tensor_parallel_size=settings.tensor_parallel,
             enable_prefix_caching=True,
-            sync_backend=cpu.SYNC_BACKEND if cpu.needed() else "nccl",
+            sync_backend=seams.SYNC_BACKEND if seams.needed() else "nccl",
             sync_with_ray=False,
         ),
     )

@@ -1,14 +1,15 @@
-"""The DeepSpeed side: OpenRLHF's policy and reference actors, learning by the harness's surrogate loss."""
+"""The DeepSpeed side: OpenRLHF's policy actor, learning by the harness's surrogate loss."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from math import nan, sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import ray
@@ -18,37 +19,120 @@ from jaxtyping import Float, Float32
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from torch import Tensor
+from torch import Tensor, distributed
 
-from harness.engines.openrlhf import flash
+from harness.engines.openrlhf import seams
+from harness.engines.openrlhf.batches import MicroBatch
+from harness.engines.openrlhf.offload import MemoryState, OffloadedTensors, all_tensors, release
+from harness.engines.openrlhf.remote import Process, cpu_seconds, processes
+from harness.engines.openrlhf.state import (
+    base_weights,
+    forget_gathered,
+    load_moments,
+    save_moments,
+    stored_names,
+    weights,
+)
+from harness.engines.openrlhf.strategy import ActorPPOTrainer, PolicyModelActor, Strategy
+from harness.engines.protocol import Optimisation
+from harness.errors import EngineError
+from harness.learning.surrogate import AnswerStatistics, surrogate
 
-flash.stand_in()
-
-from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer, PolicyModelActor  # noqa: E402
-
-from harness.engines.openrlhf import moments, seams  # noqa: E402
-from harness.engines.openrlhf.away import Away, all_tensors, release  # noqa: E402
-from harness.engines.openrlhf.base import base_weights, forget_gathered, stored_names, weights  # noqa: E402
-from harness.engines.openrlhf.batches import MicroBatch  # noqa: E402
-from harness.engines.openrlhf.checksums import checksum  # noqa: E402
-from harness.engines.openrlhf.measuring import UNMEASURED, Apart, Norms, Sums  # noqa: E402
-from harness.engines.openrlhf.remote import Process, cpu_seconds, processes  # noqa: E402
-from harness.engines.openrlhf.strategy import Strategy  # noqa: E402
-from harness.engines.openrlhf.turns import Held  # noqa: E402
-from harness.engines.protocol import Optimisation  # noqa: E402
-from harness.errors import EngineError  # noqa: E402
-from harness.learning.surrogate import AnswerStatistics, surrogate  # noqa: E402
-
-NEVER = -1e9
-"""Added to the logits of ids that are never content, as in the embedded engine."""
-Plan = tuple[Sequence[MicroBatch], Sequence[MicroBatch]]
-"""One rank's micro-batches of one update: own answers', peer answers'."""
+NEVER = -1e9  # added to the logits of ids that are never content, as in the embedded engine
+Plan = tuple[
+    Sequence[MicroBatch], Sequence[MicroBatch]
+]  # one rank's micro-batches of one update: own answers', peer answers'
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Learnt:
-    """One update on one rank: statistics of each micro-batch that was not idle, own ones first; the global gradient norm
-    before clipping; norms of own and peer gradients alone and their cosine, NaN where absent or not measured."""
+class Apart(NamedTuple):
+    """Norms of own and of peer gradients alone, and their cosine; NaN where absent or not measured."""
+
+    own: float = nan
+    peer: float = nan
+    cosine: float = nan
+
+
+@contextmanager
+def _hooked(parameters: Sequence[Tensor], add: Callable[[int, Tensor], None]) -> Iterator[None]:
+    handles = [p.register_hook(partial(add, index)) for index, p in enumerate(parameters)]  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class Norms:
+    """Sum of the norms of all gradients of an update, over all ranks: NaN or infinite where one of them is, which DeepSpeed
+    does not tell."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._sum = torch.zeros((), device=self._parameters[0].device)
+
+    def collect(self) -> AbstractContextManager[None]:
+        return _hooked(self._parameters, self._add)
+
+    def sum(self) -> float:
+        """Over all ranks; a collective operation, once."""
+        distributed.all_reduce(self._sum)
+        return float(self._sum)
+
+    def _add(self, index: int, gradient: Tensor) -> None:
+        self._sum += torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32)
+
+
+class Sums:
+    """Gradients of own and of peer answers, added up before DeepSpeed shards them. Each rank keeps its share of every sum,
+    reduced over all ranks, in fp32; own answers' sums are offloaded while peers' add up."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._ranks, self._rank = distributed.get_world_size(), distributed.get_rank()
+        self._sums: dict[str, dict[int, Tensor]] = {"own": {}, "peer": {}}
+        self._offloaded = OffloadedTensors([])
+
+    @contextmanager
+    def collect(self, source: str) -> Iterator[None]:
+        """Backward passes inside count for `source`, "own" before "peer"; every rank runs equally many."""
+        with _hooked(self._parameters, partial(self._add, source)):
+            yield
+        if source == "own":
+            self._offloaded = OffloadedTensors(self._sums["own"].values(), least=1)
+
+    def apart(self) -> Apart:
+        own, peer = self._sums["own"], self._sums["peer"]
+        measured = [bool(own), bool(peer)]
+        found = torch.zeros(3, dtype=torch.float64)
+        for index, _ in zip(list(own), self._offloaded.one_by_one(), strict=True):
+            mine = own.pop(index).double()
+            found[0] += mine.square().sum().cpu()
+            if index in peer:
+                found[2] += (mine * peer[index].double()).sum().cpu()
+        found[1] = sum(share.double().square().sum().cpu() for share in peer.values())
+        if self._ranks > 1:
+            found = found.to(self._parameters[0].device)
+            distributed.all_reduce(found)
+        norms = [sqrt(square) if there else nan for square, there in zip(found.tolist(), measured, strict=False)]
+        scale = norms[0] * norms[1]
+        return Apart(norms[0], norms[1], float(found[2]) / scale if scale > 0 else nan)
+
+    def _add(self, source: str, index: int, gradient: Tensor) -> None:
+        flat = gradient.detach().float().flatten()
+        if self._ranks > 1:
+            flat = flat.clone()
+            distributed.all_reduce(flat)
+        size = -(-flat.numel() // self._ranks)
+        share = flat[self._rank * size : (self._rank + 1) * size] / self._ranks
+        sums = self._sums[source]
+        if index in sums:
+            sums[index] += share
+        elif share.numel():
+            sums[index] = share
+
+
+class Learnt(NamedTuple):
+    """One update on one rank: statistics of each micro-batch that was not idle, and the global gradient norm before clipping."""
 
     statistics: list[AnswerStatistics]
     gradient_norm: float
@@ -56,13 +140,11 @@ class Learnt:
 
 
 class Trainer(ActorPPOTrainer):  # type: ignore[misc]
-    """OpenRLHF's trainer of one rank, its weight sync included; what it minimises is the surrogate."""
-
     def learn(
         self, own: Sequence[MicroBatch], peer: Sequence[MicroBatch], forbidden: Tensor, optimisation: Optimisation
     ) -> Learnt:
-        """One optimiser update, left out where the gradient is not finite. The loss is the sum over all ranks' micro-batches;
-        DeepSpeed averages over ranks."""
+        """One optimiser update, left out where the gradient is not finite. DeepSpeed averages the loss over ranks, here it is
+        their sum."""
         statistics: list[AnswerStatistics] = []
         norms = Norms(self.actor.model.module)
         sums = Sums(self.actor.model.module) if optimisation.measure else None
@@ -77,8 +159,8 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
                         statistics.append(found)
                     self.strategy.backward(loss * self.strategy.world_size, self.actor, self.actor_optim)
         if not math.isfinite(together := norms.sum()):
-            return Learnt(statistics, together, UNMEASURED)
-        apart = sums.apart() if sums else UNMEASURED
+            return Learnt(statistics, together, Apart())
+        apart = sums.apart() if sums else Apart()
         sums = None  # its memory is the step's
         return Learnt(statistics, self._step(optimisation), apart)
 
@@ -89,26 +171,22 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
             group["weight_decay"] = optimisation.weight_decay
         self.actor_scheduler.base_lrs = [optimisation.learning_rate] * len(self.actor_scheduler.base_lrs)
         seams.clip_at(engine, optimisation.clip_norm)
-        norm = self._plain_norm() if self.strategy.stage == 0 and self.strategy.param_dtype == "fp32" else None
+        norm = None
+        if self.strategy.stage == 0 and self.strategy.param_dtype == "fp32":  # DeepSpeed then reports none
+            seams.reduce_gradients(engine)
+            gradients = [p.grad for p in engine.module.parameters() if p.grad is not None]
+            norm = float(torch.nn.utils.get_total_norm(gradients))
         self.strategy.optimizer_step(self.actor_optim, self.actor, self.actor_scheduler)
         return self.strategy.get_grad_norm(self.actor) if norm is None else norm
 
-    def _plain_norm(self) -> float:
-        """Without ZeRO and in fp32 DeepSpeed reports no norm."""
-        seams.reduce_gradients(self.actor.model)
-        gradients = [p.grad for p in self.actor.model.module.parameters() if p.grad is not None]
-        return float(torch.nn.utils.get_total_norm(gradients))
-
 
 class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
-    """One rank of a policy's trainer."""
-
     forbidden: Tensor
     trainer: Any
     actor: Any
     actor_optim: Any
     actor_scheduler: Any
-    _away: dict[Held, Away]
+    _offloaded: dict[MemoryState, OffloadedTensors]
 
     def init_model_from_pretrained(
         self, strategy: Strategy, pretrain: str, max_steps: int, vllm_engines: None = None
@@ -118,13 +196,12 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         if getattr(self, "actor", None) is not None:
             self.actor.model.destroy()  # DeepSpeed's hooks would keep everything
         self.trainer = self.actor = self.actor_optim = self.actor_scheduler = None
-        self._away = {}
+        self._offloaded = {}
         release()  # the next model is not to stand beside this one
         super().init_model_from_pretrained(strategy, pretrain, max_steps, None)
         _without_dropout(self.actor, training=strategy.args.actor.gradient_checkpointing_enable)
 
     def join(self, engines: list[Any], forbidden: Collection[int]) -> None:
-        """Form the weight-sync group with the rollout engines, which must be up."""
         strategy = self.strategy
         self.vllm_engines = engines
         self.trainer = Trainer(
@@ -137,18 +214,18 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
             tokenizer=self.tokenizer,
             vllm_engines=engines or None,
         )
-        self.forbidden = _penalty(self.actor, forbidden)
+        config = self.actor.model.module.config.get_text_config()
+        self.forbidden = torch.zeros(config.vocab_size, device=torch.cuda.current_device())
+        self.forbidden[list(forbidden)] = NEVER
         if engines and torch.distributed.get_rank() == 0:  # even an empty ray.get would join whatever cluster is about
             names = stored_names(self.actor.model.module)
             ray.get([engine.name_weights.remote(names) for engine in engines], timeout=strategy.deadline)
 
     def learn(self, plan: Sequence[Plan], optimisation: Optimisation) -> list[Learnt]:
-        """This rank's part of a step: for each update its own and its peer micro-batches."""
         return [self.trainer.learn(own, peer, self.forbidden, optimisation) for own, peer in plan]
 
     def logprobs(self, batches: Sequence[MicroBatch], raw: bool = False) -> list[Float32[np.ndarray, "N"]]:
-        """Log-probabilities of the tokens asked for, per micro-batch. raw: of the model alone, at temperature 1 and
-        with no id ruled out."""
+        """Of the tokens asked for, per micro-batch. raw: at temperature 1 and with no id ruled out."""
         return _scores(self.actor, batches, None if raw else self.forbidden)
 
     def base_logprobs(self, batches: Sequence[MicroBatch], folder: str) -> list[Float32[np.ndarray, "N"]]:
@@ -156,26 +233,28 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         with base_weights(self.actor.model, Path(folder)):
             return _scores(self.actor, batches, self.forbidden)
 
-    def hold(self, wanted: Held) -> None:
-        """Have so much on the device from now on; the rest of this process's tensors is put away (`Away`)."""
-        model = self.actor.model
+    def hold(self, wanted: MemoryState) -> None:
+        """Have so much on the device from now on; the rest of this process's tensors is offloaded."""
+        model, away = self.actor.model, self._offloaded
         scoring = [*weights(model.module), *model.module.buffers(), self.forbidden]
-        if wanted < Held.ALL and Held.ALL not in self._away:
+        if wanted < MemoryState.ALL and MemoryState.ALL not in away:
             forget_gathered(model)
             kept = {tensor.untyped_storage().data_ptr() for tensor in scoring}
             everything = all_tensors(scoring[0].device.type)
-            self._away[Held.ALL] = Away(t for t in everything if t.untyped_storage().data_ptr() not in kept)
-        if wanted < Held.WEIGHTS and Held.WEIGHTS not in self._away:
+            away[MemoryState.ALL] = OffloadedTensors(
+                t for t in everything if t.untyped_storage().data_ptr() not in kept
+            )
+        if wanted < MemoryState.WEIGHTS and MemoryState.WEIGHTS not in away:
             for tensor in scoring:
                 if not tensor.untyped_storage().resizable():  # still mapped from the checkpoint's file
                     tensor.data = tensor.data.clone()
-            self._away[Held.WEIGHTS] = Away(scoring)
-        for held in (Held.WEIGHTS, Held.ALL):
-            if wanted >= held and held in self._away:
-                self._away.pop(held).back()
+            away[MemoryState.WEIGHTS] = OffloadedTensors(scoring)
+        for held in (MemoryState.WEIGHTS, MemoryState.ALL):
+            if wanted >= held and held in away:
+                away.pop(held).restore()
 
     def save(self, folder: str, moments_file: str) -> None:
-        """Weights as a Hugging Face folder and the optimiser's state; rank 0 writes, all take part."""
+        """A Hugging Face folder and the optimiser's state; rank 0 writes, all take part."""
         config = self.actor.model.module.config
         config.use_cache = True
         if self.strategy.stage == 3 or torch.distributed.get_rank() == 0:
@@ -183,68 +262,53 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         else:  # OpenRLHF would copy all weights to the host's memory here too; rank 0 waits at its end
             torch.distributed.barrier()
         config.use_cache = False
-        moments.save(Path(folder, moments_file), self.actor.model)
+        save_moments(Path(folder, moments_file), self.actor.model)
 
     def checksums(self) -> dict[str, str]:
-        """Of the weights, by the names of a checkpoint; every rank takes part."""
         module = self.actor.model.module
         stored, found = stored_names(module), {}
         for name, parameter in module.named_parameters():
             with GatheredParameters([parameter], enabled=self.strategy.stage == 3):
-                found[stored.get(name, name)] = checksum(parameter)
+                found[stored.get(name, name)] = seams.checksum(parameter)
         return found
 
     def load_moments(self, file: str) -> None:
-        """Put the optimiser's state back; the weights are those that `init_model_from_pretrained` has just loaded."""
-        moments.load(Path(file), self.actor.model)
+        load_moments(Path(file), self.actor.model)
 
     @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
     def pulse(self) -> int:
-        """A sign of life, given while other methods run."""
         return os.getpid()
 
     @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
     def processes(self) -> list[Process]:
-        """This process and all it started."""
         return processes()
 
     @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
     def cpu_seconds(self) -> float:
-        """CPU time of these processes so far."""
         return cpu_seconds()
 
 
-def worker_type(worker: type, environment: dict[str, str]) -> Any:
-    """The Ray actor class of a worker; it answers `pulse` beside its work."""
-    return ray.remote(num_gpus=1, concurrency_groups={"pulse": 1}, runtime_env={"env_vars": environment})(worker)
+def open_trainers(
+    group: PlacementGroup, bundles: Sequence[int], share: float, environment: dict[str, str], deadline: float
+) -> list[Any]:
+    """Handles of a policy's ranks, still starting, of whose devices each books `share`. Raises EngineError if the first does
+    not come up within `deadline` seconds."""
+    actor = ray.remote(num_gpus=1, concurrency_groups={"pulse": 1}, runtime_env={"env_vars": environment})(PolicyWorker)
 
+    def start(rank: int, host: str | None, port: int | None) -> Any:
+        place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundles[rank])
+        placed = actor.options(num_cpus=share, num_gpus=share, scheduling_strategy=place)
+        return placed.remote(len(bundles), rank, host, port)
 
-class WorkerGroup:
-    """A policy's ranks, in given bundles of a cell's placement group.
-
-    share: of each bundle's device. Raises EngineError if the first rank does not come up within `deadline` seconds.
-    handles: the actors, by rank.
-    """
-
-    def __init__(
-        self, worker: Any, group: PlacementGroup, bundles: Sequence[int], share: float, deadline: float
-    ) -> None:
-        self._worker, self._bundles = worker, bundles
-        first = self._start(group, share, 0, None, None)
-        self.handles = [first]
-        if len(bundles) == 1:
-            return
-        try:
-            address = ray.get(first.get_master_addr_port.remote(), timeout=deadline)
-        except RayError as error:
-            ray.kill(first)
-            raise EngineError(f"trainer rank 0 did not start: {type(error).__name__}") from None
-        self.handles += [self._start(group, share, rank, *address) for rank in range(1, len(bundles))]
-
-    def _start(self, group: PlacementGroup, share: float, rank: int, host: str | None, port: int | None) -> Any:
-        place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=self._bundles[rank])
-        options = {"num_cpus": share, "num_gpus": share, "scheduling_strategy": place}
-        return self._worker.options(**options).remote(len(self._bundles), rank, host, port)
+    first = start(0, None, None)
+    if len(bundles) == 1:
+        return [first]
+    try:
+        address = ray.get(first.get_master_addr_port.remote(), timeout=deadline)
+    except RayError as error:
+        ray.kill(first)
+        raise EngineError(f"trainer rank 0 did not start: {type(error).__name__}") from None
+    return [first, *(start(rank, *address) for rank in range(1, len(bundles)))]
 
 
 def logprobs(actor: Any, batch: MicroBatch, forbidden: Tensor | None) -> Float[Tensor, "N"]:
@@ -268,16 +332,8 @@ def _scores(actor: Any, batches: Sequence[MicroBatch], forbidden: Tensor | None)
         return [logprobs(actor, batch, forbidden).float().cpu().numpy() for batch in batches]
 
 
-def _penalty(actor: Any, forbidden: Collection[int]) -> Float32[Tensor, "V"]:
-    config = actor.model.module.config.get_text_config()
-    penalty = torch.zeros(config.vocab_size, device=torch.cuda.current_device())
-    penalty[list(forbidden)] = NEVER
-    return penalty
-
-
 def _without_dropout(actor: Any, training: bool) -> None:
-    """Dropout is off, so that a policy's log-probabilities are the same whether scored or trained. `training` is only the
-    switch that gradient checkpointing listens to."""
+    """`training` is only the switch that gradient checkpointing listens to."""
     for module in actor.model.module.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0

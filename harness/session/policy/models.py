@@ -26,7 +26,7 @@ from harness.reading import open_regular
 from harness.suite.schema import Policy, Stage0, Suite
 
 if TYPE_CHECKING:
-    from harness.engines.embedded.stage0 import MicroSpec
+    from harness.engines.embedded.warmup import MicroSpec
 
 MICRO = "micro/"
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -94,16 +94,15 @@ def base_folder(
 
     options: the embedded engine's, for a start. Raises CellError for a base without the competence that RL needs, DataError."""
     if is_micro(policy):
-        from harness.engines.embedded.stage0 import base_checkpoint
+        from harness.engines.embedded.warmup import base_checkpoint
 
         return base_checkpoint(micro_spec(policy, seed), progress)
     folder, stage0 = raw_folder(policy), policy.stage0
     if stage0 is None:
         return folder
-    from harness.engines.embedded.start import Start, started
 
     stated = {name: getattr(stage0, name) for name in ("task", "steps", "learning_rate", "gate")}
-    start = Start(
+    warmup = Warmup(
         name=policy.name,
         content=identity_of(policy),
         chat=policy.chat,
@@ -112,12 +111,13 @@ def base_folder(
         seed=_base_seed(stage0, seed),
         **{name: value for name, value in stated.items() if value is not None},
     )
-    return started(start, folder, progress, **{n: options[n] for n in ("device", "dtype", "threads") if n in options})
+    device = {name: options[name] for name in ("device", "dtype", "threads") if name in options}
+    return warmup_checkpoint(warmup, folder, progress, **device)
 
 
 def micro_spec(policy: Policy, seed: int) -> MicroSpec:
     """`per_seed` bases derive from the suite's seed."""
-    from harness.engines.embedded.stage0 import MicroSpec
+    from harness.engines.embedded.warmup import MicroSpec
 
     stage0, family = policy.stage0 or Stage0(), policy.model.removeprefix(MICRO)
     return MicroSpec(family=family, preset=stage0.preset, strong=stage0.strong, seed=_base_seed(stage0, seed))

@@ -159,7 +159,8 @@ def questions_of(task: str, level: str, count: int) -> list[Prompt]:
     seed, source = derive(SEED, level), micro if task == "micro" else ladder
     for fewer in range(count, 0, -1):
         try:
-            return source.training_prompts(seed, fewer, [level])
+            found: list[Prompt] = source.training_prompts(seed, fewer, [level])
+            return found
         except DataError:
             continue
     raise UsageError(f"--prompts {count}: at least 1")

@@ -60,7 +60,8 @@ class Prepared:
         """States are read once for all that follows. What the table cannot read has failed."""
         from harness.store.diagnosis import stored_damages
 
-        seen = {one.key: state_of(f"{self.folder}/{one.key}") for one in (*self.cells, *self.bases)}
+        keys = (*(cell.key for cell in self.cells), *(base.key for base in self.bases))
+        seen = {key: state_of(f"{self.folder}/{key}") for key in keys}
         if all(state == "pending" for state, *_ in seen.values()):
             return replace(self, seen=seen)
         damaged = stored_damages(self.folder.parent, self.file())

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from harness.cache import cache_folder
-from harness.engines import options
 from harness.engines.catalogue import MICRO_FAMILIES, engines_of
 from harness.engines.embedded.presets import PRESETS
+from harness.engines.kind import read_options
 from harness.errors import DataError, PluginError, SuiteError
 from harness.exchange.misbehaviour import condition_of
 from harness.learning import registry
@@ -92,7 +92,7 @@ def resolved(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
     """With files in their places and each start's task. Raises SuiteError for what does not go together."""
     with at(source, "engine"):
         engine = engines_of(suite.engine)
-    options.read(engine.Options, suite.engine_options, source)
+    read_options(engine.Options, suite.engine_options, source)
     for place, policy in _policies(suite):
         if is_micro(policy):
             _check_micro(policy, source, place)

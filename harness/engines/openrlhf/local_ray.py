@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,48 +19,61 @@ END_SECONDS = 30.0
 
 
 @contextmanager
-def cluster(address: str | None = None) -> Iterator[str]:
-    """Address of the cluster: that of `address` or of `RAY_ADDRESS`, else of one of our own, whatever else runs on this machine.
-
-    A cluster of our own lives in a process that ends when its stdin closes, so it cannot outlive the run.
-
-    Raises
-    ------
-    EngineError
-        Ray does not start within its deadline.
-    """
+def local_ray(address: str | None = None) -> Iterator[str]:
+    """Address of the cluster: `address` or `RAY_ADDRESS`, else of one of our own in a process that ends when its stdin closes,
+    so it cannot outlive the run. Raises EngineError where Ray does not start."""
     if address := address or os.environ.get("RAY_ADDRESS"):
         yield address
         return
     with tempfile.TemporaryFile() as errors:
-        keeper = subprocess.Popen(
-            [sys.executable, "-m", "harness.engines.openrlhf.cluster"],
+        process = subprocess.Popen(
+            [sys.executable, "-m", "harness.engines.openrlhf.local_ray"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
         )  # fmt: skip
+        assert process.stdin is not None
         try:
-            address = _address(keeper)
+            address = _address(process)
             if not address:
                 errors.seek(0)
                 lines = errors.read()[-2000:].decode(errors="replace").splitlines() or ["it said nothing"]
                 raise EngineError(f"Ray did not start within {START_SECONDS:g} s: {lines[-1][:300]}")
             yield address
         finally:
-            assert keeper.stdin is not None
             with suppress(OSError):
-                keeper.stdin.close()
+                process.stdin.close()
             try:
-                keeper.wait(END_SECONDS)
+                process.wait(END_SECONDS)
             except subprocess.TimeoutExpired:
-                keeper.kill()
-                keeper.wait()
+                process.kill()
+                process.wait()
 
 
-def _address(keeper: subprocess.Popen[bytes]) -> str:
+def _address(process: subprocess.Popen[bytes]) -> str:
     """What it prints as its only line; empty if it dies or the deadline passes first."""
     said: queue.Queue[str] = queue.Queue()
-    assert keeper.stdout is not None
-    listen = keeper.stdout.readline
+    assert process.stdout is not None
+    listen = process.stdout.readline
     threading.Thread(target=lambda: said.put(listen().decode().strip()), daemon=True).start()
     with suppress(queue.Empty):
         return said.get(timeout=START_SECONDS)
     return ""
+
+
+def main() -> None:
+    """Print the address of a cluster on this machine, and end it when stdin closes."""
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # the run decides what they mean, and closes stdin
+        signal.signal(ignored, signal.SIG_IGN)
+    out = os.dup(1)
+    os.dup2(2, 1)  # what Ray prints is not for the reader of the address
+    import ray
+
+    from harness.engines.openrlhf.cluster import connect
+
+    connect()
+    os.write(out, f"{ray.get_runtime_context().gcs_address}\n".encode())
+    sys.stdin.read()
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

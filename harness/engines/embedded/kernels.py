@@ -1,0 +1,99 @@
+"""Layers as this engine runs them: attention of shared keys, weights laid out for sampling, activations made again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from harness.allocation.chunks import LONGEST
+from harness.allocation.shapes import cpu_bf16
+from harness.errors import EngineError
+
+GROUPED = "grouped"
+_onednn = torch.ops.mkldnn
+
+
+def grouped(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """(B, H, Q, D) queries over (B, H / n, K, D) keys and values, faster than torch's CPU kernel, which wants shared keys
+    repeated. Scores are kept for the backward pass, so longer sequences go to that kernel. softcap: bounds the scores,
+    before the mask is added."""
+    batch, heads, queries, width = query.shape
+    shared, keys = key.shape[1:3]
+    together = query.reshape(batch, shared, heads // shared * queries, width)
+    if softcap is None and queries == 1 and not torch.is_grad_enabled():
+        mixed = scaled_dot_product_attention(together, key, value, attention_mask, scale=scaling)
+        return mixed.view(batch, 1, heads, width), None
+    if softcap is None and (attention_mask is None or keys > LONGEST):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
+    scores = (together @ key.transpose(2, 3)).mul(width**-0.5 if scaling is None else scaling)
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    if attention_mask is not None:
+        scores = scores.view(batch, heads, queries, keys) + attention_mask
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    mixed = weights.view(batch, shared, -1, keys) @ value
+    return mixed.view(batch, heads, queries, -1).transpose(1, 2).contiguous(), None
+
+
+ALL_ATTENTION_FUNCTIONS.register(GROUPED, grouped)
+ALL_MASK_ATTENTION_FUNCTIONS.register(GROUPED, eager_mask)
+
+
+@contextmanager
+def packed(model: nn.Module, rows: int) -> Iterator[None]:
+    """Within it, linear layers in bf16 on a CPU use copies of their weights laid out for inputs of about `rows` rows, which
+    torch else makes anew in each product; the same to the bit. Gradients and changes of the weights do not reach the copies."""
+    layers = [layer for layer in model.modules() if type(layer) is nn.Linear and _gains(layer.weight)]
+    for layer in layers:
+        weight = _onednn._reorder_linear_weight(layer.weight.detach(), rows)
+        layer.forward = partial(_product, weight, layer.bias)  # type: ignore[method-assign]  # and taken off again
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def _gains(weight: Tensor) -> bool:
+    return weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and bool(cpu_bf16())
+
+
+def _product(weight: Tensor, bias: Tensor | None, inputs: Tensor) -> Tensor:
+    return _onednn._linear_pointwise(inputs, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+def recompute(model: PreTrainedModel) -> None:
+    """From now on activations are made again in the backward pass (Chen et al., arXiv 1604.06174); transformers' own goes
+    without keys and values of a prefix. Raises EngineError for a model without layers that allow it."""
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise EngineError(f"no layers that allow checkpointing ({model.config.model_type})")
+    for layer in layers:
+        layer.forward = partial(_again, layer.forward)
+
+
+def _again(forward: Callable[..., Any], hidden: Tensor, *rest: Any, **given: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(hidden, *rest, **given)
+    return checkpoint(forward, hidden, *rest, use_reentrant=False, preserve_rng_state=False, **given)

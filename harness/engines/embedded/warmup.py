@@ -1,0 +1,497 @@
+"""Supervised warm-up before any RL, cached by content. Training goes on in rounds until accuracy on held-out prompts that ask
+for steps (temperature 1, each skill group) reaches the gate. Micro families are trained from scratch, pretrained models with
+the engine that RL uses, in their own chat template and end of an answer."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import islice
+from math import cos, pi
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar, TypeAlias
+
+import msgspec
+import numpy as np
+import tokenizers
+import torch
+import transformers
+from jaxtyping import Int64
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from harness.allocation.shapes import Precision, chosen, read_config
+from harness.cache import cache_folder
+from harness.engines import checkpoint
+from harness.engines.embedded.engine import EmbeddedEngine
+from harness.engines.embedded.families import build_model, build_tokenizer
+from harness.engines.embedded.presets import (
+    PRESETS,
+    START_EXAMPLES,
+    START_STEPS,
+    Example,
+    Mixture,
+    draw_examples,
+    draw_ladder_examples,
+)
+from harness.engines.protocol import Optimisation, Sample, Sampling
+from harness.errors import CellError, CheckpointError, DiskFullError, UsageError
+from harness.experience.answers import Prompt
+from harness.files import is_full
+from harness.learning.terms import Objective, Term, TermAnswer
+from harness.locks import lock
+from harness.phases import halt, inside
+from harness.tasks import ladder, micro
+from harness.versions import versions
+
+Progress = Callable[[float, str], None]  # share done, a few words
+STEPS = {
+    "llama": 2000,
+    "qwen": 2000,
+    "neox": 2000,
+    "gpt2": 2000,
+}  # that bring a family through the gate (docs/micro.md)
+RATE, RISE = (
+    3e-5,
+    3,
+)  # learning rate of a pretrained model's warm-up, and steps until it is reached (docs/pretrained.md)
+REPORT = "stage0.json"
+IMITATION = Objective(form="nll", aggregation="answer")
+_IGNORED = -100
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """AdamW at `learning_rate` after a linear rise, then by a cosine down to `floor` times that. A `Pretrainer` draws `pool`
+    batches together."""
+
+    batch: int = 16
+    pool: int = 4
+    learning_rate: float = 2e-3
+    warmup: int = 80
+    floor: float = 0.1
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.98)
+    clip_norm: float = 1.0
+
+    def rate(self, step: int, steps: int) -> float:
+        if step < self.warmup:
+            return self.learning_rate * (step + 1) / self.warmup
+        done = (step - self.warmup) / max(1, steps - self.warmup)
+        return self.learning_rate * (self.floor + (1 - self.floor) * (1 + cos(pi * done)) / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class MicroSpec:
+    """A micro family's base. steps: of the first round; further ones have a quarter. gate: least accuracy in every skill group.
+    probes: held-out prompts a skill that measure it."""
+
+    boxed: ClassVar[str] = r"\\boxed\{(-?\d+)\}"
+
+    family: str
+    strong: str
+    preset: str = "trap"
+    seed: int = 0
+    steps: int | None = None
+    rounds: int = 4
+    gate: float = 0.65
+    probes: int = 40
+    schedule: Schedule = field(default_factory=Schedule)
+
+    def __post_init__(self) -> None:
+        for kind, name, known in (
+            ("micro family", self.family, STEPS),
+            ("stage 0 preset", self.preset, PRESETS),
+            ("skill group", self.strong, micro.GROUPS),
+        ):
+            if name not in known:
+                raise UsageError(f"unknown {kind} {name!r}; there are {', '.join(known)}")
+
+    @property
+    def title(self) -> str:
+        return f"base {self.family} ({self.preset}, strong in {self.strong})"
+
+    @property
+    def budget(self) -> int:
+        return STEPS[self.family] if self.steps is None else self.steps
+
+    @property
+    def key(self) -> str:
+        """Content hash of everything that determines the weights."""
+        said = asdict(self) | {"steps": self.budget, "mixture": asdict(PRESETS[self.preset])}
+        digest = _digest(spec=said, code=versions(("stage0", "tasks")))
+        return f"{self.family}-{self.strong}-{self.preset}-{self.seed}-{digest}"
+
+    def questions(self, *, hinted: bool) -> list[Prompt]:
+        return micro.evaluation_prompts(self.probes, hinted=hinted)
+
+    def reasons(self, text: str) -> bool:
+        return "=" in text
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup:
+    """A pretrained model's. content: says which weights it begins from. task: micro, or levels of the ladder. The rest as in
+    `MicroSpec`."""
+
+    boxed: ClassVar[str] = r"\\boxed\{([^{}]*)\}"
+
+    name: str
+    content: str
+    chat: bool
+    preset: str = "format"
+    strong: str = "add"
+    task: str = "micro"
+    seed: int = 0
+    steps: int = START_STEPS
+    learning_rate: float = RATE
+    batch: int = START_EXAMPLES
+    rounds: int = 4
+    gate: float = 0.1
+    probes: int = 12
+
+    def __post_init__(self) -> None:
+        if self.preset not in PRESETS:
+            raise UsageError(f"unknown stage 0 preset {self.preset!r}; there are {', '.join(PRESETS)}")
+        if self.task != "micro" and not ladder.is_ladder(self.task):
+            raise UsageError(
+                f"stage 0 has no examples of {self.task!r}; it has those of micro and of the ladder's levels"
+            )
+
+    @property
+    def title(self) -> str:
+        return f"start of {self.name} ({self.preset}, {self.task})"
+
+    @property
+    def budget(self) -> int:
+        return self.steps
+
+    @property
+    def mixture(self) -> Mixture:
+        return PRESETS[self.preset]
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(batch=self.batch, learning_rate=self.learning_rate, warmup=RISE, betas=(0.9, 0.99))
+
+    def key(self, precision: Precision) -> str:
+        said = {**asdict(self), "name": "", "mixture": asdict(self.mixture), "schedule": asdict(self.schedule)}
+        code = versions(("stage0", "tasks", "learning", "engines", "engines/embedded"))
+        plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", self.name)[:64]
+        return f"{plain}-{self.preset}-{self.seed}-{_digest(spec=said, precision=precision, code=code)}"
+
+    def examples(self) -> Iterator[Example]:
+        rng = Random(self.seed)
+        if self.task == "micro":
+            return draw_examples(self.mixture, self.strong, rng)
+        return draw_ladder_examples(self.mixture, self.strong, ladder.levels_of(self.task), rng)
+
+    def questions(self, *, hinted: bool) -> list[Prompt]:
+        if self.task == "micro":
+            return micro.evaluation_prompts(self.probes, hinted=hinted)
+        return ladder.evaluation_prompts(ladder.levels_of(self.task), self.probes, hinted=hinted)
+
+    def reasons(self, text: str) -> bool:
+        return bool(text.partition("\\boxed")[0].strip())
+
+
+Spec: TypeAlias = MicroSpec | Warmup
+
+
+class Accuracy(msgspec.Struct, frozen=True):
+    """Share by skill group, and the mean of all answers."""
+
+    groups: dict[str, float]
+    mean: float
+
+    @property
+    def least(self) -> float:
+        return min(self.groups.values())
+
+
+class Report(msgspec.Struct, frozen=True):
+    """`stage0.json`. given_cot: on prompts that ask for steps; sampled, greedy: on plain ones. cot_share: of the sampled, those
+    with steps."""
+
+    spec: dict[str, object]
+    steps: int
+    given_cot: Accuracy
+    sampled: Accuracy
+    greedy: Accuracy
+    cot_share: Accuracy
+    cpu_seconds: float
+
+
+def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadline: float = 3600.0) -> Path:
+    """A micro family's base: from the cache, or trained now. Raises CellError where the gate does not hold after all rounds, or
+    another process that makes it is not done in time, DiskFullError, and Interrupted while it waits."""
+
+    def build(folder: Path) -> None:
+        tokenizer = build_tokenizer(spec.family)
+        model = build_model(spec.family, spec.seed, tokenizer)
+        examples = draw_examples(PRESETS[spec.preset], spec.strong, Random(spec.seed))
+        pretrainer = Pretrainer(model, tokenizer, examples, spec.schedule)
+        tokenizer.save_pretrained(folder)
+
+        def opened() -> EmbeddedEngine:
+            model.save_pretrained(folder)
+            return EmbeddedEngine("stage0", folder, device="cpu")
+
+        with one_thread():
+            _train(spec, pretrainer.run, opened, folder, progress)
+
+    return _cached(spec.key, build, deadline)
+
+
+def warmup_checkpoint(
+    warmup: Warmup,
+    folder: Path,
+    progress: Progress | None = None,
+    *,
+    device: str | None = None,
+    dtype: Precision | None = None,
+    threads: int | None = None,
+    deadline: float = 7200.0,
+) -> Path:
+    """The model in `folder` after its warm-up: from the cache, or trained now. Raises as `base_checkpoint`, and EngineError."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    precision = dtype or chosen(read_config(folder / "config.json"))
+
+    def build(new: Path) -> None:
+        engine = EmbeddedEngine(warmup.name, folder, chat=warmup.chat, device=device, dtype=precision, threads=threads)
+        examples = warmup.examples()
+
+        def train(steps: int, done: Callable[[int], None]) -> None:
+            for step in range(steps):
+                _learn(engine, list(islice(examples, warmup.batch)), warmup, step, steps)
+                done(step + 1)
+
+        _train(warmup, train, lambda: engine, new, progress)
+        engine.model.save_pretrained(new)
+        engine.tokenizer.save_pretrained(new)
+        engine.close()
+
+    return _cached(warmup.key(precision), build, deadline)
+
+
+def read_report(folder: Path) -> Report:
+    return msgspec.json.decode((folder / REPORT).read_bytes(), type=Report)
+
+
+def _digest(**parts: Any) -> str:
+    parts["versions"] = [str(library.__version__) for library in (torch, transformers, tokenizers)]
+    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:20]
+
+
+def _cached(key: str, build: Callable[[Path], None], deadline: float) -> Path:
+    folder = cache_folder() / "stage0" / key
+    if _whole(folder, key):
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with (folder.parent / f"{key}.lock").open("ab") as file:
+            try:
+                alone = lock(file.fileno(), deadline, 0.5, _wait)
+            except TimeoutError:
+                raise CellError(f"stage 0 of {key}: another process has been at it for over {deadline:.0f} s") from None
+            if not _whole(folder, key):
+                for leftover in folder.parent.glob(f".{key}.*") if alone else ():
+                    shutil.rmtree(leftover, ignore_errors=True)
+                checkpoint.write(folder, key, 0, build)
+    except OSError as error:
+        if is_full(error):
+            raise DiskFullError(f"no room for the base checkpoint {folder}") from error
+        raise CellError(f"cannot write the base checkpoint {folder}: {error.strerror}") from error
+    return folder
+
+
+def _wait() -> None:
+    halt()
+    inside("another process is training it")
+
+
+def _whole(folder: Path, key: str) -> bool:
+    try:
+        checkpoint.check(folder, key)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _train(
+    spec: Spec,
+    train: Callable[[int, Callable[[int], None]], None],
+    opened: Callable[[], EmbeddedEngine],
+    folder: Path,
+    progress: Progress | None,
+) -> None:
+    """Train until the gate holds, and leave the report in `folder`. train: makes so many steps. opened: the engine of what it
+    has made."""
+    began, steps = time.process_time(), 0
+    for extra in range(spec.rounds + 1):
+        planned = max(1, spec.budget // 4) if extra else spec.budget
+        words = f"{spec.title}: training" + f", extra round {extra} of {spec.rounds}" * bool(extra)
+        train(planned, partial(_tell, progress, words, planned))
+        steps += planned
+        engine = opened()
+        measured = partial(_share, engine, partial(_is_right, spec.boxed))
+        given_cot = measured(spec.questions(hinted=True))
+        if given_cot.least >= spec.gate:
+            break
+    else:
+        raise CellError(
+            f"{spec.title}: accuracy given chain of thought is {given_cot.groups} after {steps} steps; RL needs {spec.gate}"
+        )
+    plain = spec.questions(hinted=False)
+    report = Report(
+        spec=asdict(spec),
+        steps=steps,
+        given_cot=given_cot,
+        sampled=measured(plain),
+        greedy=measured(plain, temperature=0.0, samples=1),
+        cot_share=_share(engine, lambda prompt, sample: spec.reasons(sample.text), plain),
+        cpu_seconds=time.process_time() - began,
+    )
+    (folder / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(report)))
+
+
+def _tell(progress: Progress | None, words: str, planned: int, done: int) -> None:
+    if progress:
+        progress(done / planned, words)
+
+
+def _share(
+    engine: EmbeddedEngine,
+    holds: Callable[[Prompt, Sample], bool],
+    prompts: Sequence[Prompt],
+    temperature: float = 1.0,
+    samples: int = 2,
+) -> Accuracy:
+    seeds = np.arange(len(prompts) * samples, dtype=np.uint64).reshape(len(prompts), samples)
+    groups: dict[str, list[bool]] = {}
+    for prompt, row in zip(prompts, engine.sample(prompts, seeds, Sampling(temperature=temperature)), strict=True):
+        groups.setdefault(prompt.labels["group"], []).extend(holds(prompt, sample) for sample in row)
+    flat = [value for values in groups.values() for value in values]
+    return Accuracy({group: float(np.mean(values)) for group, values in groups.items()}, float(np.mean(flat)))
+
+
+def _is_right(boxed: str, prompt: Prompt, sample: Sample) -> bool:
+    return sample.finished and re.findall(boxed, sample.text) == [prompt.gold]
+
+
+def _learn(engine: EmbeddedEngine, examples: Sequence[Example], warmup: Warmup, step: int, steps: int) -> None:
+    """One optimiser step: the mean over examples of each response's mean log-likelihood, its end included."""
+    prompts = [Prompt(f"{step}/{place}", example.prompt, "") for place, example in enumerate(examples)]
+    answers = tuple(
+        TermAnswer(prompt.id, _response(engine, example.response, warmup.chat), advantage=1.0)
+        for prompt, example in zip(prompts, examples, strict=True)
+    )
+    schedule = warmup.schedule
+    optimisation = Optimisation(
+        learning_rate=schedule.rate(step, steps),
+        betas=schedule.betas,
+        weight_decay=schedule.weight_decay,
+        clip_norm=schedule.clip_norm,
+        max_tokens=max(answer.tokens.size for answer in answers),
+    )
+    engine.update(prompts, [Term("start", "own", IMITATION, answers)], optimisation)
+
+
+def _response(engine: EmbeddedEngine, text: str, chat: bool) -> np.ndarray:
+    """A chat template ends with a separator of its own, to which no blank is added."""
+    ids = engine.tokenizer.encode(text.lstrip() if chat else text, add_special_tokens=False)
+    return np.array([*ids, engine.stop[0]], dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenisedExample:
+    """Ids of prompt, response and EOS; the response begins at `start`."""
+
+    ids: Int64[np.ndarray, "T"]
+    start: int
+
+
+class Pretrainer:
+    """Trains a small model. Examples are sorted by length within a pool, so that hardly any padding is computed."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        examples: Iterator[Example],
+        schedule: Schedule,
+    ) -> None:
+        self._model, self._tokenizer, self._examples, self._schedule = model, tokenizer, examples, schedule
+        self._rng = Random(0)
+        self._optimiser = torch.optim.AdamW(
+            model.parameters(),
+            lr=schedule.learning_rate,
+            betas=schedule.betas,
+            weight_decay=schedule.weight_decay,
+            fused=True,
+        )
+
+    def run(self, steps: int, done: Callable[[int], None]) -> None:
+        self._model.train()
+        for step, (rows, scale) in enumerate(islice(self._batches(), steps)):
+            for group in self._optimiser.param_groups:
+                group["lr"] = self._schedule.rate(step, steps)
+            (self._loss(rows) * scale).backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._schedule.clip_norm)
+            self._optimiser.step()
+            self._optimiser.zero_grad(set_to_none=True)
+            done(step + 1)
+        self._model.train(False)
+
+    def _batches(self) -> Iterator[tuple[list[TokenisedExample], float]]:
+        """Batches, and the factor that makes a summed loss the pool's token mean."""
+        batch, pool = self._schedule.batch, self._schedule.pool
+        while True:
+            rows = sorted(self._encode(list(islice(self._examples, batch * pool))), key=lambda row: row.ids.size)
+            scale = pool / sum(row.ids.size - row.start for row in rows)
+            cuts = list(range(0, len(rows), batch))
+            self._rng.shuffle(cuts)
+            for cut in cuts:
+                yield rows[cut : cut + batch], scale
+
+    def _encode(self, examples: list[Example]) -> list[TokenisedExample]:
+        texts = [example.prompt for example in examples] + [example.response for example in examples]
+        encoded = self._tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        end = [self._tokenizer.eos_token_id]
+        pairs = zip(encoded[: len(examples)], encoded[len(examples) :], strict=True)
+        return [
+            TokenisedExample(np.array(prompt.ids + response.ids + end, dtype=np.int64), len(prompt.ids))
+            for prompt, response in pairs
+        ]
+
+    def _loss(self, rows: list[TokenisedExample]) -> Tensor:
+        """Summed cross entropy of the response tokens."""
+        width = max(row.ids.size for row in rows) - 1
+        inputs = np.full((len(rows), width), self._tokenizer.eos_token_id, dtype=np.int64)
+        labels = np.full((len(rows), width), _IGNORED, dtype=np.int64)
+        for index, row in enumerate(rows):
+            inputs[index, : row.ids.size - 1] = row.ids[:-1]
+            labels[index, row.start - 1 : row.ids.size - 1] = row.ids[row.start :]
+        hidden = self._model.base_model(input_ids=torch.from_numpy(inputs), use_cache=False).last_hidden_state
+        taken = torch.from_numpy(labels != _IGNORED)
+        logits = self._model.get_output_embeddings()(hidden[taken])  # type: ignore[no-untyped-call]
+        return cross_entropy(logits, torch.from_numpy(labels)[taken], reduction="sum")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one thread inside the block, so that a result does not depend on the number of cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

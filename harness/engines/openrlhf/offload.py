@@ -1,0 +1,180 @@
+"""Memory that a sleeping process gives back, and whose turn it is to have the device. A GPU's tensors go to pinned memory of
+the host; where the device is the host itself, to an unlinked file in `TMPDIR`, which should be a disk. Tensors keep their
+shapes and views: only the storage beneath is emptied, as torch's FSDP does."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import IO
+
+import torch
+from torch import Tensor, UntypedStorage
+
+from harness.engines.openrlhf.plugin import Settings
+from harness.errors import EngineError
+
+LEAST_BYTES = 1 << 16  # smaller storages are not worth the way
+_PAGE, _MADV_DONTNEED = 4096, 4
+
+
+class OffloadedTensors:
+    """The contents of some tensors, whose own memory is free until `restore`. Tensors that share a storage go together."""
+
+    def __init__(self, tensors: Iterable[Tensor], *, free: bool = True, least: int = LEAST_BYTES) -> None:
+        """free: False leaves the tensors as they are, to be overwritten and restored; else what is not torch's to free (a
+        mapped file) stays. least: bytes of a storage worth the way."""
+        self._storages = [s for s in storages(tensors) if s.nbytes() >= least and (s.resizable() or not free)]
+        self._sizes = [storage.nbytes() for storage in self._storages]
+        self._host: list[Tensor] = []
+        self._file: IO[bytes] | None = None
+        for storage in self._storages:
+            source = _bytes(storage)
+            if source.is_cpu:
+                self._file = self._file or tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as this object
+                self._file.write(_view(source))
+            else:
+                self._host.append(torch.empty_like(source, device="cpu", pin_memory=True).copy_(source))
+            if free:
+                storage.resize_(0)
+        if free:
+            release()
+
+    def restore(self) -> None:
+        for _ in self.one_by_one():
+            pass
+
+    def one_by_one(self) -> Iterator[None]:
+        """The same, storage by storage in the order of the tensors."""
+        if self._file is not None:
+            self._file.seek(0)
+        while self._storages:
+            storage, size = self._storages.pop(0), self._sizes.pop(0)
+            if storage.nbytes() != size:
+                storage.resize_(size)
+            target = _bytes(storage)
+            if self._file is None:
+                target.copy_(self._host.pop(0))
+            elif self._file.readinto(_view(target)) != size:  # type: ignore[attr-defined]
+                raise OSError("the file of a sleeping process is shorter than what was put away")
+            yield
+        if self._file is not None:
+            self._file.close()
+
+
+def storages(tensors: Iterable[Tensor]) -> list[UntypedStorage]:
+    found: dict[int, UntypedStorage] = {}
+    for tensor in tensors:
+        if (storage := tensor.untyped_storage()).nbytes():
+            found.setdefault(storage.data_ptr(), storage)
+    return list(found.values())
+
+
+def all_tensors(device: str) -> list[Tensor]:
+    """Every tensor of this process on devices of that type, whatever holds it."""
+    kinds = (Tensor, torch.nn.Parameter)
+    found = [found for found in gc.get_objects() if type(found) in kinds]
+    return [t for t in found if t.layout is torch.strided and t.device.type == device]
+
+
+def discard(tensors: Iterable[Tensor]) -> None:
+    """Give the pages of CPU tensors back to the system; they read as zeros from now on."""
+    for storage in storages(tensors):
+        first = -(-storage.data_ptr() // _PAGE) * _PAGE
+        length = (storage.data_ptr() + storage.nbytes() - first) // _PAGE * _PAGE
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), _MADV_DONTNEED)
+
+
+def release() -> None:
+    """Hand what the allocators keep for later back to the device and to the system."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+def _bytes(storage: UntypedStorage) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _view(tensor: Tensor) -> memoryview:
+    # numpy() would do, but torch never frees what it has lent to numpy.
+    return memoryview((ctypes.c_char * tensor.numel()).from_address(tensor.data_ptr())).cast("B")
+
+
+class MemoryState(IntEnum):
+    """How much a trainer or rollout engine has on the device. WEIGHTS: to score or to be synced; ALL: optimiser or KV cache
+    too."""
+
+    NOTHING = 0
+    WEIGHTS = 1
+    ALL = 2
+
+
+class Devices:
+    """One set of devices. A policy keeps its memory there until another one's turn comes."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.holder: DeviceLease | None = None
+
+
+class DeviceLease:
+    """What one policy has on its devices, and when. With `settings.sleep` trainers and rollout engines take turns too; else all
+    of a policy comes and goes together. trainers, rollouts: make the one or the other hold so much."""
+
+    def __init__(
+        self,
+        name: str,
+        devices: Devices,
+        settings: Settings,
+        trainers: Callable[[MemoryState], None],
+        rollouts: Callable[[MemoryState], None],
+    ) -> None:
+        self.name = name
+        self._devices, self._settings = devices, settings
+        self._make = (trainers, rollouts)
+        self._held = (MemoryState.ALL, MemoryState.ALL)
+
+    @contextmanager
+    def turn(self, trainer: MemoryState, rollout: MemoryState) -> Iterator[None]:
+        """Inside, trainers and rollout engines have so much on the devices, which are this policy's. Raises as `whole_turn`."""
+        with self.whole_turn():
+            if self._settings.sleep:
+                self.hold(trainer, rollout)
+            else:
+                self.hold(MemoryState.ALL, MemoryState.ALL)
+            yield
+
+    @contextmanager
+    def whole_turn(self) -> Iterator[None]:
+        """Inside, no other policy's turn comes; the policy's own calls may nest. Raises EngineError where the turn does not
+        come in time."""
+        deadline = self._settings.call_seconds
+        if not self._devices.lock.acquire(timeout=deadline):
+            raise EngineError(
+                f"policy {self.name!r}: its turn on the shared devices did not come within {deadline:g} s"
+            )
+        try:
+            if self._devices.holder is not self:
+                if self._devices.holder is not None:
+                    self._devices.holder.hold(MemoryState.NOTHING, MemoryState.NOTHING)
+                self._devices.holder = self
+            yield
+        finally:
+            self._devices.lock.release()
+
+    def leave(self) -> None:
+        if self._devices.holder is self:
+            self._devices.holder = None
+
+    def hold(self, *wanted: MemoryState) -> None:
+        """Whoever needs less gives memory back before anyone takes more."""
+        for index in sorted((0, 1), key=lambda i: wanted[i] - self._held[i]):
+            if wanted[index] != self._held[index]:
+                self._make[index](wanted[index])
+        self._held = (wanted[0], wanted[1])

@@ -1,0 +1,154 @@
+"""A trainer's state: its weights by the names of a checkpoint, those of its base in their place, and moments as one file, whole
+parameters by name: independent of ZeRO stage and number of ranks, and the embedded engine's format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from deepspeed.runtime.zero import GatheredParameters
+from deepspeed.utils import (
+    safe_get_full_fp32_param,
+    safe_get_full_optimizer_state,
+    safe_set_full_fp32_param,
+    safe_set_full_optimizer_state,
+)
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers.core_model_loading import revert_weight_conversion
+
+from harness.engines.masters import MASTER
+from harness.engines.openrlhf.offload import OffloadedTensors
+from harness.errors import CheckpointError, EngineError
+
+KEYS = ("exp_avg", "exp_avg_sq")
+
+
+@contextmanager
+def base_weights(engine: Any, folder: Path) -> Iterator[None]:
+    """Inside, the DeepSpeed engine's module has the weights of `folder`; afterwards its own come back, bit for bit. Every rank
+    takes part. Raises EngineError where the folder lacks a weight in safetensors files."""
+    module = engine.module
+    with ExitStack() as files:
+        found = _read(module, folder, files)
+        own = OffloadedTensors(weights(module), free=False, least=1)
+        try:
+            for name, parameter in module.named_parameters():
+                with GatheredParameters([parameter], modifier_rank=0), torch.no_grad():
+                    parameter.data.copy_(found[name])
+            yield
+        finally:
+            forget_gathered(engine)
+            own.restore()
+
+
+def weights(module: torch.nn.Module) -> list[Tensor]:
+    """What a rank keeps of the module's weights: its shards under ZeRO 3."""
+    return [getattr(parameter, "ds_tensor", parameter) for parameter in module.parameters()]
+
+
+def forget_gathered(engine: Any) -> None:
+    """Drop whole weights that ZeRO 3 has gathered."""
+    if engine.zero_optimization_stage() == 3:
+        engine.empty_partition_cache()
+
+
+def stored_names(model: Any) -> dict[str, str]:
+    """The names that parameters have in a checkpoint, where transformers has others. Raises EngineError where one is more than
+    renamed."""
+    names = {}
+    for name, _ in model.named_parameters():
+        stored = list(revert_weight_conversion(model, {name: torch.empty(0, device="meta")}))
+        if len(stored) != 1:
+            raise EngineError(
+                f"{type(model).__name__}: {name} is stored as {', '.join(stored) or 'nothing'}, not one weight"
+            )
+        if stored[0] != name:
+            names[name] = stored[0]
+    return names
+
+
+def _read(module: Any, folder: Path, files: ExitStack) -> dict[str, Tensor]:
+    where = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        file = files.enter_context(safe_open(path, framework="pt"))
+        where.update(dict.fromkeys(file.keys(), file))
+    renamed, prefix = stored_names(module), f"{module.base_model_prefix}."
+    found = {}
+    for name, _ in module.named_parameters():
+        stored = renamed.get(name, name)
+        # A checkpoint of the bare model lacks the prefix, as transformers knows too.
+        key = next((k for k in (stored, stored.removeprefix(prefix)) if k in where), None)
+        if key is None:
+            raise EngineError(f"{folder}: no safetensors file holds {stored}, so the base cannot be scored")
+        found[name] = where[key].get_tensor(key)
+    return found
+
+
+def save_moments(file: Path, engine: Any) -> None:
+    """Write `key:parameter` entries from rank 0, which alone keeps them; every rank takes part. Raises CheckpointError where
+    DeepSpeed does not have a master or moment."""
+    state: dict[str, Tensor] = {}
+    first = torch.distributed.get_rank() == 0
+    updates = max((int(s["step"]) for s in engine.basic_optimizer.state.values() if "step" in s), default=0)
+    for name, parameter in engine.module.named_parameters():
+        for key in (*[MASTER] * (parameter.dtype != torch.float32), *KEYS * bool(updates)):
+            value = _full(engine, parameter, key)
+            if value is None:
+                raise CheckpointError(f"{file}: DeepSpeed has no {key} of {name}")
+            if first:
+                state[f"{key}:{name}"] = value.detach().float().cpu().contiguous().clone()
+        if updates:
+            state[f"step:{name}"] = torch.tensor(float(updates))
+    if first:
+        save_file(state, file)
+
+
+def load_moments(file: Path, engine: Any) -> None:
+    """Put a saved state back on every rank. Raises CheckpointError where it belongs to other parameters, or lacks something of
+    one."""
+    with safe_open(file, framework="pt") as state:
+        entries = dict.fromkeys(state.keys())
+        steps = {int(state.get_tensor(entry)) for entry in entries if entry.startswith("step:")}
+        if len(steps) > 1:
+            raise CheckpointError(f"{file}: parameters with unequal numbers of updates")
+        if steps:
+            _create(engine)
+        parameters = dict(engine.module.named_parameters())
+        for entry in entries:
+            key, _, name = entry.partition(":")
+            value = state.get_tensor(entry)
+            if name not in parameters or (
+                key != "step" and value.shape != getattr(parameters[name], "ds_shape", parameters[name].shape)
+            ):
+                raise CheckpointError(f"{file}: {entry} does not belong to this model")
+            if key == MASTER:
+                safe_set_full_fp32_param(parameters[name], value)
+            elif key in KEYS and parameters[name] in engine.basic_optimizer.state:
+                engine.basic_optimizer.state[parameters[name]][key].copy_(value)
+            elif key in KEYS:
+                safe_set_full_optimizer_state(parameters[name], value.to(torch.cuda.current_device()), key)
+    for known in engine.basic_optimizer.state.values():
+        if steps and "step" in known:
+            known["step"].fill_(float(max(steps)))
+
+
+def _create(engine: Any) -> None:
+    """Adam's state comes into being with its first step: one of zero gradient and zero learning rate."""
+    for group in engine.optimizer.param_groups:
+        group["lr"] = 0.0
+    ids = torch.zeros(1, 2, dtype=torch.long, device=torch.cuda.current_device())
+    engine.backward(engine(ids).logits.float().sum() * 0.0)
+    engine.step()
+
+
+def _full(engine: Any, parameter: Tensor, key: str) -> Tensor | None:
+    if key == MASTER:
+        return safe_get_full_fp32_param(parameter)  # type: ignore[no-any-return]
+    if parameter in engine.basic_optimizer.state:
+        return engine.basic_optimizer.state[parameter][key]  # type: ignore[no-any-return]
+    return safe_get_full_optimizer_state(parameter, key)  # type: ignore[no-any-return]

@@ -1,1 +1,0 @@
-"""GGUF files as ordinary Hugging Face folders: weights through transformers, tokenizers rebuilt from the header."""
