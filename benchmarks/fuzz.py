@@ -185,7 +185,7 @@ def _part() -> bytes:
 def _tables() -> list[bytes]:
     import pyarrow as pa
 
-    from harness.store.columns import to_arrow
+    from harness.store.rows import to_arrow
 
     contents = []
     for name in ("samples", "steps"):

@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from synthetic_results import write_results
 
-from harness.store.columns import SCHEMAS
+from harness.store.database import store_path
 from harness.store.ingest import ingest
-from harness.store.place import store_path
+from harness.store.rows import SCHEMAS
 
 ROWS = 5_000_000
 

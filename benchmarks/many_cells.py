@@ -3,8 +3,8 @@
     python benchmarks/many_cells.py FOLDER [--cells 10000]
 
 The first time the folder is filled (minutes): the keys and manifests are those of a real suite of ten groups and eight regimes, the
-rest are seeds; what the journals say is synthetic. Then `run`, which finds nothing to do, `status` and `show`, without and with
-what an earlier one has kept (`harness.store.kept`), take turns, each in a process of its own. Run by `bench.py`.
+rest are seeds; what the journals say is synthetic. Then `run`, which finds nothing to do, `status` and `show` take turns, each in a
+process of its own. Run by `bench.py`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,13 @@ from synthetic_results import Regime, write_base, write_cell
 
 from harness.session.cell.manifests import base_manifest, cell_manifest, mark
 from harness.session.suite.prepare import prepare
-from harness.store.kept import KEPT
-from harness.store.place import store_path
 
 GROUPS = 10
 REGIMES = ("independent", "naive", "sgt", "hacpo", "prp", "xgrpo", "graft", "sapo")
 POLICIES = ("a", "b")
-FIRST = "show, the first after new results"
 COMMANDS = {
     "run, nothing to do": (["run", "{suite}"], 2.0),
     "status": (["status", "many"], 1.0),
-    FIRST: (["show", "many"], 1.0),
     "show": (["show", "many"], 1.0),
 }
 
@@ -69,18 +65,10 @@ def write(folder: Path, cells: int) -> None:
 def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
     """CPU-seconds of each command in each round after the first, which builds the store."""
     results = folder / "results"
-    place = store_path(results).parent
 
     def once(name: str) -> float:
         words = [word.format(suite=folder / "many.yaml") for word in COMMANDS[name][0]]
-        kept = {file: file.read_bytes() for file in place.glob(KEPT)} if name == FIRST else {}
-        for file in kept:
-            file.unlink()
-        used = spent([*words, "--results", str(results)], "many")
-        for file, content in kept.items():  # what other commands keep, and this one did not make anew
-            if not file.exists():
-                file.write_bytes(content)
-        return used
+        return spent([*words, "--results", str(results)], "many")
 
     found = [{name: once(name) for name in COMMANDS} for _ in range(rounds + 1)]
     return {name: [each[name] for each in found[1:]] for name in COMMANDS}

@@ -16,8 +16,8 @@ import duckdb
 from bench import NotHere, Row, Size, takes
 
 from harness.session.cell.processor import processor
+from harness.store.database import store_path
 from harness.store.ingest import ingest
-from harness.store.place import store_path
 
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
 SCORES = """

@@ -18,8 +18,8 @@ from bench import NotHere, Row, Size, takes
 from generation import PAIR
 
 from harness.engines.embedded.stage0 import base_checkpoint
+from harness.store.database import store_path
 from harness.store.ingest import ingest
-from harness.store.place import store_path
 
 KINDS = ("model: micro/llama, stage0: {strong: add}", "model: micro/qwen, stage0: {strong: mul}")
 GROUPS, SEEDS, STEPS = (2, 3, 4, 5), 5, 3

@@ -11,8 +11,8 @@ from typing import Any
 import streamlit as st
 
 from harness.errors import StoreError
+from harness.store.manifest import read_submission
 from harness.store.reference_results import suite_folder
-from harness.store.submission import read_submission
 from leaderboard import RESULTS_VARIABLE
 from leaderboard.data import Store, open_store
 from leaderboard.live import live_status, refresher

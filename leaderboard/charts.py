@@ -12,7 +12,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from harness.statistics.judgement import ALONE, BASELINE, DIFFERS, GAINS, LOSES, UNTOLD, WITHHELD, WITHIN
+from harness.statistics.comparison import ALONE, BASELINE, DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
 from harness.store.text import visible
 
 Figure = dict[str, Any]
@@ -20,20 +20,20 @@ Figure = dict[str, Any]
 COLOURS = {
     GAINS: "#0f8a83",
     LOSES: "#c2502d",
-    WITHIN: "#7d8590",
-    UNTOLD: "#b08900",
+    EQUIVALENT: "#7d8590",
+    INCONCLUSIVE: "#b08900",
     DIFFERS: "#8e4fb8",
     **dict.fromkeys((BASELINE, ALONE, *WITHHELD), "#7d8590"),
 }
 SHAPES = {
     GAINS: "triangle-up",
     LOSES: "triangle-down",
-    WITHIN: "circle",
-    UNTOLD: "diamond",
+    EQUIVALENT: "circle",
+    INCONCLUSIVE: "diamond",
     DIFFERS: "cross",
     **dict.fromkeys((BASELINE, ALONE, *WITHHELD), "square"),
 }
-SIGNS = {GAINS: "▲", LOSES: "▼", WITHIN: "●", UNTOLD: "◆", DIFFERS: "✚"}
+SIGNS = {GAINS: "▲", LOSES: "▼", EQUIVALENT: "●", INCONCLUSIVE: "◆", DIFFERS: "✚"}
 SIGNS |= dict.fromkeys((BASELINE, ALONE, *WITHHELD), "■")
 LEGEND = (
     "▲ gains, ▼ loses, ✚ differs between groups, ● no effect larger than the margin, ◆ cannot tell, "

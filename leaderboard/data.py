@@ -15,13 +15,12 @@ import streamlit as st
 
 from harness.errors import StoreError
 from harness.statistics import MARGIN
-from harness.store.missing import Missing, counted
-from harness.store.place import store_path
-from harness.store.ranking import Aggregate, aggregates, heading, in_pairs
+from harness.store.database import store_path
+from harness.store.ranking import Aggregate, aggregates, in_pairs
 from harness.store.read import Snapshot
+from harness.store.remarks import Missing, Stage, counted, stages
 from harness.store.statistic import POINTS
-from harness.store.supervised_start import Stage, stages
-from harness.store.table import MEAN, SeedRow, seed_rows, show_rows
+from harness.store.table import SeedRow, seed_rows, show_rows
 from harness.store.tuning import Tuning, read_tuning
 from harness.store.tuning_table import apart, transfer_rows, tuning_rows
 from leaderboard.frames import show_frame
@@ -241,9 +240,4 @@ def _outcome(store: Store, suite: str, choice: Choice, margin: float) -> Outcome
 @st.cache_resource(max_entries=256, show_spinner=False)
 def _across(store: Store, suite: str, choice: Choice) -> list[Aggregate]:
     seeds = store.seeds(suite)
-    first = MEAN if any(r.policy == MEAN for r in seeds) else seeds[0].policy
-    opening = [r for r in seeds if r.metric == choice.metric and r.policy == first]
-    chosen = [r for r in choice.rows(seeds) if r.policy == choice.policy]
-    if chosen == opening:  # what `harness show` opens with, and has kept
-        return heading(_snapshot(store.results, store.stamp), suite, said="opening").across.get(choice.metric, [])
-    return aggregates(chosen)
+    return aggregates([r for r in choice.rows(seeds) if r.policy == choice.policy])

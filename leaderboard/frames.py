@@ -8,7 +8,7 @@ import msgspec
 import pandas as pd
 
 from harness.statistics import mean_interval
-from harness.statistics.judgement import BASELINE
+from harness.statistics.comparison import BASELINE
 from harness.store.ranking import Rank, Ranking
 from harness.store.sentences import verdict_words
 from harness.store.statistic import STATISTICS, Statistic, shown

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from harness.statistics.judgement import DIFFERS, GAINS, LOSES, UNTOLD, WITHHELD, WITHIN
+from harness.statistics.comparison import DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
 from harness.store.ranking import Rank, Ranking, Share, rank, whom
 from harness.store.sentences import verdict_mark
 from harness.store.statistic import STATISTICS
@@ -136,7 +136,9 @@ def _gain(r: Rank) -> str:
 def _counted(verdicts: Iterable[str]) -> str:
     counts = Counter(verdicts)
     return ", ".join(
-        f"{counts[v]}\u00a0{SIGNS[v]}" for v in (GAINS, LOSES, DIFFERS, WITHIN, UNTOLD, *WITHHELD) if counts[v]
+        f"{counts[v]}\u00a0{SIGNS[v]}"
+        for v in (GAINS, LOSES, DIFFERS, EQUIVALENT, INCONCLUSIVE, *WITHHELD)
+        if counts[v]
     )
 
 

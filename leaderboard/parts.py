@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from harness.statistics import MARGIN
-from harness.store.missing import noted
+from harness.store.remarks import noted
 from harness.store.statistic import POINTS
 from harness.store.text import visible
 from leaderboard.charts import Figure, inked, legible, printable

@@ -13,9 +13,9 @@ import pandas as pd
 from harness.errors import PluginError, StoreError
 from harness.files import write_atomic
 from harness.statistics import MARGIN
-from harness.store.missing import Missing, counted, noted
 from harness.store.ranking import Ranking, in_pairs
 from harness.store.read import Snapshot
+from harness.store.remarks import Missing, counted, noted
 from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import Statistic, shown
 from harness.store.table import MEAN, seed_rows, show_rows, suites

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 from synthetic_results import REGIMES, Regime, write_results
 
@@ -137,13 +136,6 @@ def test_what_takes_long_to_import_and_is_not_needed(tmp_path: Path, code: str, 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr.endswith("imported: False"), done.stderr
-
-
-def test_means_along_policies_are_those_of_lists() -> None:
-    """The same digits, whatever the number of policies."""
-    scores = np.random.default_rng(0).random((50, 17))
-    for size in range(2, 18):
-        assert scores[:, :size].copy().mean(axis=1).tolist() == [float(np.mean(row[:size].tolist())) for row in scores]
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,10 @@ from harness.files import remove
 from harness.learning import registry
 from harness.session.cell.processor import processor
 from harness.store.ingest import ingest
-from harness.store.manifest import Manifest, SuiteFile, read_suite
+from harness.store.manifest import Manifest, Submission, SuiteFile, read_suite, write_submission
 from harness.store.read import Snapshot
 from harness.store.reference_results import MARK, ORIGIN, read_reference, references, write_reference
-from harness.store.submission import Submission, write_submission
-from harness.store.supervised_start import stages
+from harness.store.remarks import stages
 from harness.store.table import show_rows
 from harness.store.tuning import read_tuning, tuning_path
 from harness.store.tuning_table import tuning_rows

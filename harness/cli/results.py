@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.session.suite.prepare import Prepared
-    from harness.store.missing import Missing
     from harness.store.read import Snapshot
+    from harness.store.remarks import Missing
 
 FORMATS = ("table", "json", "csv", "markdown", "latex")
 SAID: dict[str, Literal["everything", "opening"]] = {"table": "opening", "json": "everything"}
@@ -75,8 +75,8 @@ def show(
 
 def _ingest(results: Path) -> None:
     """Bring the store up to the journals. Raises UsageError where there are no results to read."""
+    from harness.store.database import store_path
     from harness.store.ingest import ingest
-    from harness.store.place import store_path
 
     if results.is_dir():
         if sys.stderr.isatty() and not store_path(results).is_file():
@@ -123,12 +123,11 @@ def show_suite(
 
     from harness.statistics import MARGIN
     from harness.store.diagnosis import damages
-    from harness.store.manifest import read_suite, suite_files
+    from harness.store.manifest import read_submission, read_suite, suite_files
     from harness.store.ranking import heading
     from harness.store.read import Snapshot
     from harness.store.reference_results import MARK, own, suite_folder
     from harness.store.render import overview, render
-    from harness.store.submission import read_submission
     from harness.store.table import show_rows
     from harness.store.tuning import read_tuning, without_trials
     from harness.store.tuning_table import transfer_rows, tuning_rows, with_tuning
@@ -242,8 +241,7 @@ def sql(
     json: Json = False,
 ) -> None:
     """A read-only query on the store (docs/store.md has the schema)."""
-    from harness.store.read import Limits
-    from harness.store.sql import ask
+    from harness.store.read import Limits, ask
 
     _ingest(results)
     found = ask(results, query, Limits(rows=rows, bytes=megabytes << 20, seconds=seconds, memory=memory << 20))
@@ -321,7 +319,7 @@ def _lacking(
 
 def _say_gaps(suite: str, lacks: Sequence[Missing]) -> None:
     """On stderr, in a line each: what is not among what is written, or is there of other settings."""
-    from harness.store.missing import noted
+    from harness.store.remarks import noted
 
     for head, lines in noted(lacks).items():
         words = [visible(" ".join(line.split()), 400) for line in lines]

@@ -25,10 +25,9 @@ import pyarrow as pa
 from harness.errors import StoreError
 from harness.files import TEMPORARY, disk_errors, remove, replace_atomic, sync, write_atomic
 from harness.reading import read_bytes
-from harness.store.columns import conform, to_arrow, up_to
 from harness.store.fence import Guard
 from harness.store.manifest import remedy
-from harness.store.rows import TABLE_OF, TABLES, Row
+from harness.store.rows import TABLE_OF, TABLES, Row, conform, to_arrow, up_to
 
 MAX_BYTES = 1 << 30
 """Of one file."""

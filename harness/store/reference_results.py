@@ -27,9 +27,9 @@ from harness.errors import StoreError
 from harness.files import TEMPORARY, remove, replace_atomic, write_atomic
 from harness.reading import read_bytes
 from harness.store.bounds import LATER, checks, fault, is_name
-from harness.store.columns import SCHEMAS, conform
 from harness.store.journal import MAX_BYTES, Contents
 from harness.store.manifest import Manifest, SuiteFile, write_suite
+from harness.store.rows import SCHEMAS, conform
 
 ORIGIN = "reference"
 MARK = f"@{ORIGIN}"

@@ -10,9 +10,9 @@ import pandas as pd
 import streamlit as st
 
 from harness.store.ranking import MIN_RUNS, Aggregate, Ranking
+from harness.store.remarks import STRICT, Stage
 from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import Statistic, shown
-from harness.store.supervised_start import STRICT, Stage
 from harness.store.table import MEAN
 from leaderboard.charts import LEGEND, Figure
 from leaderboard.data import Choice, Store

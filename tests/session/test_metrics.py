@@ -15,7 +15,7 @@ from harness.exchange.ledger import Entry
 from harness.exchange.receiving import Received, Receiver
 from harness.experience.records import Success
 from harness.learning.terms import Objective, Term, TermAnswer
-from harness.session.cell.step_rows import exchange_rows, k3, step_row, term_rows
+from harness.session.cell.step_rows import k3, step_row, term_rows
 from harness.session.cell.traces import trace_rows
 from harness.store.rows import ExchangeRow, StepRow, TermRow
 from harness.suite.schema import Sharing
@@ -87,7 +87,7 @@ def test_own_answers(step: HandMade, row: StepRow) -> None:
 def test_used_means_a_nonzero_gradient_everywhere(step: HandMade, row: StepRow) -> None:
     expected = {(t.prompt, t.index) for t in PEER if t.becomes in ("moves", "half")}
     assert len(expected) == 8
-    rows = exchange_rows(step.ledger)
+    rows = step.ledger
     assert {(r.prompt_id, r.index) for r in rows if r.used} == expected
     assert row.peer_used == 8
     for report, name in zip(step.report.terms, TERMS, strict=True):
@@ -246,7 +246,7 @@ def test_several_updates_say_the_same_of_each_answer(step: HandMade, folders: di
 
 
 def test_exchanges(step: HandMade) -> None:
-    rows = exchange_rows(step.ledger)
+    rows = step.ledger
     assert all((r.step, r.receiver) == (STEP, "a") for r in rows)
     reasons = {r.reason: r for r in rows if not r.accepted}
     assert len(reasons) == sum(not r.accepted for r in rows) == 7
@@ -274,7 +274,7 @@ def test_exchanges(step: HandMade) -> None:
 
 def test_lengths_verdicts_and_residuals_of_exchanges(step: HandMade, folders: dict[str, Path]) -> None:
     lengths = [len(AutoTokenizer.from_pretrained(folders[f]).encode(r"\boxed{5}")) for f in ("qwen", "llama")]
-    for row in exchange_rows(step.ledger):
+    for row in step.ledger:
         if row.accepted and row.kind == "rollout":
             assert row.verdict == ("wrong" if row.prompt_id == "undecided" else "right")
             assert [row.source_tokens, row.receiver_tokens] == lengths
@@ -286,9 +286,9 @@ def test_lengths_verdicts_and_residuals_of_exchanges(step: HandMade, folders: di
         elif row.kind == "value":
             assert (row.verdict, row.source_tokens, row.receiver_tokens) == ("", 0, 0)
             assert np.isnan(row.residual_text)
-    verdicts = {r.reason: r.verdict for r in exchange_rows(step.ledger) if not r.accepted}
+    verdicts = {r.reason: r.verdict for r in step.ledger if not r.accepted}
     assert (verdicts["unverified"], verdicts["too_long"], verdicts["stale"]) == ("wrong", "", "")
-    assert {r.marks_spelled for r in exchange_rows(step.ledger)} == {0}
+    assert {r.marks_spelled for r in step.ledger} == {0}
     assert len(ExchangeRow.__struct_fields__) == 22, "a new column needs its definition here"
 
 
@@ -299,7 +299,7 @@ def test_marks_that_the_receiver_reads_as_letters_are_counted(step: HandMade) ->
     nobody = Exchange(("a",), ())
     kept = Receiver(nobody, Sharing(), lambda *_: [], longest=99).carry([(record, entry)], step.learner, {})
     assert len(kept) == 1
-    assert exchange_rows([entry])[0].marks_spelled == 2
+    assert entry.marks_spelled == 2
 
 
 def test_without_peers_nothing_is_measured_of_them(step: HandMade) -> None:

@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 from synthetic_results import REGIMES, write_results
 
 from harness.store.ingest import ingest
-from harness.store.submission import Submission, write_submission
+from harness.store.manifest import Submission, write_submission
 from leaderboard import RESULTS_VARIABLE
 
 APP = Path(__file__).parents[2] / "leaderboard" / "app.py"

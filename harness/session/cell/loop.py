@@ -176,7 +176,7 @@ class Run:
             for topic, line in self._watch.hear(one.row, one.details):
                 log.warning("%s", line, extra={"topic": f"{self.cell.group.name}/{topic}"})
         self.journal.append([one.row for one in learnt])
-        self.journal.append(step_rows.exchange_rows(self.exchange.ledger()))
+        self.journal.append(self.exchange.ledger())
 
     def _prompts(self, step: int, learner: Learner) -> list[Prompt]:
         if step not in self._drawn:

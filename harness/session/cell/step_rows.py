@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.engines.protocol import TermReport, UpdateReport
-from harness.exchange.ledger import Entry
 from harness.exchange.receiving import Received
 from harness.experience.answers import Group
 from harness.learning.terms import Term, TermAnswer
 from harness.session.cell.learners import Learner
-from harness.store.rows import ExchangeRow, StepRow, TermRow
+from harness.store.rows import StepRow, TermRow
 from harness.store.symptoms import is_empty, is_unboxed
 
 NAN = float("nan")
@@ -113,12 +112,6 @@ def term_rows(policy: str, step: int, report: UpdateReport) -> list[TermRow]:
         )
         for t in report.terms
     ]  # fmt: skip
-
-
-def exchange_rows(entries: Sequence[Entry]) -> list[ExchangeRow]:
-    """The ledger's entries as rows; the two structs agree by name."""
-    names = [n for n in ExchangeRow.__struct_fields__ if n in Entry.__struct_fields__]
-    return [ExchangeRow(**{n: getattr(e, n) for n in names}) for e in entries]
 
 
 def k3(old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> float:

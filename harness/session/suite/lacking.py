@@ -8,8 +8,8 @@ from pathlib import Path
 from harness.errors import HarnessError
 from harness.session.suite.prepare import Prepared, prepare, prepare_stored
 from harness.store.manifest import suite_files
-from harness.store.missing import STALE, Missing, missing
 from harness.store.read import Snapshot
+from harness.store.remarks import STALE, Missing, missing
 
 
 def lacking(
