@@ -48,7 +48,7 @@ def iqm_interval(scores: Scores, level: float = 0.95, resamples: int = 10_000, s
     np.clip(below, cut, x.size - cut, out=below)
     steps = np.append(-np.diff(values), values[-1])  # summation by parts
     parts = (slice(start, start + _FLOATS) for start in range(0, x.size, _FLOATS))
-    total = sum(steps[part] @ below[part].astype(np.float64) for part in parts) - cut * values[0]
+    total = sum((steps[part] @ below[part].astype(np.float64) for part in parts), -cut * values[0])
     return _interval(iqm(x), total / (x.size - 2 * cut), level)
 
 
@@ -73,7 +73,7 @@ def _beats(ours: Scores, theirs: Others) -> Float[np.ndarray, "tasks runs others
 
 @lru_cache(maxsize=1)
 def _counts(runs: int, tasks: int, resamples: int, seed: int) -> UInt[np.ndarray, "scores resamples"]:
-    """How often each score is in each resample, scores in the order of `ravel`. Regimes of one table have them in common.
+    """How often each score (in the order of `ravel`) is in each resample; regimes of one table have them in common.
 
     A number below runs ** k is k independent draws, its digits to the base `runs`.
     """
@@ -95,7 +95,6 @@ def _counts(runs: int, tasks: int, resamples: int, seed: int) -> UInt[np.ndarray
 def _both_counts(
     runs: int, others: int, tasks: int, resamples: int, seed: int
 ) -> list[Float[np.ndarray, "tasks resamples either"]]:
-    """How often each run of ours, and of theirs, is in each resample."""
     generator, chunk = np.random.default_rng(seed), max(1, _PAIRS // (runs * others * tasks))
     drawn: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for start in range(0, resamples, chunk):
@@ -108,13 +107,12 @@ def _both_counts(
 
 
 def _tallied(drawn: Int[np.ndarray, "n draws"], runs: int) -> Int[np.ndarray, "n runs"]:
-    """How often each run was drawn."""
     places = drawn + runs * np.arange(len(drawn))[:, None]
     return np.bincount(places.ravel(), minlength=runs * len(drawn)).reshape(-1, runs)
 
 
 def _uniform(bits: np.random.BitGenerator, below: int, size: int) -> UInt[np.ndarray, "size"]:
-    """Exactly uniform numbers: what equal parts leave over of the range of 32 bits is drawn again."""
+    """Exactly uniform: what equal parts leave over of 32 bits is drawn again."""
     found = bits.random_raw(-(-size // 2)).view(np.uint32)[:size] // np.uint32(0xFFFF_FFFF // below)
     if found.max() >= below:
         over = np.flatnonzero(found >= below)

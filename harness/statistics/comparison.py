@@ -37,17 +37,14 @@ Panels = Float[np.ndarray, "*draws panels regimes seeds"]
 
 
 def paired(ours: ArrayLike, theirs: ArrayLike, level: float = 0.95, noise: ArrayLike | None = None) -> Estimate:
-    """Differences by seed along the last axis; a pair with a NaN is missing. noise: the variance of each difference.
-
-    Regimes of one seed see the same prompts and start from the same samples, so pairs cancel what seeds share. The interval speaks
-    of other seeds on these questions, which both sides answer for themselves: their `sampling_variance` adds up.
-    """
+    """Differences by seed along the last axis; a pair with a NaN is missing. noise: the variance of each difference, the sum of
+    both sides' `sampling_variance`. Regimes of one seed see the same prompts, so pairs cancel what seeds share."""
     return mean_interval(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64), level, noise)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuestionComparison:
-    """Two regimes over questions, each the mean over seeds, and on how many ours did better, worse, equally well."""
+    """Over questions, each the mean over seeds, and on how many ours did better, worse, equally well."""
 
     difference: Estimate
     wins: int
@@ -58,7 +55,7 @@ class QuestionComparison:
 def paired_by_question(
     ours: Float[np.ndarray, "seeds questions"], theirs: Float[np.ndarray, "seeds questions"], level: float = 0.95
 ) -> QuestionComparison:
-    """Narrower in meaning than by seed: it takes the trained checkpoints as given and speaks of other questions."""
+    """Takes the trained checkpoints as given and speaks of other questions."""
     gaps = np.atleast_2d(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64))
     present = ~np.isnan(gaps)
     counts = present.sum(axis=0)
@@ -68,11 +65,11 @@ def paired_by_question(
 
 
 def holm(p_values: Float[np.ndarray, "... k"], weights: ArrayLike = 1.0, alpha: float = ALPHA) -> tuple[Array, Array]:
-    """Holm's step-down correction of a family in each row (Scand. J. Statist. 6, 1979); weights: how much of its error each test
-    may use up (section 4). NaN p-values do not count.
+    """Holm's step-down correction of a family in each row (Scand. J. Statist. 6, 1979); weights: of each test (section 4). NaN
+    p-values do not count.
 
-    Returns the adjusted p-values, and the level of the interval that belongs to each: that of the step at which it was tested, so
-    that it leaves out 0 exactly where the adjusted p-value is at most alpha.
+    Returns adjusted p-values, and the level of each one's interval: that of the step at which it was tested, so that it leaves
+    out 0 exactly where the adjusted p-value is at most alpha.
     """
     p = np.asarray(p_values, dtype=np.float64)
     known = ~np.isnan(p)
@@ -93,8 +90,8 @@ def holm(p_values: Float[np.ndarray, "... k"], weights: ArrayLike = 1.0, alpha: 
 
 
 def minimum_detectable(error: ArrayLike, n: ArrayLike, power: float = 0.8, level: ArrayLike = 0.95) -> Array:
-    """The smallest true difference that a paired t test over n seeds finds with the given power, in the unit of `error`, the
-    standard error of the mean difference; NaN where n < 2. Exact by the noncentral t distribution, the far tail left out."""
+    """The smallest true difference that a paired t test over n seeds finds with the given power, in the unit of `error` (of
+    the mean difference); NaN where n < 2. Exact by the noncentral t distribution, the far tail left out."""
     from scipy.special import nctdtrinc, stdtrit
 
     # the inverse function is slow, and most are alike
@@ -112,8 +109,8 @@ def _errors_to_detect(seeds: int, power: float, level: float) -> float:
 
 
 def seeds_to_detect(spread: float, effect: float, power: float = 0.8, level: float = 0.95) -> int | None:
-    """The fewest seeds, at least 2, with which a paired t test finds a true difference of `effect` with the given power; None where
-    it takes more than MOST_SEEDS. spread: standard deviation of the differences between seeds."""
+    """The fewest seeds (from 2) with which a paired t test finds a difference of `effect` with the given power; None beyond
+    MOST_SEEDS. spread: standard deviation of the differences between seeds."""
 
     def enough(seeds: int) -> bool:
         return bool(_errors_to_detect(seeds, power, level) * (spread / np.sqrt(seeds)) <= effect)
@@ -126,9 +123,9 @@ def seeds_to_detect(spread: float, effect: float, power: float = 0.8, level: flo
 class Tests:
     """All tests of one family, or of several along the first axes: panels, and behind them their mean if they are several.
 
-    difference, p, level, planned: of each pair, row minus column; the adjusted p-value, the level of the interval that belongs to
-    it, and that level before anything is found. spread, spread_p: p-values of "the gain is the same on all panels", raw and
-    adjusted; NaN for one panel. inside: the panels that the mean is over.
+    difference, p, level, planned: of each pair, row minus column; the adjusted p-value, the level of its interval, and that level
+    before anything is found. spread, spread_p: p-values of "the gain is the same on all panels", raw and adjusted. inside: the
+    panels that the mean is over.
     """
 
     own: Estimate
@@ -150,14 +147,13 @@ def family(
 ) -> Tests:
     """Paired t tests of all pairs on all panels and on their mean, and whether panels differ, as one family by Holm's method.
 
-    noise: `sampling_variance` of each score. references: the row that each regime is compared with. counted: what is judged; a
-    panel of which nothing is judged is no part of the mean. chosen: panels that the mean is over; it has the seeds that are on all.
+    noise: `sampling_variance` of each score. references: the row that each regime is compared with. counted: what is judged.
+    chosen: panels that the mean is over; it has the seeds that are on all of them.
 
     Weights: a regime's comparison with its reference on the mean counts one, on all panels together one, and the test whether
-    panels differ one; all other pairs together count as one comparison. Panels differ where the gain on one is not the mean gain:
-    a paired t test each, the smallest p-value times the number of panels (Bonferroni). An analysis of variance supposes equal
-    errors, and finds four times too much without them on five seeds. Each pair is tested with its own error: a pooled one would
-    be wrong where one regime escapes a local optimum on some seeds only.
+    panels differ one; all other pairs together count as one. Panels differ where the gain on one is not the mean gain: a paired t
+    test each, the smallest p-value times the number of panels (Bonferroni); an analysis of variance supposes equal errors. Each
+    pair has its own error: a pooled one is wrong where one regime escapes a local optimum on some seeds only.
     """
     size = scores.shape[-2]
     ours = np.array([i for i, r in enumerate(references) if r is not None], dtype=np.intp)
@@ -209,12 +205,10 @@ def family(
 class Comparison:
     """What the seeds say of several regimes on one panel, or on the mean of all.
 
-    difference, p: of each pair, row minus column, and adjusted for the whole family. gains, gain_p: those over each regime's
-    reference, NaN without one. corrected: (2, regimes) ends of the interval of the gain that belongs to the verdict: it leaves out
-    0 exactly where `gain_p` is at most ALPHA. level: that of a single comparison before anything is found. detectable: the
-    smallest gain that would have been found at that level with 80 % power. groups: letters of the tie groups; regimes are told
-    apart exactly where they share none. best: cannot be told from the best mean. uneven: where the mean would mislead, because
-    panels differ by a test that is not corrected.
+    difference, p: of each pair, row minus column; adjusted for the whole family. gains, gain_p: over each regime's reference, NaN
+    without one. corrected: (2, regimes) ends of the interval of the gain that leaves out 0 exactly where `gain_p` <= ALPHA. level:
+    of a single comparison before anything is found. detectable: the smallest gain found at that level with 80 % power. groups:
+    tie letters; regimes are told apart exactly where they share none. uneven: where the mean would mislead.
     """
 
     own: Estimate
@@ -240,7 +234,7 @@ def compare(
     withheld: Shaped[np.ndarray, "panels regimes"] | None = None,
     chosen: Bool[np.ndarray, "panels"] | None = None,
 ) -> list[Comparison]:
-    """`family`, and what follows from it: of each panel, and last of their mean, which is the panel where there is but one.
+    """`family`, and what follows: of each panel, and last of their mean (the panel itself where there is but one).
 
     withheld: why nothing is said of a regime on a panel (of WITHHELD), or an empty text.
     """
@@ -291,16 +285,16 @@ def compare(
 
 
 def verdict(difference: Estimate, adjusted: float, margin: float) -> str:
-    """Gains or loses where the corrected test finds an effect, none beyond the margin where the interval lies inside it, else one
-    cannot tell. adjusted: the corrected p-value."""
+    """Of a gain: an effect where the corrected test finds one, none where the interval lies inside the margin. adjusted:
+    p-value."""
     if adjusted <= ALPHA:
         return GAINS if difference.mean > 0 else LOSES
     return EQUIVALENT if -margin <= difference.low and difference.high <= margin else INCONCLUSIVE
 
 
 def _closed(p: Matrix, difference: Estimate, asked: Bool[np.ndarray, "regimes regimes"]) -> Matrix:
-    """Whoever gains over a regime that gains over a third one gains over the third as well: that follows from the two and adds no
-    error. Comparisons that were asked for stay what their own tests give."""
+    """Whoever gains over a regime that gains over a third one gains over the third as well; that adds no error. Comparisons that
+    were asked for stay what their own tests give."""
     ahead = (difference.mean > 0) & (difference.p <= ALPHA)
     chain = np.where(ahead, p, 1.0)
     for i in range(p.shape[-1]):

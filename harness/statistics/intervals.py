@@ -39,9 +39,8 @@ def mean_interval(values: ArrayLike, level: float = 0.95, noise: ArrayLike | Non
     """Mean and Student t interval over the last axis; NaN values are missing.
 
     noise: the variance that each value is known to have (`sampling_variance`). A few seeds may agree by chance far closer than it
-    allows, so the variance over seeds is taken for at least w chi2(0.07, n - 1) / (n - 1), w the mean noise: the lower 7 % quantile
-    of what n seeds show where noise is all there is. With w itself as the floor, intervals of three seeds would nearly always
-    cover; with this one they cover at most 97 % (simulated) where there is nothing but noise, 95 % elsewhere (our reading).
+    allows, so the variance over seeds is at least w chi2(0.07, n - 1) / (n - 1), w the mean noise: the lower 7 % quantile of what n
+    seeds show where noise is all there is. Intervals then cover at most 97 % (simulated), 95 % where seeds differ (our reading).
     """
     from scipy.special import chdtri, stdtr, stdtrit
 
@@ -69,13 +68,9 @@ def sampling_variance(accuracy: ArrayLike, error: ArrayLike, questions: ArrayLik
     """Variance of an accuracy a on given questions that its answers alone make (our reading). error: the standard error over
     questions; answers: valid ones, to all questions.
 
-    With k = answers / questions > 1 the repeats tell answers from questions: an answer of probability p_q varies by
-    p_q (1 - p_q), whose mean is a (1 - a) less the variance between questions, so the mean over all varies by
-
-        (a (1 - a) - (questions - 1) error^2) / ((k - 1) questions).
-
-    Of a single answer per question half of error^2 is taken. Never less than 1 / answers^2, one count of right answers: where all
-    are right there is no spread to be seen, and another seed may get one wrong.
+    With k = answers / questions > 1, answers of probability p_q vary by p_q (1 - p_q), whose mean is a (1 - a) less the variance
+    between questions:  (a (1 - a) - (questions - 1) error^2) / ((k - 1) questions).  Of a single answer per question half of
+    error^2 is taken. Never less than 1 / answers^2: where all are right another seed may get one wrong.
     """
     a, e, n, total = (np.asarray(v, dtype=np.float64) for v in (accuracy, error, questions, answers))
     with np.errstate(invalid="ignore", divide="ignore"):

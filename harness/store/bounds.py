@@ -92,7 +92,7 @@ Check = Callable[[pa.Table], pa.ChunkedArray]
 
 
 def checks(name: str, policies: pa.Array, table: pa.Table) -> dict[str, Check]:
-    """What each row of a table must satisfy, by the words that refuse it. With a column `cell` it is a table of several cells, and
+    """What each row of a table must satisfy, by the words that refuse it. With a column `cell` it is of several cells, and
     `policies` are those of all."""
     found: dict[str, Check] = {}
     for column in SCHEMAS[name]:

@@ -50,8 +50,7 @@ class Spent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A line of the tables. name: what they call it. cells: the variant in the suite that it is made of. reference: the line that
-    its gains are over; None for a baseline."""
+    """A line of the tables. cells: the variant in the suite that it is made of. reference: what its gains are over, if anything."""
 
     name: str
     kind: str
@@ -64,8 +63,7 @@ class Variant:
 
 @dataclass(slots=True)
 class Family:
-    """Everything of one `Key`: scores and costs of each regime by seed. withheld: why nothing is said of a regime
-    (`statistics.comparison.WITHHELD`), where nothing is."""
+    """Everything of one `Key`: scores and costs by regime and seed. withheld: why nothing is said of a regime."""
 
     scores: dict[str, BySeed] = field(default_factory=dict)
     base: dict[int | None, float] = field(default_factory=dict)
@@ -93,8 +91,8 @@ def compared(
     withheld: Mapping[tuple[Place, str], str] | None = None,
     chosen: Container[Place] | None = None,
 ) -> tuple[list[str], dict[Place | None, Comparison]]:
-    """What the seeds say of the regimes of one choice of policy and metric, in the order of `references`: by panel, and under None
-    over all of them, or those that are chosen. withheld: why nothing is said of a regime on a panel."""
+    """What the seeds say of the regimes of one policy and metric, in the order of `references`: by panel, and under None over
+    all of them, or those chosen. withheld: why nothing is said of a regime on a panel."""
     names = [name for name in references if any(name in scores for scores in panels.values())]
     seeds = sorted({seed for scores in panels.values() for by_seed in scores.values() for seed in by_seed})
     none = Score(np.nan, np.nan)
@@ -194,7 +192,7 @@ def _finished(snapshot: Snapshot, suite: str) -> Finished:
 
 
 def _scored(data: pa.Table) -> Iterator[tuple[Any, ...]]:
-    """Of each row of `_SCORES`: the cell, task and metric, the policy, whether it rested, the cell's costs, its score and costs."""
+    """Of each row: the cell, task and metric; the policy; whether it learnt nothing; the whole cell's costs; score and costs."""
     columns = {name: data[name].to_pylist() for name in data.column_names}
     noise = sampling_variance(*(columns[name] for name in ("accuracy", "error", "questions", "answers"))).tolist()
     places = zip(
@@ -223,11 +221,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _lines(found: Sequence[Variant], order: Sequence[str], tuned: Sequence[Sequence[str]]) -> dict[str, Variant]:
-    """The suite's variants as tables name them: as they stand in the suite, and then each with the settings that tuning chose,
-    beside the baseline whose settings the same tuning group chose.
-
-    The baseline of a variant is the one at its rollout budget, of the baseline's regime and options.
-    """
+    """The suite's variants as tables name them: as they stand there, then each with the settings that tuning chose, beside the
+    baseline as the same group tuned it. A variant's baseline is the one at its rollout budget."""
     places = {name: i for i, name in enumerate(order)}
     copies = {final for variant, final, _ in tuned if final != variant}
     by_name = {v.name: v for v in sorted(found, key=lambda v: (places.get(v.name, len(places)), v.name))}

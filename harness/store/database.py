@@ -31,8 +31,8 @@ LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.portal", "fuse.lxcfs"}
 
 
 def store_path(results: Path) -> Path:
-    """The file of these results: in the folder that HARNESS_STORE names, else beside the journals, else in the cache, on a local
-    disk. Raises StoreError where the folder for it in the machine's temporary folder is somebody else's."""
+    """The file of these results: where HARNESS_STORE says, else beside the journals, else in the cache, on a local disk. Raises
+    StoreError where its folder in the machine's temporary folder is somebody else's."""
     whole = results.resolve()  # one folder for each results folder, whatever path leads there
     own = Path(f"{whole.name or 'results'}-{hashlib.blake2b(bytes(whole), digest_size=6).hexdigest()}", STORE)
     if forced := os.environ.get(VARIABLE):
@@ -52,7 +52,7 @@ def store_path(results: Path) -> Path:
 
 
 def on_network(path: Path) -> bool:
-    """Whether `path`, or what of it exists, lies on a file system that other machines may have mounted too."""
+    """Whether `path`, or what of it exists, lies where other machines may have mounted it too."""
     kind = kind_of_mount(path)
     return kind in NETWORK or (kind.startswith("fuse.") and kind not in LOCAL_FUSE)
 

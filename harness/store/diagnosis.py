@@ -31,7 +31,7 @@ CURES = {
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that is wrong. cell: group/regime/seed; policy: empty for the whole cell. advice: what to do, a half-sentence."""
+    """One thing that is wrong. cell: group/regime/seed; policy: empty for the whole cell. advice: a half-sentence."""
 
     cell: str
     key: str
@@ -42,7 +42,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Something that cannot be read. cells: whose it is; an empty key is a file of the suite's own. remedy: what to do."""
+    """Something that cannot be read. cells: whose it is; an empty key is a file of the suite's own."""
 
     cells: list[str]
     problem: str
@@ -110,15 +110,14 @@ def stored_damages(results: Path, suite: SuiteFile) -> dict[str, str]:
 
 
 def _due(cell: Mapping[str, Any]) -> set[str]:
-    """The policies to which peers must send. From strong to weak, or the reverse, one of them may rightly receive nothing, and who
-    that is stands in no record: none of them is told."""
+    """The policies to which peers must send. From strong to weak, or the reverse, no record says who receives: none is told."""
     if cell["direction"] in (None, "all"):
         return set(cell["policies"] if len(cell["policies"]) > 1 else ())
     return set(cell["receivers"] or ())
 
 
 def summary(snapshot: Snapshot, suite: str) -> list[str]:
-    """A line for each policy on how it did at the end of its training, over all cells, and below it what is wrong in how many."""
+    """A line for each policy on the end of its training, over all cells, and below it what is wrong in how many."""
     late = _late(snapshot, suite)
     found: dict[tuple[str, str], list[Sums]] = {}
     groups = snapshot.query(

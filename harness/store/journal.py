@@ -48,11 +48,8 @@ class Contents:
 
 
 class Journal:
-    """The one writer of a cell's journal.
-
-    A cell that resumes from a checkpoint calls `rewind(step)` first; commit at each checkpoint at the latest, and an
-    evaluation in one piece.
-    """
+    """The one writer of a cell's journal. A cell that resumes calls `rewind(step)` first; commit at each checkpoint at the
+    latest, and an evaluation in one piece."""
 
     def __init__(self, folder: Path, guard: Guard = nullcontext) -> None:
         """`folder` is the cell's. Leftovers of an interrupted writer are removed.

@@ -36,8 +36,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class PolicyEntry(msgspec.Struct, frozen=True):
-    """One policy of the group: its name, what it was trained from, and in which precision it was computed where that was the
-    embedded engine's choice."""
+    """A policy: what it was trained from, and the precision where that was the embedded engine's choice."""
 
     name: str
     model: str
@@ -46,8 +45,7 @@ class PolicyEntry(msgspec.Struct, frozen=True):
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """What a cell was trained on: the pool's prompts and their digest, and what was left out: repeated by an evaluation set
-    (by set), with several boxed answers, below the level."""
+    """What a cell was trained on; overlaps: prompts left out because an evaluation set repeats them, by set."""
 
     name: str
     prompts: Count
@@ -66,8 +64,7 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a result came from. `started`, `finished`: ISO 8601 in UTC; empty where it has not happened. environment: the variables
-    that `session.cell.provenance` lists, and no others."""
+    """Where a result came from; times in ISO 8601, UTC. environment: the variables that `session.cell.provenance` lists."""
 
     code_version: str = ""
     commit: str = ""
@@ -83,13 +80,9 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """One cell, or one evaluated base checkpoint (kind `base`; its `seed` is None unless each seed has its own base).
 
-    regime: the variant's name; regime_type: the registered regime behind it. budget: `1x`, `2x`, `4x`.
-    options: every setting of the variant besides name and budget; the budget-matched baseline is the variant whose
-    regime_type and options equal those of `baseline` and whose budget equals this cell's.
-    baseline: name of the suite's baseline variant. origin: empty here, a label after an import from another lab.
-    fault: of a failed cell, the word for `reason`; None in results that are older than these words.
-    identity: what the key holds besides `config`, the results versions among it; empty in results that are older than these.
-    pool: None for micro, whose prompts are made.
+    regime: the variant's name; regime_type: the registered regime behind it. options: every setting of the variant besides name
+    and budget; its baseline is the variant of the same budget with regime_type and options of `baseline`. origin: a label after an
+    import. fault: the word for `reason`. identity: what the key holds besides `config`. pool: None for micro.
     """
 
     suite: str
@@ -116,7 +109,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """Where a manifest says that its cell stands: what `status` asks of thousands of them."""
+    """The part of a manifest that `status` asks of thousands of cells."""
 
     state: State = "pending"
     reason: str = ""
@@ -124,8 +117,6 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class VariantEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A variant of the suite, in suite order."""
-
     name: str
     regime_type: str
     budget: str = "1x"
@@ -133,9 +124,8 @@ class VariantEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SuiteFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`suite.json`: the resolved suite. cells, bases: the keys that belong to it now; others in the folder are
-    of other settings or older code and are left out of tables (empty: all count). config: the resolved YAML.
-    altered: the settings by which a run differs from the suite as written; empty in `suite.json`."""
+    """`suite.json`: the resolved suite. cells, bases: the keys that belong to it now (empty: all count). altered: the settings
+    by which a run differs from the suite as written."""
 
     name: str
     title: str = ""
@@ -161,17 +151,15 @@ def read_manifest(folder: Path | str) -> Manifest:
 
 
 def readable(folders: Iterable[Path]) -> Iterator[tuple[Path, Manifest]]:
-    """Those whose manifest is there and whole; what is wrong with the others stands in the store's table `problems`."""
+    """Those whose manifest is whole; what is wrong with the others stands in the store's table `problems`."""
     for folder in folders:
         with suppress(StoreError):
             yield folder, read_manifest(folder)
 
 
 def remedy(path: Path, removed: bool = True) -> str:
-    """What mends a damaged cell's folder, or a damaged file of a suite.
-
-    removed: whether it must go first; a cell of which the manifest alone is damaged is evaluated again as it is.
-    """
+    """What mends a damaged cell's folder, or a suite's file. removed: whether it must go first; where the manifest alone is damaged
+    the cell is evaluated again as it is."""
     first, suite = f"remove {path} and " if removed else "", path.parent
     if suite.name == EVALUATIONS:
         return f"{first}evaluate its checkpoint again"
@@ -179,7 +167,7 @@ def remedy(path: Path, removed: bool = True) -> str:
 
 
 def read_standing(folder: Path | str) -> Standing:
-    """As `read_manifest`, of an unaltered one without looking at the rest. Raises StoreError."""
+    """As `read_manifest`, without looking at the rest of an unaltered one. Raises StoreError."""
     return read_sealed(f"{folder}/{MANIFEST}", Standing, Manifest)
 
 
@@ -189,7 +177,7 @@ def write_suite(folder: Path, suite: SuiteFile) -> None:
 
 
 def suite_file_name(suite: SuiteFile) -> str:
-    """By content for an altered run: the same settings have the same file, in whatever order they were given."""
+    """By content for an altered run: the same settings have the same file."""
     if not suite.altered:
         return "suite.json"
     return (
@@ -224,7 +212,7 @@ def read_sealed(
 ) -> Struct:
     """What `sealed` has written, or an older file without a checksum. Raises StoreError.
 
-    whole: what the file holds, where `kind` is a part of it; a file that cannot vouch for the rest must be one. longest: bytes.
+    whole: what the file holds, where `kind` is a part of it; a file that cannot vouch for the rest must be one.
     """
     try:
         data = read_bytes(path, longest)
@@ -250,10 +238,8 @@ Badge = Literal["re-executed", "re-scored", "as reported", "reference"]
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """`submission.json` beside a `suite.json`: how far results of another lab may be believed.
-
-    badge: what was done here. category: whose settings the regimes have. bundle: the file's name; empty where there was none.
-    re_executed: labels of the cells that were trained again."""
+    """`submission.json` beside a `suite.json`: how far results of another lab may be believed. category: whose settings the regimes
+    have. bundle: the file's name. re_executed: labels of the cells that were trained again."""
 
     badge: Badge = "as reported"
     category: str = ""

@@ -38,7 +38,7 @@ End = tuple[str, float]
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """One regime over all chosen groups and benchmarks: means seed by seed, compared in one family with every panel (`ShowRow`).
 
-    ends: the panels with the smallest and the largest gain, where panels differ so much that their mean would mislead.
+    ends: the panels with the smallest and the largest gain, where their mean would mislead.
     """
 
     regime: str
@@ -59,8 +59,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """ranks: best mean first. groups, tasks, seeds: how many are behind them. pairs: whether the groups are pairs of policies.
-    baseline: the one that most regimes are compared with. left_out: what is in none of these, and why."""
+    """ranks: best mean first. groups, tasks, seeds: how many are behind them. pairs: whether groups are pairs of policies.
+    baseline: the one that most are compared with. left_out: what is in none of these, and why."""
 
     ranks: list[Rank]
     groups: int
@@ -73,8 +73,8 @@ class Ranking(msgspec.Struct, frozen=True):
 
 
 class Pairing(msgspec.Struct, frozen=True, kw_only=True):
-    """Two regimes on the same seeds of one group and policy, judged as in the table of all regimes. difference: ours less
-    theirs. p: corrected for all that is compared there."""
+    """Two regimes on the same seeds of one group and policy, compared as in the table of all regimes. difference: ours less theirs;
+    p: corrected for all that is compared there."""
 
     group: str
     policy: str
@@ -87,11 +87,8 @@ class Pairing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
-    """One regime over all seeds of all groups and benchmarks, each of these a task in the words of Agarwal et al.
-
-    iqm: interquartile mean of its accuracies. better: probability that a run of it beats one of its baseline on a task.
-    Intervals are stratified bootstraps, None for fewer than MIN_RUNS seeds and where all resamples are the same.
-    """
+    """One regime over all groups and benchmarks, each a task in the words of Agarwal et al. better: probability that a run of
+    it beats one of its baseline. Intervals are None for fewer than MIN_RUNS seeds and where all resamples are the same."""
 
     regime: str
     seeds: int
@@ -104,8 +101,7 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Headline(msgspec.Struct, frozen=True):
-    """The opening sentence for one choice; `*` is the mean of each group's policies, and all tasks. doubt: how many seeds would
-    settle what it leaves open."""
+    """The opening sentence for one choice; `*` is the mean of policies, and all tasks. doubt: how many seeds would settle it."""
 
     policy: str
     metric: str
@@ -115,11 +111,11 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What stands above a suite's rows: the sentence of every choice, and by metric the regimes across groups and benchmarks
-    (means of the groups' policies; nothing where there is one group and one benchmark). missing: filled in by who shows it
-    (`session.suite.lacking.lacking`). starts: of pretrained policies that had
-    a supervised one, accuracy before it, after it and after RL. submission: of another lab's results, how far they were checked
-    (`store.submission`). processors: the remark that paired cells ran on unlike ones, where they did."""
+    """What stands above a suite's rows: the sentence of every choice, and by metric the regimes across groups and benchmarks.
+
+    missing, submission: filled in by who shows it. starts: what supervised starts changed. processors: the remark that pairs ran on
+    unlike ones.
+    """
 
     margin: float = MARGIN
     sentences: list[Headline] = []
@@ -137,11 +133,8 @@ NOTHING_PAIRED = "no seed of two regimes"
 def rank(
     rows: Sequence[SeedRow], pairs: bool, margin: float = MARGIN, among: Sequence[SeedRow] | None = None
 ) -> Ranking:
-    """Mean over the groups and benchmarks of `rows` (of one policy and metric), seed by seed.
-
-    A regime counts a seed only where all of them are there. A panel on which no verdict can be given is no part of the mean.
-    among: all rows of that policy and metric, where `rows` are but some of them: what is chosen is corrected like the rest.
-    """
+    """Mean over the groups and benchmarks of `rows` (of one policy and metric), seed by seed; a panel on which no verdict can
+    be given is no part of it. among: all rows of that policy and metric, for which what is chosen is corrected too."""
     panels = list(dict.fromkeys((r.group, r.task) for r in rows))
     if not panels:
         return Ranking([], 0, 0, 0, pairs, "", margin)
@@ -228,7 +221,7 @@ def whom(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRo
 
 
 def _over_tasks(rows: Sequence[SeedRow]) -> list[SeedRow]:
-    """Of one policy, the mean over the benchmarks of each group, of the seeds that have all of them; the task is empty."""
+    """Of one policy, the mean over the benchmarks of each group; the task is empty."""
     tasks = {group: {r.task for r in rows if r.group == group} for group in {r.group for r in rows}}
     parts: dict[tuple[str, str, int], list[SeedRow]] = {}
     for r in rows:
@@ -298,11 +291,8 @@ def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
 
 
 def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: Said = "everything") -> Head:
-    """Sentences for each choice of policy, task and metric, in the order of `seed_rows`.
-
-    Those that the ranking page opens with come first: all tasks, and the mean of each group's policies where there is one. said:
-    these alone with what is said across groups, or none of it, for a view that shows no more.
-    """
+    """Sentences for each choice of policy, task and metric, those first that the ranking page opens with. said: all, these
+    alone, or none, for a view that shows no more."""
     pairs = in_pairs(snapshot, suite)
     families = finished(snapshot, suite).families
     tasks = list(dict.fromkeys(key.task for key in families))

@@ -39,8 +39,7 @@ FORMAT = 1
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """reference.json. harness: the version that wrote it; cells' commits, machines and packages are in their manifests. cells: keys
-    of cells and base checkpoints, in the order of the files. files: SHA-256 by name."""
+    """reference.json. harness: the version that wrote it. cells: keys in the order of the files. files: SHA-256 by name."""
 
     format: int
     suite: str
@@ -51,7 +50,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Reference:
-    """A suite's reference results. Manifests by cell; each table's rows of a cell stand together, in the order of `manifests`."""
+    """A suite's reference results; each table's rows of a cell stand together, in the order of `manifests`."""
 
     manifests: dict[str, Manifest]
     tables: dict[str, pa.Table]
@@ -215,8 +214,8 @@ def write_reference(
     tables: Mapping[str, Mapping[str, pa.Table]],
     tuning: bytes | None = None,
 ) -> None:
-    """Replace `folder`, results/reference/<suite>. tables: by cell, then by name, cut to what is kept. Equal results are equal
-    bytes. Raises DiskFullError, StoreError."""
+    """Replace `folder`, results/reference/<suite>. tables: by cell, then by name. Equal results are equal bytes. Raises
+    DiskFullError, StoreError."""
 
     def fill(temporary: Path) -> None:
         temporary.mkdir(parents=True)

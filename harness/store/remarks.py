@@ -32,7 +32,7 @@ class Missing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def missing(snapshot: Snapshot, suite: str) -> list[Missing]:
-    """The cells of the suite as it was run last that are not done, by what is stored: those that never began are pending."""
+    """The cells of the suite as it was run last that are not done; those that never began are pending."""
     about = snapshot.query("SELECT groups, seeds, variants, cells FROM suites WHERE suite = ?", [suite]).to_pylist()
     labels, keys = list[str](), list[str]()
     for one in about:  # in the order of `suite.cells.expand`
@@ -69,7 +69,7 @@ def _told(found: Iterable[Missing]) -> list[str]:
 
 
 def noted(found: Sequence[Missing]) -> dict[str, list[str]]:
-    """What a table must say of itself: a head with the number of cells, and the lines below it; nothing where it is whole."""
+    """What a table must say of itself: heads with the lines below them; nothing where it is whole."""
     heads = ("Missing from these numbers", "In these numbers, but of other settings or code than now")
     parts = {head: [m for m in found if (m.state == STALE) == stale] for stale, head in enumerate(heads)}
     return {f"{head}: {len(part):,} cell{'s' * (len(part) > 1)}": _told(part) for head, part in parts.items() if part}
@@ -87,10 +87,8 @@ def counted(snapshot: Snapshot, suite: str, found: Iterable[Missing]) -> str:
 
 
 def mixed(cells: Iterable[tuple[str, int | None, Mapping[str, str]]]) -> str:
-    """A sentence where cells of one group and seed ran on several kinds of processors or GPUs; empty where none did.
-
-    cells: of each its group, its seed and the machine of its provenance. What does not say its processor counts for none.
-    """
+    """A sentence where cells of one group and seed ran on several kinds of processors or GPUs; empty where none did. cells: group,
+    seed and the machine of its provenance, which may not say its processor."""
     kinds: dict[tuple[str, int | None], set[str]] = {}
     for group, seed, machine in cells:
         if machine.get("processor"):
@@ -151,8 +149,7 @@ FROM counted GROUP BY group_name, policy, task, metric, moment, place ORDER BY 1
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """One policy at one moment: as published, after its start, or after RL by a regime, whose name `moment` is then.
 
-    strict: share of answers that are finished, boxed and right. lenient: share in which the verifier finds the right answer in any
-    form, or the last number is right, finished or not. Both are means over seeds, where there are several.
+    strict: share of answers finished, boxed and right; lenient: with the right answer in any form, or as the last number.
     """
 
     group: str

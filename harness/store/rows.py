@@ -47,29 +47,10 @@ class Row(msgspec.Struct, kw_only=True):
 
 
 class StepRow(Row, frozen=True, kw_only=True):
-    r"""One policy at one training step.
+    """One policy at one training step; docs/store.md defines each column.
 
     Whoever's they are, answers *take part* if their advantage and weight are not 0, and are *used* if one of their tokens had
     a nonzero gradient in the step's update: taking part, and not outside a bound of its ratio on the side that clips.
-
-    version: optimiser updates made so far. reward_mean: right / (right + wrong). right, wrong, invalid: verdicts on own answers,
-    which add up to `answers`. truncated: own answers that were cut off, which are wrong. empty: without visible text. unboxed:
-    with text but without \boxed. answer_tokens_mean: EOS included. entropy: minus the mean log-probability of the sampled tokens,
-    an unbiased estimate per token. loss, gradient_norm: mean over the step's updates, before clipping. own_gradient_norm,
-    peer_gradient_norm, own_peer_cosine: of own and of peer terms alone. kl_step, kl_base: k3 estimate per token, on the step's
-    valid own answers, of KL(sampling policy || policy after the step) and of KL(sampling policy || base policy).
-    sampler_drift, sampler_drift_p99: |trainer - sampler| of own tokens' log-probabilities at the step's start, mean and 99th
-    percentile, over the answers learnt in the first update. sampler_drift_outside: share of these answers whose first ratio to
-    the sampler is outside their own term's bounds.
-    weight_second_moment, effective_sample_size: mean r^2, and (mean r)^2 / mean r^2 (Kish), over the importance weights r of peer
-    answers that took part, before clipping: one per token, or per answer where the ratio is the answer's; 1 for imitation. A
-    regime's coefficients (omega, lambda) are no part of r. clipped_share: of the tokens of peer answers that took part, those
-    without a gradient because of a bound of the ratio. refused_share: of the records that peers sent. peer_received, peer_used:
-    peer answers that the exchange let in, and those used. prompts_all_wrong: with valid own answers, none right. prompts_rescued:
-    those of them that another policy solved at this step. peer_only_support_share: of all tokens with a nonzero gradient (KL terms
-    left out), those of peer answers that were made likelier on the prompts of `prompts_all_wrong`. trained_tokens: through forward
-    and backward, prompts included. exchanged_tokens: of peer answers refused neither in retokenising nor by the verifier, in the
-    learner's tokens, EOS included. exchanged_bytes: of all records let in.
     """
 
     policy: str
@@ -119,14 +100,7 @@ class StepRow(Row, frozen=True, kw_only=True):
 
 
 class TermRow(Row, frozen=True, kw_only=True):
-    """What the updates of one step did with one term: `engines.protocol.TermReport` of one policy.
-
-    source: `own` or `peer`. answers, tokens: all of the term's, masked tokens left out. active, active_tokens: with a nonzero
-    gradient. clipped_tokens: would have one but for a bound of the ratio. loss: its share of the step's. ratios, ratio_mean,
-    ratio_second: number, mean and mean square of the importance weights of answers that took part, before clipping: one per token,
-    one per answer for `sequence` and `cross` ratios and, as 1, for `nll`; none for `kl`. gradient_norm: of this term alone; NULL
-    where not measured, or where others share its source.
-    """
+    """What the updates of one step did with one term: `engines.protocol.TermReport` of one policy."""
 
     policy: str
     step: int
@@ -145,15 +119,10 @@ class TermRow(Row, frozen=True, kw_only=True):
 
 
 class ExchangeRow(Row, kw_only=True, gc=False):
-    """One record that travelled, as its receiver saw it: the ledger's entry, filled in until the step is journalled.
+    """One record as its receiver saw it: the ledger's entry, filled in until the step is journalled.
 
-    step: at which it was collected. kind: `rollout`, `text`, `value`, `success`, the tag of a plugin's own type; empty where the
-    header could not be read. prompt_id, index: which answer it is about. made: the step its author names, -1 where unreadable.
-    version: optimiser updates that the author had made. messages: how many alike the row sums up, 0 for an author that sent
-    nothing. bytes: on the wire. source_tokens, receiver_tokens: under either tokenizer, EOS left out, 0 where not known. reason: of
-    a refusal (`experience.refusal.Refusal`). residual_*: `tokenization.residuals.Residuals`. marks_spelled: reasoning tags that the
-    receiver has no token for. verdict: the receiver's own, empty where none was made. used: a token of it had a nonzero gradient in
-    the step's update (as in `steps`); never true of a `value`.
+    messages: how many alike the row sums up, 0 for an author that sent nothing. made: -1 where the header could not be read.
+    reason: of a refusal (`experience.refusal.Refusal`). residual_*: `tokenization.residuals.Residuals`.
     """
 
     step: int
@@ -185,13 +154,7 @@ class ExchangeRow(Row, kw_only=True, gc=False):
 
 
 class TraceRow(Row, frozen=True, kw_only=True):
-    """One exchanged answer in full, for readers; a few per step.
-
-    step: at which it was collected. own_text, own_verdict: one of the receiver's answers to the same prompt. peer_text,
-    peer_verdict: the author's answer, and the receiver's verdict on it. index: in the author's group. source_pieces,
-    receiver_pieces: byte length of each token's text, under either tokenizer. source_logprobs: the author's, per token. aligned:
-    these carried onto the receiver's tokens. receiver_logprobs: the receiver's own.
-    """
+    """One exchanged answer in full, for readers; a few per step. *_pieces: byte length of each token's text."""
 
     step: int
     author: str
@@ -219,11 +182,8 @@ PUBLISHED = -1
 class SampleRow(Row, frozen=True, kw_only=True):
     """One evaluation answer.
 
-    checkpoint_step: of the evaluated checkpoint, 0 for the base, PUBLISHED for a pretrained model before its supervised start.
-    metric: `greedy` or `sampled` (temperature 1). repeat: counts the samples of a question. labels: what results are broken down
-    by: skill, level, subject. extracted: what was taken for its result. vote: for maj@k, the `repeat` of the first valid answer to
-    the question that says the same by the verifier's own reading; -1 where nothing was extracted or the verdict is invalid.
-    verdict, reason: `verification.verdict.Verdict`. finished: whether it ended by itself.
+    checkpoint_step: 0 for the base, or PUBLISHED. vote: for maj@k, the `repeat` of the first valid answer to the question that says
+    the same; -1 where nothing was extracted or the verdict is invalid.
     """
 
     policy: str
@@ -260,8 +220,7 @@ class CurveRow(Row, frozen=True, kw_only=True):
 
 
 class CostRow(Row, frozen=True, kw_only=True):
-    """What one attempt (start of the cell, from 1) spent, repeated work included. policy: empty for costs that no single policy
-    caused. phase: generate, verify, exchange, score, train, evaluate, save, ... tokens: generated and trained ones together."""
+    """What one attempt (start of the cell, from 1) spent, repeated work included. policy: empty for what no single one caused."""
 
     attempt: int
     policy: str

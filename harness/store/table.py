@@ -65,10 +65,8 @@ class StatusRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One seed of a row: its accuracy, the base's, and the gain over the baseline of the same seed and budget.
-
-    variant: of the suite, whose cell. noise: `statistics.sampling_variance` of the accuracy. withheld: why no verdict is given.
-    """
+    """One seed of a row, its gain over the baseline's same seed. variant: of the suite, whose cell. noise: `sampling_variance`.
+    withheld: why no verdict is given."""
 
     group: str
     policy: str
@@ -103,8 +101,8 @@ def status_rows(snapshot: Snapshot, suite: str | None = None) -> list[StatusRow]
 
 
 def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[ShowRow]:
-    """The suite's finished cells, in the suite's order of groups and regimes, a regime's policies beside each other. `margin` is
-    that of the verdicts. Raises StoreError on an unknown suite."""
+    """The finished cells, in the suite's order of groups and regimes, policies beside each other. `margin` is that of the verdicts.
+    Raises StoreError on an unknown suite."""
     cells = finished(snapshot, suite)
     if not cells.families and suite not in suites(snapshot):
         raise StoreError(f"no results of a suite {suite!r}")
@@ -121,7 +119,7 @@ def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[Sh
 
 
 def seed_rows(snapshot: Snapshot, suite: str, of: str | None = None) -> list[SeedRow]:
-    """The finished cells seed by seed, in the order of `show_rows`; `of` one policy or MEAN, or all. Empty for an unknown suite."""
+    """Seed by seed, in the order of `show_rows`; `of` one policy or MEAN, or all. Empty for an unknown suite."""
     cells = finished(snapshot, suite)
     rows = []
     for (group, policy, task, metric), family in cells.families.items():

@@ -18,11 +18,11 @@ from harness.store.tuning import Tuned, Tuning, tuned_label
 
 
 class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the table: one variant on one group; accuracies and differences are fractions. on: `Tuned.on`.
+    """One variant on one group; accuracies and differences are fractions. on: `Tuned.on`.
 
-    published, tuned: mean accuracies. published_gain: over the baseline as published; tuned_gain: over the *tuned* baseline.
-    change: tuned less published. Intervals: paired by seed, Student t. lowest, highest, deviation: of the scores of the trials
-    that ran to the end. promised: the best trial's lead over the published setting; kept: the same on the check's seeds.
+    published_gain: over the baseline as published; tuned_gain: over the *tuned* baseline. Intervals: paired by seed, Student t.
+    lowest, highest, deviation: of the trials that ran to the end. promised: the best trial's lead over the published setting; kept:
+    the same on the check's seeds.
     """
 
     group: str
@@ -50,10 +50,7 @@ class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of two tuning groups, used on one group of the table: mean accuracies, and first less second paired by seed.
-
-    same: both chose the same setting.
-    """
+    """Settings of two tuning groups on one group of the table: mean accuracies, and first less second paired by seed."""
 
     group: str
     variant: str
@@ -78,7 +75,7 @@ class Scores(msgspec.Struct, frozen=True):
 
 
 def scores(snapshot: Snapshot, suite: str, task: str, cells: int, only: str = "") -> Scores:
-    """cells: groups x seeds; a variant that has fewer of them is left out. only: this group's part of them."""
+    """cells: groups x seeds; a variant that has fewer is left out. only: this group's part of them."""
     found = finished(snapshot, suite)
     metric = metric_of(found, task)
     values: dict[str, list[float]] = {}
