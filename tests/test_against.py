@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from harness.cli.against import against
+from harness.cli.results import show_suite
 from harness.errors import UsageError
 from harness.store.ingest import ingest
 from harness.store.journal import Journal
@@ -110,16 +108,8 @@ def test_only_what_was_trained_alike_stands_beside_a_paper(results: Path) -> Non
         lines(results, "hacpo")
 
 
-def test_the_command(results: Path) -> None:
-    command = [sys.executable, "-c", "from harness.cli import main; main()", "show", "--results", str(results)]
-    done = subprocess.run([*command, "--against", "hacpo2026"], capture_output=True, text=True, timeout=120, check=True)
-    assert "22.5 [15.0]!" in done.stdout
-    assert "What does not fit together:" in done.stdout
-    document = subprocess.run(
-        [*command, "hand", "--format", "json", "--margin", "3"], capture_output=True, text=True, timeout=120, check=True
-    )
-    shown = json.loads(document.stdout)
-    assert shown["margin"] == 0.03
-    assert all(
-        "On 1 pair" in headline["sentence"] or "No regime" in headline["sentence"] for headline in shown["sentences"]
-    )
+def test_the_command(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show_suite("hand", results, "table", "hacpo2026")
+    said = capsys.readouterr().out
+    assert "22.5 [15.0]!" in said
+    assert "What does not fit together:" in said

@@ -211,21 +211,9 @@ _SPARE = 128 << 20
 """Memory beside the database's, for its threads and for the answer's text."""
 
 
-class _Question(msgspec.Struct, frozen=True):
-    results: str
-    statement: str
-    limits: Limits
-
-
-class _Reply(msgspec.Struct, frozen=True):
-    answer: Answer = Answer()
-    refused: str = ""
-    usage: bool = True
-
-
 def ask(results: Path, statement: str, limits: Limits) -> Answer:
     """The answer of one SELECT statement. Raises UsageError (also where it takes more than its limits), StoreError."""
-    question = msgspec.json.encode(_Question(str(results), statement, limits))
+    question = msgspec.json.encode((str(results), statement, limits))
     with subprocess.Popen(
         [sys.executable, "-P", "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -236,14 +224,14 @@ def ask(results: Path, statement: str, limits: Limits) -> Answer:
         finally:
             process.kill()
     try:
-        reply = msgspec.msgpack.decode(said, type=_Reply)  # JSON would lack NaN and infinities
+        answer, refused, usage = msgspec.msgpack.decode(said, type=tuple[Answer, str, bool])  # JSON would lack NaN
     except msgspec.MsgspecError:
         if process.returncode > 0 and b"MemoryError" not in complaint and b"bad_alloc" not in complaint:
             raise StoreError(f"the statement's process failed: {complaint.decode(errors='replace')[-400:]}") from None
         raise UsageError(_too_large(limits)) from None
-    if reply.refused:
-        raise (UsageError if reply.usage else StoreError)(reply.refused)
-    return reply.answer
+    if refused:
+        raise (UsageError if usage else StoreError)(refused)
+    return answer
 
 
 def _too_large(limits: Limits) -> str:
@@ -251,18 +239,19 @@ def _too_large(limits: Limits) -> str:
 
 
 def _serve() -> None:
-    question = msgspec.json.decode(sys.stdin.buffer.read(), type=_Question)
+    results, statement, limits = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, str, Limits])
+    answer, refused, usage = Answer(), "", True
     try:
         with (
-            Snapshot(Path(question.results), memory=question.limits.memory) as snapshot,
-            process_limits.memory(question.limits.memory + _SPARE),
+            Snapshot(Path(results), memory=limits.memory) as snapshot,
+            process_limits.memory(limits.memory + _SPARE),
         ):
-            reply = _Reply(snapshot.sql(question.statement, question.limits))
+            answer = snapshot.sql(statement, limits)
     except HarnessError as error:
-        reply = _Reply(refused=str(error), usage=isinstance(error, UsageError))
+        refused, usage = str(error), isinstance(error, UsageError)
     except MemoryError:
-        reply = _Reply(refused=_too_large(question.limits))
-    sys.stdout.buffer.write(msgspec.msgpack.encode(msgspec.to_builtins(reply, enc_hook=str)))
+        refused = _too_large(limits)
+    sys.stdout.buffer.write(msgspec.msgpack.encode(msgspec.to_builtins((answer, refused, usage), enc_hook=str)))
 
 
 if __name__ == "__main__":
