@@ -17,7 +17,7 @@ from harness.store.comparisons import MEAN, Key, finished, mean_score
 from harness.store.diagnosis import diagnose, summary
 from harness.store.ingest import ingest
 from harness.store.journal import Journal
-from harness.store.manifest import read_manifest, read_standing, write_manifest
+from harness.store.manifest import read_manifest, write_manifest
 from harness.store.read import Snapshot
 from harness.store.rows import ExchangeRow, StepRow
 from harness.store.symptoms import Trouble
@@ -70,27 +70,23 @@ def test_the_mean_over_policies_is_that_of_their_scores(tmp_path: Path) -> None:
             assert rollouts[-1] == [sum(each) for each in zip(*rollouts[:-1], strict=True)]
 
 
-def test_a_standing_is_the_manifests_and_an_altered_one_is_refused(tmp_path: Path) -> None:
+def test_an_altered_manifest_is_refused(tmp_path: Path) -> None:
     write_results(tmp_path, seeds=(1,), steps=2, questions=2)
     folder = next(tmp_path.glob("*/*/manifest.json")).parent
-    whole = read_manifest(folder)
-    found = read_standing(folder)
-    assert (found.state, found.reason, found.attempts) == (whole.state, whole.reason, whole.attempts)
-    file = folder / "manifest.json"
+    found, file = read_manifest(folder), folder / "manifest.json"
     good = file.read_text()
-    file.write_text(json.dumps(json.loads(good)))  # other white space is no alteration
-    assert read_standing(folder) == found
-    file.write_text(good.replace('"attempts": 1', '"attempts": 2'))
-    with pytest.raises(StoreError, match="altered"):
-        read_standing(folder)
-    assert state_of(folder)[0] == "failed"
-    plain = json.loads(good)
-    del plain["checksum"]
-    file.write_text(json.dumps(plain))  # as older files are
-    assert read_standing(folder) == found
-    file.write_text(json.dumps(plain | {"seed": "one"}))
-    with pytest.raises(StoreError, match="not a manifest"):
-        read_standing(folder)
+    plain = {k: v for k, v in json.loads(good).items() if k != "checksum"}
+    for same in (json.dumps(json.loads(good)), json.dumps(plain)):  # other white space, or as older files are
+        file.write_text(same)
+        assert read_manifest(folder) == found
+    for words, other in (
+        ("altered", good.replace('"attempts": 1', '"attempts": 2')),
+        ("not a manifest", '{"seed": "one"}'),
+    ):
+        file.write_text(other)
+        with pytest.raises(StoreError, match=words):
+            read_manifest(folder)
+        assert state_of(folder)[0] == "failed"
 
 
 def test_keys_of_seeds_are_digests_of_whole_configurations() -> None:

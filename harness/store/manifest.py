@@ -108,14 +108,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     pool: Pool | None = None
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """The part of a manifest that `status` asks of thousands of cells."""
-
-    state: State = "pending"
-    reason: str = ""
-    attempts: Count = 0
-
-
 class VariantEntry(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     regime_type: str
@@ -166,11 +158,6 @@ def remedy(path: Path, removed: bool = True) -> str:
     return f"remove {suite} and import it again" if "@" in suite.name else f"{first}run the suite again"
 
 
-def read_standing(folder: Path | str) -> Standing:
-    """As `read_manifest`, without looking at the rest of an unaltered one. Raises StoreError."""
-    return read_sealed(f"{folder}/{MANIFEST}", Standing, Manifest)
-
-
 def write_suite(folder: Path, suite: SuiteFile) -> None:
     """Replace `results/<suite>/suite.json`, or the file of the altered run. Raises DiskFullError, StoreError."""
     write_atomic(folder / suite_file_name(suite), sealed(suite))
@@ -207,28 +194,23 @@ _HEAD = len(b'{"checksum":"........",')
 """Of a file without white space."""
 
 
-def read_sealed(
-    path: Path | str, kind: type[Struct], whole: type[msgspec.Struct] | None = None, longest: int = MAX_BYTES
-) -> Struct:
-    """What `sealed` has written, or an older file without a checksum. Raises StoreError.
-
-    whole: what the file holds, where `kind` is a part of it; a file that cannot vouch for the rest must be one.
-    """
+def read_sealed(path: Path | str, kind: type[Struct], longest: int = MAX_BYTES) -> Struct:
+    """What `sealed` has written, or an older file without a checksum. Raises StoreError."""
     try:
         data = read_bytes(path, longest)
+        found = msgspec.json.decode(data, type=kind)
         packed = msgspec.json.format(data, indent=-1)
         if packed.startswith(b'{"checksum":"') and packed[13:21] == b"%08x" % zlib.crc32(b"{" + packed[_HEAD:]):
-            return msgspec.json.decode(packed, type=kind)
-        msgspec.json.decode(data, type=whole or kind)
+            return found
         plain = msgspec.json.decode(data)
         said = plain.pop("checksum", None)  # older files have none
         if said is not None and said != f"{zlib.crc32(msgspec.json.encode(plain)):08x}":
             raise StoreError(f"{path}: altered (its checksum is not that of its content)")
-        return msgspec.json.decode(data, type=kind)
+        return found
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        words = re.sub("(?<=[a-z])(?=[A-Z])", " ", (whole or kind).__name__).lower()
+        words = re.sub("(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
         raise StoreError(f"{path}: not a {words}: {error}") from error
 
 

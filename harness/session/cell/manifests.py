@@ -24,7 +24,6 @@ from harness.store.manifest import (
     SuiteFile,
     VariantEntry,
     read_manifest,
-    read_standing,
     write_manifest,
 )
 from harness.suite.cells import Cell, Identity, digest, keyed, placeless
@@ -173,7 +172,7 @@ def cut_off(folder: Path, states: Container[State] = ("running",)) -> None:
 def state_of(folder: Path | str) -> tuple[str, str, int]:
     """(state, reason, attempts) of a cell's folder; a cell that left no manifest is pending."""
     try:
-        found = read_standing(folder)
+        found = read_manifest(folder)
     except StoreError as error:
         return ("failed", str(error), 0) if os.path.exists(f"{folder}/{MANIFEST}") else ("pending", "", 0)
     return found.state, found.reason, found.attempts
