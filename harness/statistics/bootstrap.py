@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int, UInt
+from jaxtyping import Float, Float32, Int, UInt
 
 Scores = Float[np.ndarray, "runs tasks"]
 Others = Float[np.ndarray, "others tasks"]
@@ -54,7 +54,7 @@ def iqm_interval(scores: Scores, level: float = 0.95, resamples: int = 10_000, s
 
 def improvement(ours: Scores, theirs: Others) -> float:
     """Probability that a run of ours beats a run of theirs on a task, ties half, mean over tasks (Mann-Whitney U / nm)."""
-    return float(_beats(ours, theirs).sum() / (len(ours) * theirs.size))
+    return float(_beats(ours, theirs).sum(dtype=np.float64) / (len(ours) * theirs.size))
 
 
 def improvement_interval(
@@ -62,13 +62,14 @@ def improvement_interval(
 ) -> BootstrapInterval:
     """`improvement` with its interval; the runs of both sides are resampled."""
     mine, other = _both_counts(len(ours), *theirs.shape, resamples, seed)
-    wins = sum(((m @ beats) * o).sum(axis=1) for m, beats, o in zip(mine, _beats(ours, theirs), other, strict=True))
+    meetings = zip(mine, _beats(ours, theirs), other, strict=True)
+    wins = sum(((m @ beats) * o).sum(axis=1, dtype=np.float64) for m, beats, o in meetings)
     return _interval(improvement(ours, theirs), wins / (len(ours) * theirs.size), level)
 
 
-def _beats(ours: Scores, theirs: Others) -> Float[np.ndarray, "tasks runs others"]:
+def _beats(ours: Scores, theirs: Others) -> Float32[np.ndarray, "tasks runs others"]:
     gaps = np.asarray(ours).T[:, :, None] - np.asarray(theirs).T[:, None]
-    return (np.sign(gaps) + 1) / 2
+    return ((np.sign(gaps) + 1) / 2).astype(np.float32)  # exact: halves
 
 
 @lru_cache(maxsize=1)
@@ -94,14 +95,14 @@ def _counts(runs: int, tasks: int, resamples: int, seed: int) -> UInt[np.ndarray
 @lru_cache(maxsize=1)
 def _both_counts(
     runs: int, others: int, tasks: int, resamples: int, seed: int
-) -> list[Float[np.ndarray, "tasks resamples either"]]:
+) -> list[Float32[np.ndarray, "tasks resamples either"]]:
     generator, chunk = np.random.default_rng(seed), max(1, _PAIRS // (runs * others * tasks))
     drawn: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for start in range(0, resamples, chunk):
         for part, either in zip(drawn, (runs, others), strict=True):
             part.append(generator.integers(0, either, (min(chunk, resamples - start), either, tasks)))
     return [
-        np.stack([_tallied(draws, either).astype(np.float64) for draws in np.concatenate(part).transpose(2, 0, 1)])
+        np.stack([_tallied(draws, either).astype(np.float32) for draws in np.concatenate(part).transpose(2, 0, 1)])
         for part, either in zip(drawn, (runs, others), strict=True)
     ]
 
