@@ -69,7 +69,7 @@ def improvement_interval(
 
 def _beats(ours: Scores, theirs: Others) -> Float32[np.ndarray, "tasks runs others"]:
     gaps = np.asarray(ours).T[:, :, None] - np.asarray(theirs).T[:, None]
-    return ((np.sign(gaps) + 1) / 2).astype(np.float32)  # exact: halves
+    return np.asarray((np.sign(gaps) + 1) / 2, dtype=np.float32)  # exact: halves
 
 
 @lru_cache(maxsize=1)

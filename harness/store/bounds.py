@@ -103,8 +103,8 @@ def checks(name: str, policies: pa.Array, table: pa.Table) -> dict[str, Check]:
             most = _MAX_TEXT if label in _TEXTS else _MAX_NAME
             found[f"{label}: absent or longer than {most:,} bytes"] = _of(label, _short, most)
         elif pa.types.is_integer(kind):
-            low = -1 if label in _NEGATIVE else 0
-            found[f"{label}: absent or out of range"] = _of(label, _inside, low, _MAX_COUNT, label in LATER)
+            least = -1 if label in _NEGATIVE else 0
+            found[f"{label}: absent or out of range"] = _of(label, _inside, least, _MAX_COUNT, label in LATER)
         elif pa.types.is_floating(kind):
             low, high = (0.0, 1.0) if label in _SHARES else (-1e300, 1e300)
             found[f"{label}: not in [{low:g}, {high:g}]"] = _of(label, _inside, low - 1e-9, high + 1e-9, True)

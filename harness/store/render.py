@@ -182,7 +182,7 @@ def _csv(suite: str, rows: Rows, head: Head) -> str:
     ends = {name: (f"{name}_low", f"{name}_high") for name in ShowRow.__struct_fields__ if name.endswith("interval")}
     writer.writerow(["suite", *(part for name in ShowRow.__struct_fields__ for part in ends.get(name, (name,)))])
     for row in rows:
-        values = [suite]
+        values: list[object] = [suite]
         for name, value in msgspec.structs.asdict(row).items():
             values += (value or (None, None)) if name in ends else [_harmless(value)]
         writer.writerow(values)

@@ -36,7 +36,7 @@ NAN = float("nan")
 """Not measured."""
 
 
-class Row(msgspec.Struct, kw_only=True):
+class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all rows."""
 
     @property
@@ -118,7 +118,7 @@ class TermRow(Row, frozen=True, kw_only=True):
     gradient_norm: float = NAN
 
 
-class ExchangeRow(Row, kw_only=True, gc=False):
+class ExchangeRow(Row, frozen=False, kw_only=True, gc=False):  # type: ignore[misc]  # filled in until it is journalled
     """One record as its receiver saw it: the ledger's entry, filled in until the step is journalled.
 
     messages: how many alike the row sums up, 0 for an author that sent nothing. made: -1 where the header could not be read.

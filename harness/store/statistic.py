@@ -87,7 +87,7 @@ class TableRow:
 
     def total(self, what: str) -> float:
         """Over all seeds."""
-        return sum(getattr(seed, what) for seed in self.spent)
+        return float(sum(getattr(seed, what) for seed in self.spent))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
