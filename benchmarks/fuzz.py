@@ -136,7 +136,7 @@ def _summed(payload: bytes) -> bytes:
 def _table(name: str) -> bytes:
     import pyarrow as pa
 
-    from harness.store.columns import to_arrow
+    from harness.store.rows import to_arrow
 
     sink, data = pa.BufferOutputStream(), to_arrow(name, _rows()[name])
     with pa.ipc.new_file(sink, data.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:

@@ -17,7 +17,6 @@ from bench import NotHere, Row, Size, takes
 
 from harness.session.cell.manifests import processor
 from harness.store.ingest import ingest
-from harness.store.place import store_path
 
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
 SCORES = """

@@ -39,10 +39,10 @@ import psutil
 
 from harness.cache import cache_folder
 from harness.errors import StoreError
-from harness.store.columns import SCHEMAS
-from harness.store.ddl import DERIVED
+from harness.store.database import DERIVED
 from harness.store.ingest import STORE, ingest
 from harness.store.read import Snapshot
+from harness.store.rows import SCHEMAS
 
 ROOT = Path(__file__).parents[1]
 SUITE = """

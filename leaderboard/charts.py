@@ -11,15 +11,15 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
-from harness.statistics.judgement import ALONE, BASELINE, DIFFERS, GAINS, LOSES, UNTOLD, WITHHELD, WITHIN
+from harness.statistics.comparison import ALONE, BASELINE, DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
 from harness.store.text import visible
 
 Figure = dict[str, Any]
 _LOOKS = {
     GAINS: ("#0f8a83", "triangle-up", "▲"),
     LOSES: ("#c2502d", "triangle-down", "▼"),
-    WITHIN: ("#7d8590", "circle", "●"),
-    UNTOLD: ("#b08900", "diamond", "◆"),
+    EQUIVALENT: ("#7d8590", "circle", "●"),
+    INCONCLUSIVE: ("#b08900", "diamond", "◆"),
     DIFFERS: ("#8e4fb8", "cross", "✚"),
     **dict.fromkeys((BASELINE, ALONE, *WITHHELD), ("#7d8590", "square", "■")),
 }

@@ -13,12 +13,10 @@ import pyarrow as pa
 
 from harness.errors import StoreError
 from harness.statistics import MARGIN
-from harness.store.missing import Missing, counted
-from harness.store.place import store_path
-from harness.store.processors import mixed_in
+from harness.store.database import store_path
 from harness.store.ranking import Aggregate, aggregates, in_pairs
 from harness.store.read import Snapshot
-from harness.store.supervised_start import Stage, stages
+from harness.store.remarks import Missing, Stage, counted, mixed_in, stages
 from harness.store.table import SeedRow, seed_rows, show_rows
 from harness.store.tuning import Tuning, read_tuning
 from leaderboard.frames import Choice, Outcome, answer, opening, show_frame

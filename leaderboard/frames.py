@@ -10,7 +10,7 @@ import msgspec
 import pandas as pd
 
 from harness.statistics import mean_interval
-from harness.statistics.judgement import BASELINE, DIFFERS, GAINS, LOSES, UNTOLD, WITHHELD, WITHIN
+from harness.statistics.comparison import BASELINE, DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
 from harness.store.ranking import Rank, Ranking, Share, rank, whom
 from harness.store.sentences import verdict_mark, verdict_words
 from harness.store.statistic import POINTS, STATISTICS, Pair, Statistic, shown
@@ -149,7 +149,7 @@ def overview(
 
 def judged_by(verdict: str, alone: Pair | None, corrected: Pair | None) -> Pair | None:
     """The interval that the verdict on a gain is made from (INTERVALS)."""
-    return alone if verdict == WITHIN or corrected is None else corrected
+    return alone if verdict == EQUIVALENT or corrected is None else corrected
 
 
 def _gain(r: Rank) -> str:
@@ -159,7 +159,7 @@ def _gain(r: Rank) -> str:
 
 def _counted(verdicts: Iterable[str]) -> str:
     counts = Counter(verdicts)
-    order = (GAINS, LOSES, DIFFERS, WITHIN, UNTOLD, *WITHHELD)
+    order = (GAINS, LOSES, DIFFERS, EQUIVALENT, INCONCLUSIVE, *WITHHELD)
     return ", ".join(f"{counts[v]}\u00a0{SIGNS[v]}" for v in order if counts[v])
 
 

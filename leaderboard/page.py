@@ -13,7 +13,7 @@ import pandas as pd
 import streamlit as st
 
 from harness.statistics import MARGIN
-from harness.store.missing import noted
+from harness.store.remarks import noted
 from harness.store.text import visible
 from leaderboard.charts import Figure, inked, printable, to_png, to_svg
 from leaderboard.data import Store

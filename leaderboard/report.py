@@ -13,7 +13,7 @@ import pandas as pd
 from harness.errors import PluginError, StoreError
 from harness.files import write_atomic
 from harness.statistics import MARGIN
-from harness.store.missing import noted
+from harness.store.remarks import noted
 from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import Statistic, shown
 from harness.store.table import suites

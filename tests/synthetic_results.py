@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from harness.store.columns import SCHEMAS, without_nan
 from harness.store.journal import write_columns
 from harness.store.manifest import (
     Manifest,
@@ -26,6 +25,7 @@ from harness.store.manifest import (
     write_manifest,
     write_suite,
 )
+from harness.store.rows import SCHEMAS, without_nan
 from harness.store.tuning import Trial, Tuned, Tuning, write_tuning
 
 

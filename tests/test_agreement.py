@@ -15,7 +15,7 @@ from scipy import stats
 from synthetic_results import Regime, write_results
 
 from harness.session.cell.manifests import variant_options
-from harness.statistics.judgement import DIFFERS, GAINS, LOSES, UNTOLD, WITHHELD, WITHIN
+from harness.statistics.comparison import DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
 from harness.store.ingest import STORE, ingest
 from harness.store.ranking import Rank, heading, pairing, rank
 from harness.store.read import Snapshot
@@ -136,7 +136,7 @@ def check_rows(rows: list[ShowRow] | list[Rank]) -> None:
             continue
         assert (row.verdict in (GAINS, LOSES)) == told, row
         if row.gain_interval is None:
-            assert row.verdict == UNTOLD
+            assert row.verdict == INCONCLUSIVE
             continue
         low, high = row.gain_interval
         assert low < row.gain < high
@@ -145,7 +145,7 @@ def check_rows(rows: list[ShowRow] | list[Rank]) -> None:
             assert (row.verdict == GAINS) == (row.gain > 0) == (low > 0), row
             assert not low <= 0 <= high
         else:
-            assert (row.verdict == WITHIN) == (inside and not getattr(row, "ends", None)), row
+            assert (row.verdict == EQUIVALENT) == (inside and not getattr(row, "ends", None)), row
 
 
 def check_sentence(text: str, ranks: list[Rank]) -> None:
@@ -158,8 +158,8 @@ def check_sentence(text: str, ranks: list[Rank]) -> None:
         GAINS: clause(text, r"(?:^|; )([^;]*?) gains? over"),
         LOSES: clause(text, r"(?:^|; )([^;]*?) loses? against"),
         DIFFERS: clause(text, r"(?:^|; )([^;]*?) differs? between"),
-        WITHIN: clause(text, rf"(?:^|; )([^;]*?) shows? {re.escape(verdict_words(WITHIN, MARGIN))}"),
-        UNTOLD: clause(text, r"(?:^|; )for ([^;]*?) one cannot tell"),
+        EQUIVALENT: clause(text, rf"(?:^|; )([^;]*?) shows? {re.escape(verdict_words(EQUIVALENT, MARGIN))}"),
+        INCONCLUSIVE: clause(text, r"(?:^|; )for ([^;]*?) one cannot tell"),
     }
     assert said == {kind: {r.regime for r in compared if r.verdict == kind} for kind in said}, text
     gainers = {r.regime: r.tie_group for r in compared if r.verdict == GAINS}
@@ -171,7 +171,7 @@ def check_sentence(text: str, ranks: list[Rank]) -> None:
         assert clause(text, rf"(?:^|; )for ([^;]*?) the verdict is {why}") == {
             r.regime for r in compared if r.verdict == why
         }
-    unseen = [r for r in compared if r.verdict == UNTOLD and (r.detectable or 2) <= 1]
+    unseen = [r for r in compared if r.verdict == INCONCLUSIVE and (r.detectable or 2) <= 1]
     assert ("you could have seen" in text) == bool(unseen)
     for points, regime, _, seeds in re.findall(
         r"([0-9.]+) points \((\S+?)(, (\d+) seeds?)?\)", text.partition("80 %")[2]

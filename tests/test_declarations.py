@@ -15,36 +15,39 @@ import pytest
 from synthetic_results import REGIMES, write_results
 
 from harness.store.ingest import ingest
-from harness.store.statistic import STATISTICS, Line, shown
+from harness.store.statistic import STATISTICS, TableRow, shown
 
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 ROOT = Path(__file__).parents[1]
 DECLARATION = '''
-from harness.store.statistic import PERCENT, Line, number, statistic
+import json
+from pathlib import Path
+from harness.store.statistic import PERCENT, TableRow, number, statistic
 
 @statistic("Standard error", PERCENT, head="error", better="lower")
-def standard_error(line: Line) -> float | None:
+def standard_error(row: TableRow) -> float | None:
     """Of the mean accuracy over seeds."""
-    return number(line.found.own.error[line.place])
+    return number(row.found.own.error[row.place])
 
-def show(*words):
-    import sys
-    from harness.cli import main
-    sys.argv = ["harness", "show", "synthetic-small", "--results", RESULTS, *words]
-    main()
-
-def report(target):
-    from pathlib import Path
-    from leaderboard.report import export_report
-    export_report(Path(RESULTS), Path(target))
+def show(form):
+    import contextlib, io
+    from harness.cli.results import show_suite
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        show_suite("synthetic-small", Path(RESULTS), form)
+    return said.getvalue()
 
 def page():
     from streamlit.testing.v1 import AppTest
-    import leaderboard, pathlib
-    app = AppTest.from_file(str(pathlib.Path(leaderboard.__file__).parent / "app.py"), default_timeout=60).run()
+    import leaderboard
+    app = AppTest.from_file(str(Path(leaderboard.__file__).parent / "app.py"), default_timeout=60).run()
     assert not app.exception, app.exception[0].stack_trace
     table = app.dataframe[0]
-    print(table.value.to_csv(index=False), table.proto.columns, sep="\\n")
+    return f"{table.value.to_csv(index=False)}\\n{table.proto.columns}"
+
+from leaderboard.report import export_report
+export_report(Path(RESULTS), Path(RESULTS) / "report.html")
+said = {form: show(form) for form in ("json", "table", "markdown", "csv")} | {"page": page()}
+print(json.dumps(said | {"report": (Path(RESULTS) / "report.html").read_text()}))
 '''
 
 
@@ -65,64 +68,32 @@ def python(results: Path, code: str, *, place: Path = ROOT) -> str:
     return done.stdout
 
 
-def declared(results: Path, call: str) -> str:
-    return python(results, f"RESULTS = {str(results)!r}\n{DECLARATION}\n{call}")
-
-
-@pytest.mark.slow
-def test_what_was_kept_with_fewer_or_more_statistics_is_not_shown(results: Path) -> None:
-    def columns(code: str) -> set[str]:
-        rows = json.loads(python(results, f"RESULTS = {str(results)!r}\n{code}\nshow('--format', 'json')"))["rows"]
-        return {*rows[0]}
-
-    _, *function, others = DECLARATION.partition("\ndef show(")
-    without = "".join([*function, others])
-    for _ in range(2):
-        assert columns(DECLARATION) - columns(without) == {"standard_error"}
-
-
-@pytest.mark.slow
-def test_a_statistic_from_outside_that_changed_has_new_values(results: Path) -> None:
-    """Item 25: its column was kept under its name alone."""
-    found = []
-    for path in sorted(results.rglob("*"), reverse=True):
-        os.utime(path, (1, 1))  # long settled: the store stays what it is
-    for factor in (1, 2):
-        code = DECLARATION.replace("return number(", f"return {factor} * number(")
-        rows = json.loads(python(results, f"RESULTS = {str(results)!r}\n{code}\nshow('--format', 'json')"))["rows"]
-        found.append([row["standard_error"] for row in rows])
-    assert found[1] == [2 * value for value in found[0]]
-
-
-def test_a_statistic_is_one_declaration(results: Path, tmp_path: Path) -> None:
-    row = next(r for r in json.loads(declared(results, "show('--format', 'json')"))["rows"] if r["policy"] == "*")
+def test_a_statistic_is_one_declaration(results: Path) -> None:
+    said = json.loads(python(results, f"RESULTS = {str(results)!r}\n{DECLARATION}"))
+    row = next(r for r in json.loads(said["json"])["rows"] if r["policy"] == "*")
     value = row["standard_error"]
     assert 0 < value < 0.2
     shown_as = f"{100 * value:.1f}"
 
-    lines = declared(results, "show()").splitlines()
+    lines = said["table"].splitlines()
     heads = next(line for line in lines if line.split()[:2] == ["regime", "policy"])
     assert heads.split()[-1] == "error"
     assert shown_as in [line.split()[-1] for line in lines if line.strip().startswith(row["regime"])]
 
-    lines = declared(results, "show('--format', 'markdown')").splitlines()
-    assert lines[0].endswith("| error |")
-    assert lines[1].endswith("| ---: |")
-    assert lines[2].endswith(f"| {shown_as} |")
+    first, rules, body, *_ = said["markdown"].splitlines()
+    assert first.endswith("| error |")
+    assert rules.endswith("| ---: |")
+    assert body.endswith(f"| {shown_as} |")
 
-    (first, *_) = csv.DictReader(io.StringIO(declared(results, "show('--format', 'csv')")))
+    (first, *_) = csv.DictReader(io.StringIO(said["csv"]))
     assert float(first["standard_error"]) == value
 
-    page = declared(results, "page()")
-    (drawn, *_) = csv.DictReader(io.StringIO(page))
+    (drawn, *_) = csv.DictReader(io.StringIO(said["page"]))
     assert 0 < float(drawn["error"]) < 20
-    assert "Standard error, %" in page
-    assert "Of the mean accuracy over seeds. Lower is better." in page
-
-    declared(results, f"report({str(tmp_path / 'report.html')!r})")
-    report = (tmp_path / "report.html").read_text()
-    assert 'title="Of the mean accuracy over seeds.">Standard error, %</th>' in report
-    assert f"<td>{float(drawn['error']):.1f}</td>" in report
+    assert "Standard error, %" in said["page"]
+    assert "Of the mean accuracy over seeds. Lower is better." in said["page"]
+    assert 'title="Of the mean accuracy over seeds.">Standard error, %</th>' in said["report"]
+    assert f"<td>{float(drawn['error']):.1f}</td>" in said["report"]
 
 
 def test_every_statistic_says_what_it_is() -> None:
@@ -133,7 +104,7 @@ def test_every_statistic_says_what_it_is() -> None:
     for view in ("terminal", "markdown", "page"):
         columns = shown(view)
         assert len({s.head for s in columns}) == len(columns) > 5
-    assert Line.__doc__
+    assert TableRow.__doc__
 
 
 PAGE = """
@@ -175,11 +146,3 @@ assert not app.exception, app.exception[0].stack_trace
         place=tmp_path,
     )
     assert drawn.strip() == "How many lines|Counted.|24 lines of synthetic-small"
-
-
-@pytest.mark.slow
-def test_two_pages_cannot_share_an_address(results: Path, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "leaderboard", tmp_path / "leaderboard")
-    (tmp_path / "leaderboard" / "views" / "lines.py").write_text(PAGE.replace('"lines"', '"ranking"'))
-    with pytest.raises(AssertionError, match="share an address: ranking"):
-        python(results, "import leaderboard.views", place=tmp_path)

@@ -11,12 +11,11 @@ from scipy import stats
 
 from harness.evaluation.metrics import EvaluationSample, MetricSpec, summarise
 from harness.session.cell.evaluate import journal_rows
-from harness.store.columns import to_arrow
 from harness.store.ingest import ingest
 from harness.store.journal import Journal, write_columns
 from harness.store.manifest import Manifest, PolicyEntry, write_manifest
 from harness.store.read import Snapshot
-from harness.store.rows import CostRow, ExchangeRow, Row, SampleRow, StepRow
+from harness.store.rows import CostRow, ExchangeRow, Row, SampleRow, StepRow, to_arrow
 from harness.verification.verdict import Verdict
 
 

@@ -15,8 +15,8 @@ from synthetic_results import Regime, write_results
 from test_leaderboard import rows
 
 from harness.cli.tables import against
-from harness.statistics import judge
-from harness.statistics.judgement import CEILING, FLOOR, IDLE, family
+from harness.statistics import compare
+from harness.statistics.comparison import CEILING, FLOOR, IDLE, family
 from harness.store.comparisons import finished
 from harness.store.ingest import ingest
 from harness.store.ranking import heading, pairing, rank, whom
@@ -161,7 +161,7 @@ def test_the_corrected_interval_leaves_out_0_exactly_where_the_verdict_finds_som
     rng = np.random.default_rng(3)
     for _ in range(40):
         scores = rng.normal(0, 0.02, (2, 5, 4)) + rng.choice([0, 0.05], (2, 5, 1))
-        for found in judge(scores, np.full(scores.shape, 1e-9), [None, 0, 0, 0, 0]):
+        for found in compare(scores, np.full(scores.shape, 1e-9), [None, 0, 0, 0, 0]):
             low, high = found.corrected[:, 1:]
             np.testing.assert_array_equal((low > 0) | (high < 0), found.gain_p[1:] <= 0.05)
             assert (low < found.gains.low[1:]).all()
@@ -180,7 +180,7 @@ def test_floor_and_ceiling_withhold_the_verdict_and_say_why(tmp_path: Path, leve
     with duckdb.connect(str(tmp_path / STORE)) as store:
         if why == IDLE:
             store.execute(
-                "UPDATE totals SET gradient_norm = 0 WHERE cell IN (SELECT cell FROM cells WHERE regime = 'independent')"
+                "UPDATE steps SET gradient_norm = 0 WHERE cell IN (SELECT cell FROM cells WHERE regime = 'independent')"
             )
         else:
             store.execute("UPDATE scores SET accuracy = ?, error = 0", [level])

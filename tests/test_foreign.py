@@ -13,13 +13,12 @@ import pytest
 from synthetic_results import REGIMES, write_results
 
 from harness.errors import UsageError
-from harness.store.columns import SCHEMAS, to_arrow
 from harness.store.foreign import import_results
 from harness.store.ingest import ingest
 from harness.store.journal import Journal, read_journal, write_columns
 from harness.store.manifest import Manifest, PolicyEntry, read_manifest, write_manifest
 from harness.store.read import Snapshot
-from harness.store.rows import CostRow, SampleRow, StepRow
+from harness.store.rows import SCHEMAS, CostRow, SampleRow, StepRow, to_arrow
 from harness.store.table import show_rows, suites
 
 

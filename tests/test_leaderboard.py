@@ -19,7 +19,7 @@ import pytest
 from synthetic_results import REGIMES, write_results, write_trials
 
 from harness.statistics import mean_interval
-from harness.statistics.judgement import UNTOLD, WITHIN
+from harness.statistics.comparison import UNTOLD, WITHIN
 from harness.store.ingest import ingest
 from harness.store.manifest import read_manifest, read_suite, write_manifest
 from harness.store.ranking import heading, rank

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from harness.errors import StoreError
-from harness.store import place
+from harness.store import database
+from harness.store.database import kind_of_mount, store_path
 from harness.store.ingest import ingest
-from harness.store.place import kind_of_mount, store_path
 
 MOUNTS = [
     ("/", "ext4"), ("/home", "nfs4"), ("/home/local disk", "xfs"), ("/scratch", "lustre"), ("/fuse", "fuse.sshfs"),
@@ -19,7 +20,8 @@ MOUNTS = [
 
 @pytest.fixture
 def mounted(monkeypatch):
-    monkeypatch.setattr(place, "_mounts", lambda: ((Path(point), kind) for point, kind in MOUNTS))
+    mounts = [SimpleNamespace(mountpoint=point, fstype=kind) for point, kind in MOUNTS]
+    monkeypatch.setattr("psutil.disk_partitions", lambda all: mounts)
     monkeypatch.delenv("HARNESS_STORE", raising=False)
 
 
@@ -33,7 +35,7 @@ def mounted(monkeypatch):
     ],
 )  # fmt: skip
 def test_kinds(mounted, path, kind, network):
-    assert (kind_of_mount(Path(path)), place.on_network(Path(path))) == (kind, network)
+    assert (kind_of_mount(Path(path)), database.on_network(Path(path))) == (kind, network)
 
 
 def test_the_file_is_local_whatever_lies_on_the_network(mounted, monkeypatch, tmp_path):
@@ -43,7 +45,7 @@ def test_the_file_is_local_whatever_lies_on_the_network(mounted, monkeypatch, tm
     assert on_nfs.is_relative_to("/results/cache/stores")
     assert on_nfs != store_path(Path("/home/you/results"))
     monkeypatch.setenv("HARNESS_CACHE", "/home/me/.cache")
-    monkeypatch.setattr(place.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(database.tempfile, "gettempdir", lambda: str(tmp_path))
     mine = store_path(Path("/home/me/results"))
     assert mine.is_relative_to(tmp_path)
     (kept,) = tmp_path.iterdir()
@@ -69,7 +71,7 @@ def test_results_that_may_only_be_read_have_their_store_in_the_cache(mounted, mo
     results.mkdir()
     assert store_path(results).parent == results
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(place.os, "access", lambda path, mode: path != results)  # root may write anywhere
+    monkeypatch.setattr(database.os, "access", lambda path, mode: path != results)  # root may write anywhere
     ingest(results)
     assert store_path(results).is_relative_to(tmp_path / "cache" / "stores")
     assert store_path(results).exists()

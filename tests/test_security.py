@@ -21,8 +21,7 @@ from synthetic_results import Regime, write_results
 from harness.errors import StoreError, UsageError
 from harness.store import read
 from harness.store.ingest import ingest
-from harness.store.read import Limits, Snapshot
-from harness.store.sql import START_SECONDS, ask
+from harness.store.read import START_SECONDS, Limits, Snapshot, ask
 from leaderboard import command
 
 ROOT = Path(__file__).parents[1]
@@ -155,7 +154,7 @@ ASK = """
 import resource, sys, time
 from pathlib import Path
 from harness.errors import UsageError
-from harness.store.sql import Limits, ask
+from harness.store.read import Limits, ask
 started = time.monotonic()
 try:
     ask(Path(sys.argv[1]), sys.argv[2], Limits(seconds=2, memory=int(sys.argv[3])))

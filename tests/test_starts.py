@@ -12,9 +12,9 @@ from harness.store.journal import Journal
 from harness.store.manifest import Manifest, PolicyEntry, write_manifest
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
+from harness.store.remarks import stages
 from harness.store.render import render
 from harness.store.rows import SampleRow
-from harness.store.supervised_start import stages
 from harness.store.table import show_rows
 
 BOXED, BARE, LAST, CUT, WRONG, NONE = (

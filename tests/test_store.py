@@ -20,8 +20,7 @@ from synthetic_results import REGIMES, write_results
 from harness import files
 from harness.cli.tables import show_suite
 from harness.errors import DiskFullError, StoreError, UsageError
-from harness.store.columns import SCHEMAS
-from harness.store.ddl import create_statements
+from harness.store.database import create
 from harness.store.ingest import STORE, ingest
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import (
@@ -35,7 +34,7 @@ from harness.store.manifest import (
 )
 from harness.store.read import Limits, Snapshot
 from harness.store.render import render
-from harness.store.rows import CostRow, SampleRow, StepRow
+from harness.store.rows import SCHEMAS, CostRow, SampleRow, StepRow
 from harness.store.statistic import STATISTICS
 from harness.store.table import show_rows, status_rows
 
@@ -95,16 +94,6 @@ def shown(results: Path, suite: str = "hand") -> dict[tuple[str, str], object]:
     ingest(results)
     with Snapshot(results) as snapshot:
         return {(row.regime, row.policy): row for row in show_rows(snapshot, suite)}
-
-
-def test_what_a_dead_writer_left_is_removed(tmp_path: Path) -> None:
-    write_results(tmp_path, steps=2, questions=2, seeds=(1,))
-    leftovers = [tmp_path / "harness.duckdb.4711.tmp", tmp_path / "harness.duckdb.4711.tmp.wal"]
-    for path in leftovers:
-        path.write_bytes(b"half a store")
-    ingest(tmp_path)
-    assert not any(path.exists() for path in leftovers)
-    assert (tmp_path / "harness.duckdb").exists()
 
 
 def test_a_table_says_where_its_pairs_ran_on_unlike_processors(tmp_path: Path, capsys) -> None:
@@ -253,32 +242,6 @@ def test_json_has_the_agreed_fields_and_all_formats_agree(results: Path) -> None
         render("synthetic-small", rows, "yaml")
 
 
-def test_latex_bolds_the_best_tie_group_and_escapes(results: Path) -> None:
-    with Snapshot(results) as snapshot:
-        row = show_rows(snapshot, "synthetic-small")[0]
-    rows = [
-        msgspec.structs.replace(row, regime="50%_&", best=True, accuracy=0.615),
-        msgspec.structs.replace(row, regime="b", best=False, accuracy=0.5),
-    ]
-    text = render("s_1", rows, "latex")
-    assert "50\\%\\_\\&" in text
-    assert "\\textbf{61.5}" in text
-    assert "\\textbf{50.0}" not in text
-    assert "s\\_1" in text
-
-
-def test_terminal_escapes_do_not_reach_the_terminal(results: Path) -> None:
-    with Snapshot(results) as snapshot:
-        row = show_rows(snapshot, "synthetic-small")[0]
-    evil = msgspec.structs.replace(row, regime="\x1b[31mred\x07", group="a\u202eb [bold]x[/bold]")
-    for form in ("table", "markdown", "latex"):
-        text = render("s", [evil], form)
-        assert "\x1b" not in text
-        assert "\x07" not in text
-        assert "\u202e" not in text
-    assert "[bold]x[/bold]" in render("s", [evil], "table")
-
-
 def test_ingest_reads_only_what_changed_and_equals_a_rebuild(tmp_path: Path) -> None:
     write_results(tmp_path, steps=4, questions=6, regimes=REGIMES[:2])
     first = ingest(tmp_path)
@@ -303,60 +266,6 @@ def test_ingest_reads_only_what_changed_and_equals_a_rebuild(tmp_path: Path) -> 
     with Snapshot(tmp_path) as snapshot:
         rebuilt = [snapshot.query(query).to_pydict() for query in queries]
     np.testing.assert_equal(incremental, rebuilt)
-
-
-def test_corrupt_journals_and_manifests_are_reported_and_the_rest_is_there(tmp_path: Path) -> None:
-    write_results(tmp_path, steps=4, questions=6, regimes=REGIMES[:2], seeds=(1,))
-    cells = sorted(p.parent for p in tmp_path.glob("synthetic-small/[!b]*/manifest.json"))
-    table = next(cells[0].glob("journal/*/steps-*"))
-    table.write_bytes(table.read_bytes()[:-9])
-    (cells[1] / "manifest.json").write_text('{"suite": 3')
-    report = ingest(tmp_path)
-    assert len(report.problems) == 2
-    assert any(table.name in problem for problem in report.problems)
-    with Snapshot(tmp_path) as snapshot:
-        assert snapshot.query("SELECT count(*) AS n FROM problems").to_pylist() == [{"n": 2}]
-        assert (
-            snapshot.query("SELECT count(*) AS n FROM samples WHERE cell = ?", [cells[0].name]).to_pylist()[0]["n"] > 0
-        )
-        states = {row.key: row for row in status_rows(snapshot)}
-        assert states[cells[1].name].state == "failed"
-
-
-@pytest.mark.parametrize("garbage", [b"", b"not a database", b"\0" * 10_000])
-def test_a_torn_store_is_rebuilt(tmp_path: Path, garbage: bytes) -> None:
-    write_results(tmp_path, steps=2, questions=4, regimes=REGIMES[:1], seeds=(1,))
-    (tmp_path / STORE).write_bytes(garbage)
-    ingest(tmp_path)
-    with Snapshot(tmp_path) as snapshot:
-        assert show_rows(snapshot, "synthetic-small")
-
-
-def test_a_snapshot_stays_readable_while_a_newer_one_takes_its_place(tmp_path: Path) -> None:
-    write_results(tmp_path, steps=2, questions=4, regimes=REGIMES[:1], seeds=(1,))
-    ingest(tmp_path)
-    with Snapshot(tmp_path) as old:
-        write_results(tmp_path, "synthetic-more", steps=2, questions=4, regimes=REGIMES[:1], seeds=(1,))
-        ingest(tmp_path)
-        with Snapshot(tmp_path) as new:
-            count = "SELECT count(DISTINCT suite) AS n FROM cells"
-            assert old.query(count).to_pylist() == [{"n": 1}]
-            assert new.query(count).to_pylist() == [{"n": 2}]
-
-
-def test_a_full_disk_leaves_the_old_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_results(tmp_path, steps=2, questions=4, regimes=REGIMES[:1], seeds=(1,))
-    ingest(tmp_path)
-    before = (tmp_path / STORE).read_bytes()
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("harness.store.ingest.sync", full)
-    with pytest.raises(DiskFullError):
-        ingest(tmp_path, rebuild=True)
-    assert (tmp_path / STORE).read_bytes() == before
-    assert not list(tmp_path.glob("*.tmp*"))
 
 
 def _hold(results: Path, ready: multiprocessing.synchronize.Event) -> None:
@@ -395,42 +304,13 @@ def test_sql_reads_and_nothing_else(results: Path, statement: str) -> None:
         snapshot.sql(statement)
 
 
-def test_sql_answers_and_has_a_deadline(results: Path) -> None:
-    with Snapshot(results) as snapshot:
-        rows = snapshot.sql(
-            "WITH x AS (SELECT labels['skill'] AS skill FROM samples) SELECT skill, count(*) AS n FROM x GROUP BY 1"
-        )
-        assert {row for row, _ in rows.rows} == {"add", "mul"}
-        with pytest.raises(UsageError, match="longer than"):
-            snapshot.sql("SELECT count(*) FROM range(100000000) a, range(100000000) b", Limits(seconds=0.3))
-
-
-def test_missing_results_say_what_to_run(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="harness run"):
-        Snapshot(tmp_path)
-    with pytest.raises(StoreError, match="no such"):
-        ingest(tmp_path / "absent")
-
-
-def test_journal_of_a_synthetic_cell_equals_what_the_store_holds(results: Path) -> None:
-    folder = next(p.parent for p in results.glob("synthetic-small/[!b]*/manifest.json"))
-    journal = read_journal(folder).tables
-    with Snapshot(results) as snapshot:
-        for table, data in journal.items():
-            stored = snapshot.query(f"SELECT * EXCLUDE (suite, cell) FROM {table} WHERE cell = ?", [folder.name])
-            assert stored.num_rows == data.num_rows
-            if table != "samples":
-                np.testing.assert_equal(stored.to_pydict(), data.to_pydict())
-
-
 def test_the_documentation_names_every_table_and_column() -> None:
     text = (Path(__file__).parents[1] / "docs" / "store.md").read_text()
     for table, schema in SCHEMAS.items():
         part = text.split(f"### {table}\n")[1].split("\n### ")[0]
         assert [name for name in schema.names if f"| {name} |" not in part] == []
     with duckdb.connect() as connection:
-        for statement in create_statements():
-            connection.execute(statement)
+        create(connection)
         columns = connection.execute(
             "SELECT table_name, column_name FROM duckdb_columns() "
             "WHERE schema_name = 'main' AND NOT internal AND table_name <> 'about'"
@@ -463,3 +343,56 @@ def test_several_suites_are_told_in_a_sentence_each_and_one_with_its_table(
     assert "accuracy in %" in capsys.readouterr().out
     show_suite(None, tmp_path, "csv")
     assert len(set(capsys.readouterr().out.splitlines())) > 4  # other programs get every row
+
+
+def test_names_are_escaped_in_every_form_and_latex_bolds_the_best(results: Path) -> None:
+    with Snapshot(results) as snapshot:
+        row = show_rows(snapshot, "synthetic-small")[0]
+    evil = msgspec.structs.replace(
+        row, regime="\x1b[31m50%_&\x07", group="a\u202eb [bold]x[/bold]", best=True, accuracy=0.615
+    )
+    texts = {form: render("s_1", [evil, row], form) for form in ("table", "markdown", "latex")}
+    assert not [form for form, text in texts.items() if {"\x1b", "\x07", "\u202e"} & set(text)]
+    assert "[bold]x[/bold]" in texts["table"]
+    assert all(part in texts["latex"] for part in ("50\\%\\_\\&", "\\textbf{61.5}", "s\\_1"))
+
+
+def test_the_store_holds_the_journals_whatever_lay_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead writer's leftovers go, a torn file is built anew, an old snapshot stays readable, a full disk leaves the old file."""
+    with pytest.raises(StoreError, match="harness run"):
+        Snapshot(tmp_path)
+    write_results(tmp_path, steps=2, questions=4, regimes=REGIMES[:1], seeds=(1,))
+    leftovers = [tmp_path / "harness.duckdb.4711.tmp", tmp_path / "harness.duckdb.4711.tmp.wal"]
+    for path in (*leftovers, tmp_path / STORE):
+        path.write_bytes(b"half a store")
+    ingest(tmp_path)
+    assert not any(path.exists() for path in leftovers)
+    folder = next(p.parent for p in tmp_path.glob("synthetic-small/[!b]*/manifest.json"))
+    count = "SELECT count(DISTINCT suite) AS n FROM cells"
+    with Snapshot(tmp_path) as old:
+        for table, data in read_journal(folder).tables.items():
+            stored = old.query(f"SELECT * EXCLUDE (suite, cell) FROM {table} WHERE cell = ?", [folder.name])
+            np.testing.assert_equal(
+                *({k: v for k, v in t.to_pydict().items() if k != "labels"} for t in (stored, data))
+            )
+        write_results(tmp_path, "synthetic-more", steps=2, questions=4, regimes=REGIMES[:1], seeds=(1,))
+        ingest(tmp_path)
+        with Snapshot(tmp_path) as new:
+            assert [s.query(count)["n"].to_pylist() for s in (old, new)] == [[1], [2]]
+    before = (tmp_path / STORE).read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("harness.store.ingest.sync", full)
+    with pytest.raises(DiskFullError):
+        ingest(tmp_path, rebuild=True)
+    assert (tmp_path / STORE).read_bytes() == before
+    assert not list(tmp_path.glob("*.tmp*"))
+
+
+def test_sql_has_a_deadline(results: Path) -> None:
+    with Snapshot(results) as snapshot, pytest.raises(UsageError, match="longer than"):
+        snapshot.sql("SELECT count(*) FROM range(100000000) a, range(100000000) b", Limits(seconds=0.3))

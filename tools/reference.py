@@ -28,11 +28,10 @@ from harness.learning import registry
 from harness.limits import settle
 from harness.session.cell.manifests import processor
 from harness.store.ingest import ingest
-from harness.store.manifest import Manifest, SuiteFile, read_suite
+from harness.store.manifest import Manifest, Submission, SuiteFile, read_suite, write_submission
 from harness.store.read import Snapshot
 from harness.store.reference_results import MARK, ORIGIN, read_reference, references, write_reference
-from harness.store.submission import Submission, write_submission
-from harness.store.supervised_start import stages
+from harness.store.remarks import stages
 from harness.store.table import show_rows
 from harness.store.tuning import read_tuning, tuning_path
 from harness.store.tuning_table import tuning_rows
@@ -137,7 +136,7 @@ def check(results: Path, cells: int, seed: int | None, minutes: float) -> int:
 
 def _wordless(manifest: Manifest) -> tuple[str, ...]:
     """Columns of samples that are left empty, by far the longest. What was taken for an answer's result stays, and the verdict;
-    of pretrained models the text too, which says how much of a gain is form (`store.supervised_start`)."""
+    of pretrained models the text too, which says how much of a gain is form (`store.remarks`)."""
     return ("prompt", "text") if _micro(manifest) else ("prompt",)
 
 

@@ -27,16 +27,16 @@ from numpy.typing import ArrayLike
 
 from harness.errors import HarnessError, UsageError
 from harness.statistics import MARGIN, mean_interval
-from harness.statistics.judgement import GAINS, LOSES, UNTOLD, WITHIN
+from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
 from harness.store.comparisons import finished
 from harness.store.ingest import ingest
 from harness.store.ranking import heading, in_pairs, rank
 from harness.store.read import Snapshot
 from harness.store.reference_results import MARK, ORIGIN, references
+from harness.store.remarks import stages
 from harness.store.render import render
 from harness.store.sentences import verdict_mark
 from harness.store.statistic import PERCENT, POINTS, SHARE, Unit
-from harness.store.supervised_start import stages
 from harness.store.table import MEAN, ShowRow, seed_rows, show_rows
 from harness.store.tuning import Tuning, read_tuning
 from harness.store.tuning_table import TuningRow, difference, transfer_rows, tuning_rows, whole
@@ -234,7 +234,7 @@ _ALONE = "SELECT DISTINCT regime FROM current_cells WHERE suite = ? AND regime_t
 
 def verdicts(store: Store, kind: str) -> str:
     """Every regime that shares of every suite with that verdict, under its sampled accuracy; whom: policy by policy."""
-    wanted = {"gains": GAINS, "loses": LOSES, "nothing": WITHIN}[kind]
+    wanted = {"gains": GAINS, "loses": LOSES, "nothing": EQUIVALENT}[kind]
     lines = []
     for suite in store.suites:
         alone = {row["regime"] for row in store.query(_ALONE, suite)}
@@ -243,9 +243,9 @@ def verdicts(store: Store, kind: str) -> str:
             own = [r for r in store.rows(suite) if r.policy != MEAN and _same(r, row)]
             whom = ", ".join(f"{r.policy} {gain(store, suite, r.regime, r.metric, r.group, r.policy)}" for r in own)
             said = [gain(store, suite, row.regime, row.metric, row.group)]
-            said += [POINTS.interval(row.gain_corrected_interval)] if wanted != WITHIN else []
+            said += [POINTS.interval(row.gain_corrected_interval)] if wanted != EQUIVALENT else []
             lines.append([suite, row.group, row.regime, *said, whom])
-    heads = ["suite", "group", "regime", "gain", *(["corrected"] if wanted != WITHIN else []), "whom"]
+    heads = ["suite", "group", "regime", "gain", *(["corrected"] if wanted != EQUIVALENT else []), "whom"]
     return _table(heads, lines) if lines else "\nNone.\n"
 
 
@@ -266,7 +266,7 @@ def untold(store: Store) -> str:
     lines = []
     for suite in store.suites:
         rows = [r for r in _sampled(store.rows(suite)) if r.policy == MEAN and r.gain is not None]
-        left = [r for r in rows if r.verdict == UNTOLD]
+        left = [r for r in rows if r.verdict == INCONCLUSIVE]
         seen = sorted(r.detectable for r in left if (r.detectable or 2) <= 1)
         span = f"{PERCENT.text(seen[0])} to {PERCENT.text(seen[-1])}" if seen else "–"
         if rows:

@@ -18,7 +18,7 @@ from harness.clusters.nodes import Check
 from harness.engines import catalogue
 from harness.errors import StoreError
 from harness.learning import registry
-from harness.store.place import kind_of_mount, store_path
+from harness.store.database import kind_of_mount, store_path
 from harness.suite.schema import Suite
 from harness.tasks.data import folder_in_use, inventory
 

@@ -129,8 +129,7 @@ def sql(
 ) -> None:
     """A read-only query on the store (docs/store.md has the schema)."""
     from harness.cli.tables import refresh
-    from harness.store.read import Limits
-    from harness.store.sql import ask
+    from harness.store.read import Limits, ask
 
     refresh(results)
     found = ask(results, query, Limits(rows=rows, bytes=megabytes << 20, seconds=seconds, memory=memory << 20))

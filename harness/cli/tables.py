@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -20,16 +20,15 @@ from harness.published import Publication, PublishedRow, Trained
 from harness.session.cell.log import log_of
 from harness.session.suite.prepare import Prepared, lacking, prepare, prepare_stored
 from harness.statistics import MARGIN
+from harness.store.database import store_path
 from harness.store.diagnosis import damages, diagnose
 from harness.store.ingest import ingest
-from harness.store.manifest import Manifest, read_suite, readable, suite_files
-from harness.store.missing import Missing, noted
-from harness.store.place import store_path
+from harness.store.manifest import Manifest, read_submission, read_suite, readable, suite_files
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
 from harness.store.reference_results import MARK, meant, own, references, suite_folder
+from harness.store.remarks import Missing, noted
 from harness.store.render import overview, render
-from harness.store.submission import read_submission
 from harness.store.table import MEAN, show_rows, status_rows, suites
 from harness.store.text import visible
 from harness.store.tuning import read_tuning, without_trials
@@ -185,7 +184,7 @@ def say_what_lacks(suite: str | None, results: Path) -> str | None:
     return name
 
 
-def _say_gaps(suite: str, lacks: Iterable[Missing]) -> None:
+def _say_gaps(suite: str, lacks: Sequence[Missing]) -> None:
     for head, lines in noted(lacks).items():
         words = [visible(" ".join(line.split()), 400) for line in lines]
         print(f"{suite}: {head[0].lower()}{head[1:]}: {'; '.join(words)}", file=sys.stderr)

@@ -15,9 +15,8 @@ Method = Annotated[str, Meta(pattern=r"^[a-z0-9-]+$")]
 
 
 class PublishedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One policy under one method. source: table or figure of the paper. peer: empty for independent training that serves
-    several groups. values: by task name, on the publication's scale; a benchmark that the source does not give is absent.
-    method: base, grpo, grpo16, grpo32, gspo, gspo2, naive, or a regime's name (with a suffix for an ablation)."""
+    """One policy under one method (base, grpo, grpo16, gspo2, naive, a regime's name, ...). source: table or figure of the
+    paper. peer: empty for independent training. values: by task name, on the publication's scale."""
 
     source: str
     group: str
@@ -40,9 +39,8 @@ class Trained(msgspec.Struct, frozen=True):
 
 
 class Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A paper's numbers. short: the name that people use. scale: `share` (0-1) or `percent`. metrics: how each benchmark was
-    measured (`default` for the rest). suites: the shipped suites that repeat its experiments. notes: what does not fit together
-    in the paper or with others."""
+    """A paper's numbers. metrics: how each benchmark was measured (`default` for the rest). suites: the shipped ones that
+    repeat its experiments. notes: what does not fit together in the paper or with others."""
 
     key: str
     short: str
@@ -65,8 +63,8 @@ class Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.metrics.get(task, self.metrics["default"])
 
     def beside(self, trained: Trained) -> PublishedRow | None:
-        """The paper's row for the same model, peers and method; None where it has none. A variant whose name is no method of
-        the paper counts only if it is plain independent training, at the rollouts that the paper's name says."""
+        """The paper's row for the same model, peers and method, if any. A variant that is no method of the paper counts only as
+        plain independent training, at the rollouts that the paper's name says."""
         method = self._method(trained)
         peers = {_short(peer) for peer in trained.peers}
         for row in self.rows:
@@ -103,13 +101,7 @@ def names() -> tuple[str, ...]:
 
 @cache
 def load(name: str) -> Publication:
-    """One publication by name, e.g. `hacpo2026`.
-
-    Raises
-    ------
-    UsageError
-        There is none of that name.
-    """
+    """One publication by name, e.g. `hacpo2026`. Raises UsageError where there is none."""
     if name not in names():
         raise UsageError(f"unknown publication {name!r}; there are {', '.join(names())}")
     text = (resources.files(__name__) / f"{name}.yaml").read_bytes()

@@ -1,41 +1,28 @@
-"""Interquartile means and stratified bootstrap intervals (Agarwal et al., arXiv 2108.13264), without a Python loop.
+"""Interquartile means and stratified bootstrap intervals (Agarwal et al., arXiv 2108.13264).
 
-Runs (seeds) are resampled with replacement inside each task, tasks are kept: the stratified bootstrap of that paper.
+Runs (seeds) are resampled with replacement inside each task, tasks are kept. A resample is how often each score was drawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int64, UInt
-
-from harness.statistics.resampling import Resampling
+from jaxtyping import Float, Float32, Int, UInt
 
 Scores = Float[np.ndarray, "runs tasks"]
-Counts = UInt[np.ndarray, "n"]
+Others = Float[np.ndarray, "others tasks"]
 _CHUNK = 1 << 21
-"""Resampled values held at a time."""
 _PAIRS = 1 << 18
-"""Resampled pairs held at a time."""
-_ROWS = 16
+_ROWS = 1 << 15
+"""These three decide in which order numbers are drawn, and so every stored interval."""
+_FLOATS = 16
 """Scores whose counts are turned into floats at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class BootstrapInterval:
-    """A statistic of the scores with its percentile bootstrap interval.
-
-    Attributes
-    ----------
-    value
-        Of the scores as they are.
-    low, high
-        Ends of the interval.
-    """
+class BootstrapInterval(NamedTuple):
+    """A statistic of the scores, and the ends of its percentile bootstrap interval."""
 
     value: float
     low: float
@@ -43,262 +30,105 @@ class BootstrapInterval:
 
 
 def iqm(scores: Scores) -> float:
-    """Interquartile mean: the mean of what is left of all runs on all tasks after a quarter is cut off at each end.
-
-    As many as `int(size / 4)` scores are cut off at each end, none for fewer than four scores (Agarwal et al., arXiv 2108.13264).
-
-    Parameters
-    ----------
-    scores
-        (runs, tasks).
-    """
-    flat = np.sort(np.asarray(scores, dtype=np.float64), axis=None)
+    """Interquartile mean: of all runs on all tasks, `int(size / 4)` scores are cut off at each end."""
+    flat = np.sort(scores, axis=None)
     cut = flat.size // 4
     return float(flat[cut : flat.size - cut].mean())
 
 
 def iqm_interval(scores: Scores, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> BootstrapInterval:
-    """IQM with its stratified bootstrap interval: `iqm_intervals` of one.
+    """IQM with its interval. No resample is sorted: counts, added up in the order of the scores, say how much of each score lies
+    in the middle half."""
+    x = np.asarray(scores, dtype=np.float64)
+    order = np.argsort(x, axis=None, kind="stable")
+    values, cut = x.ravel()[order], x.size // 4
+    below = _counts(*x.shape, resamples, seed)[order]
+    for row in range(1, x.size):
+        below[row] += below[row - 1]
+    np.clip(below, cut, x.size - cut, out=below)
+    steps = np.append(-np.diff(values), values[-1])  # summation by parts
+    parts = (slice(start, start + _FLOATS) for start in range(0, x.size, _FLOATS))
+    total = sum((steps[part] @ below[part].astype(np.float64) for part in parts), -cut * values[0])
+    return _interval(iqm(x), total / (x.size - 2 * cut), level)
 
-    Parameters
-    ----------
-    scores
-        (runs, tasks).
-    level
-        Of the interval, in (0, 1).
-    resamples
-        Of the runs inside each task.
-    seed
-        Of the resampling.
+
+def improvement(ours: Scores, theirs: Others) -> float:
+    """Probability that a run of ours beats a run of theirs on a task, ties half, mean over tasks (Mann-Whitney U / nm)."""
+    return float(_beats(ours, theirs).sum(dtype=np.float64) / (len(ours) * theirs.size))
+
+
+def improvement_interval(
+    ours: Scores, theirs: Others, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> BootstrapInterval:
+    """`improvement` with its interval; the runs of both sides are resampled."""
+    mine, other = _both_counts(len(ours), *theirs.shape, resamples, seed)
+    meetings = zip(mine, _beats(ours, theirs), other, strict=True)
+    wins = sum(((m @ beats) * o).sum(axis=1, dtype=np.float64) for m, beats, o in meetings)
+    return _interval(improvement(ours, theirs), wins / (len(ours) * theirs.size), level)
+
+
+def _beats(ours: Scores, theirs: Others) -> Float32[np.ndarray, "tasks runs others"]:
+    gaps = np.asarray(ours).T[:, :, None] - np.asarray(theirs).T[:, None]
+    return np.asarray((np.sign(gaps) + 1) / 2, dtype=np.float32)  # exact: halves
+
+
+@lru_cache(maxsize=1)
+def _counts(runs: int, tasks: int, resamples: int, seed: int) -> UInt[np.ndarray, "scores resamples"]:
+    """How often each score (in the order of `ravel`) is in each resample; regimes of one table have them in common.
+
+    A number below runs ** k is k independent draws, its digits to the base `runs`.
     """
-    return iqm_intervals([scores], level, resamples, seed)[0]
+    bits, digits = np.random.SFC64(seed), _digits(runs)
+    found = np.empty((runs, tasks, resamples), dtype="u2" if runs * tasks <= 0xFFFF else "u4")
+    chunk = max(64, _CHUNK // (runs * tasks))
+    for start in range(0, resamples, chunk):
+        n = min(chunk, resamples - start)
+        together = max(1, _ROWS // n)
+        for first in range(0, tasks, together):
+            size = min(together, tasks - first) * n
+            numbers = [(_uniform(bits, runs**k, size), k) for k in digits]
+            drawn = np.stack([number // runs**place % runs for number, k in numbers for place in range(k)], axis=-1)
+            found[:, first : first + together, start : start + n] = _tallied(drawn, runs).T.reshape(runs, -1, n)
+    return found.reshape(-1, resamples)
 
 
-def iqm_intervals(
-    several: Sequence[Scores], level: float = 0.95, resamples: int = 10_000, seed: int = 0
-) -> list[BootstrapInterval]:
-    """The IQM of each of several with its stratified bootstrap interval (Agarwal et al., arXiv 2108.13264).
-
-    Those with as many runs and tasks have their resamples in common: what is drawn depends on nothing else. No resample is
-    sorted: how often each score was drawn, added up in the order of the scores, says how much of it lies in the middle half.
-    Arrays have the resamples last, so that every step is one vector instruction over all of them.
-
-    Parameters
-    ----------
-    several
-        (runs, tasks) each.
-    level
-        Of the intervals, in (0, 1).
-    resamples
-        Of the runs inside each task.
-    seed
-        Of the resampling.
-    """
-    scores = [np.asarray(x, dtype=np.float64) for x in several]
-    found = dict[int, Float[np.ndarray, "resamples"]]()
-    for shape, alike in _alike(x.shape for x in scores).items():
-        values = _over_chunks(partial(_iqms, [_Ordered(scores[i]) for i in alike]), shape, resamples, seed)
-        found |= zip(alike, values, strict=True)
-    return [_percentiles(iqm(x), found[i], level) for i, x in enumerate(scores)]
+@lru_cache(maxsize=1)
+def _both_counts(
+    runs: int, others: int, tasks: int, resamples: int, seed: int
+) -> list[Float32[np.ndarray, "tasks resamples either"]]:
+    generator, chunk = np.random.default_rng(seed), max(1, _PAIRS // (runs * others * tasks))
+    drawn: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    for start in range(0, resamples, chunk):
+        for part, either in zip(drawn, (runs, others), strict=True):
+            part.append(generator.integers(0, either, (min(chunk, resamples - start), either, tasks)))
+    return [
+        np.stack([_tallied(draws, either).astype(np.float32) for draws in np.concatenate(part).transpose(2, 0, 1)])
+        for part, either in zip(drawn, (runs, others), strict=True)
+    ]
 
 
-def _alike(shapes: Iterable[Hashable]) -> dict[Any, list[int]]:
-    """By shape, the places at which it stands."""
-    found = dict[Any, list[int]]()
-    for i, shape in enumerate(shapes):
-        found.setdefault(shape, []).append(i)
+def _tallied(drawn: Int[np.ndarray, "n draws"], runs: int) -> Int[np.ndarray, "n runs"]:
+    places = drawn + runs * np.arange(len(drawn))[:, None]
+    return np.bincount(places.ravel(), minlength=runs * len(drawn)).reshape(-1, runs)
+
+
+def _uniform(bits: np.random.BitGenerator, below: int, size: int) -> UInt[np.ndarray, "size"]:
+    """Exactly uniform: what equal parts leave over of 32 bits is drawn again."""
+    found = bits.random_raw(-(-size // 2)).view(np.uint32)[:size] // np.uint32(0xFFFF_FFFF // below)
+    if found.max() >= below:
+        over = np.flatnonzero(found >= below)
+        found[over] = _uniform(bits, below, over.size)
     return found
 
 
-def _iqms(
-    several: Sequence[_Ordered], resampling: Resampling, bits: np.random.BitGenerator, n: int
-) -> Float[np.ndarray, "several n"]:
-    drawn = [*resampling.counts(bits, n).reshape(-1, n)]
-    return np.stack([scores.iqms(drawn) for scores in several])
+def _digits(runs: int) -> list[int]:
+    """The draws of one resample, divided evenly among as few numbers as a table of 2**17 words would hold."""
+    words, most = -(-runs // (16 // runs.bit_length() * 4)), 1
+    while most < runs and words * runs ** (most + 1) <= 1 << 17:
+        most += 1
+    return [len(part) for part in np.array_split(range(runs), -(-runs // most))]
 
 
-class _Ordered:
-    """Scores by size. The sum of the middle half of a resample is one of values times differences, by parts: of equal scores
-    only the last has a difference to the next."""
-
-    def __init__(self, x: Scores) -> None:
-        ranked = np.argsort(x, axis=None, kind="stable")
-        values = x.ravel()[ranked]
-        self._cut, self._lowest = x.size // 4, values[0]
-        self._steps = np.empty(x.size)
-        self._steps[ranked] = np.append(-np.diff(values), values[-1])
-        self._ranked = ranked.tolist()
-
-    def iqms(self, drawn: Sequence[Counts]) -> Float[np.ndarray, "n"]:
-        """Of n resamples. drawn: how often each score is in each."""
-        cut, rest, n = self._cut, len(drawn) - self._cut, len(drawn[0])
-        below, total = np.zeros_like(drawn[0]), np.full(n, 0.0 - self._cut * self._lowest)
-        parts = np.empty((len(drawn), n), below.dtype)
-        for score in self._ranked:
-            below = np.add(below, drawn[score], out=parts[score])
-        floats = np.empty((_ROWS, n))
-        for start in range(0, len(drawn), _ROWS):
-            steps, part = self._steps[start : start + _ROWS], parts[start : start + _ROWS]
-            if steps.any():
-                floats[: len(part)] = np.clip(part, cut, rest, out=part)
-                total += steps @ floats[: len(part)]
-        return total / (rest - cut)
-
-
-def bootstrap_interval(
-    scores: Scores,
-    statistic: Callable[[Float[np.ndarray, "resamples runs tasks"]], Float[np.ndarray, "resamples"]],
-    level: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> BootstrapInterval:
-    """Any statistic with its stratified bootstrap interval (Agarwal et al., arXiv 2108.13264).
-
-    Parameters
-    ----------
-    scores
-        (runs, tasks).
-    statistic
-        Of (resamples, runs, tasks): one number per resample.
-    level
-        Of the interval, in (0, 1).
-    resamples
-        Of the runs inside each task.
-    seed
-        Of the resampling.
-    """
-    x = np.asarray(scores, dtype=np.float64)
-    tasks = np.arange(x.shape[1])
-
-    def value(resampling: Resampling, bits: np.random.BitGenerator, n: int) -> Float[np.ndarray, "n"]:
-        return statistic(x[resampling.drawn(bits, n).transpose(2, 0, 1), tasks])
-
-    return _percentiles(float(statistic(x[None])[0]), _over_chunks(value, x.shape, resamples, seed), level)
-
-
-def probability_of_improvement(
-    ours: Scores, theirs: Float[np.ndarray, "others tasks"], level: float = 0.95, resamples: int = 10_000, seed: int = 0
-) -> BootstrapInterval:
-    """`improvement` with its interval: `probabilities_of_improvement` of one pair.
-
-    Parameters
-    ----------
-    ours
-        (runs, tasks).
-    theirs
-        (others, tasks).
-    level
-        Of the interval, in (0, 1).
-    resamples
-        Of the runs inside each task, on both sides.
-    seed
-        Of the resampling.
-    """
-    return probabilities_of_improvement([(ours, theirs)], level, resamples, seed)[0]
-
-
-def probabilities_of_improvement(
-    several: Sequence[tuple[Scores, Float[np.ndarray, "others tasks"]]],
-    level: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> list[BootstrapInterval]:
-    """The `improvement` of each of several pairs with its stratified bootstrap interval (Agarwal et al., arXiv 2108.13264).
-
-    Pairs with as many runs and tasks have their resamples in common.
-
-    Parameters
-    ----------
-    several
-        Ours, (runs, tasks), and theirs, (others, tasks), each.
-    level
-        Of the intervals, in (0, 1).
-    resamples
-        Of the runs inside each task, on both sides.
-    seed
-        Of the resampling.
-    """
-    pairs = [(np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)) for x, y in several]
-    found = dict[int, Float[np.ndarray, "resamples"]]()
-    for (runs, others, tasks), alike in _alike((len(x), *y.shape) for x, y in pairs).items():
-        drawn = _both_drawn(runs, others, tasks, resamples, seed)
-        parts = [[_wins(*pairs[i], mine, other) for i in alike] for mine, other in drawn]
-        found |= zip(alike, np.concatenate(parts, axis=-1), strict=True)
-    return [_percentiles(improvement(x, y), found[i] / (len(x) * y.size), level) for i, (x, y) in enumerate(pairs)]
-
-
-def improvement(ours: Scores, theirs: Float[np.ndarray, "others tasks"]) -> float:
-    """Probability that a run of ours beats a run of theirs on a task, ties half, mean over tasks (Mann-Whitney U / nm).
-
-    Parameters
-    ----------
-    ours
-        (runs, tasks).
-    theirs
-        (others, tasks).
-    """
-    once = (np.ones((*each.T.shape, 1)) for each in (ours, theirs))
-    return float(_wins(ours, theirs, *once)[0] / (len(ours) * theirs.size))
-
-
-def _wins(
-    x: Scores, y: Scores, mine: Float[np.ndarray, "tasks runs n"], other: Float[np.ndarray, "tasks others n"]
-) -> Float[np.ndarray, "n"]:
-    """In how many meetings x beats y, ties half, in each of n resamples. mine, other: how often each run is in each.
-
-    A score beats so many as lie below it: with theirs in order, the sum up to there.
-    """
-    twice = np.zeros(mine.shape[-1])
-    for ours, theirs, drawn, against in zip(x.T, y.T, mine, other, strict=True):
-        ranked = np.argsort(theirs)
-        values, places = np.unique(ours, return_inverse=True)
-        equal = np.zeros((len(values), len(twice)))
-        for place, row in zip(places.tolist(), drawn, strict=True):
-            equal[place] += row
-        below = np.zeros((len(theirs) + 1, len(twice)))
-        for i, run in enumerate(ranked.tolist()):
-            np.add(below[i], against[run], out=below[i + 1])
-        first, last = (np.searchsorted(theirs[ranked], values, side) for side in ("left", "right"))
-        twice += np.einsum("vn,vn->n", equal, below[first] + below[last])
-    return twice / 2
-
-
-def _both_drawn(
-    runs: int, others: int, tasks: int, resamples: int, seed: int
-) -> Iterator[list[Float[np.ndarray, "tasks either n"]]]:
-    """Some resamples after the other: how often each run of either side is in each."""
-    generator = np.random.default_rng(seed)
-    chunk = max(1, _PAIRS // (runs * others * tasks))
-    drawn = [
-        [generator.integers(0, either, (min(chunk, resamples - start), either, tasks)) for either in (runs, others)]
-        for start in range(0, resamples, chunk)
-    ]
-    together = max(1, _CHUNK // (runs * tasks * chunk))
-    for start in range(0, len(drawn), together):
-        yield [_times_drawn(np.concatenate(part)) for part in zip(*drawn[start : start + together], strict=True)]
-
-
-def _times_drawn(drawn: Int64[np.ndarray, "n runs tasks"]) -> Float[np.ndarray, "tasks runs n"]:
-    n, runs, tasks = drawn.shape
-    place = drawn + runs * (np.arange(n)[:, None, None] + n * np.arange(tasks))
-    counts = np.bincount(place.ravel(), minlength=tasks * n * runs).reshape(tasks, n, runs)
-    return np.ascontiguousarray(counts.transpose(0, 2, 1), dtype=np.float64)
-
-
-def _over_chunks(
-    value: Callable[[Resampling, np.random.BitGenerator, int], Float[np.ndarray, "... n"]],
-    shape: tuple[int, ...],
-    resamples: int,
-    seed: int,
-) -> Float[np.ndarray, "... resamples"]:
-    """`value` of each chunk of resamples; the same for the same seed."""
-    resampling, bits = Resampling(*shape), np.random.SFC64(seed)
-    chunk = max(64, _CHUNK // int(np.prod(shape)))
-    sizes = (min(chunk, resamples - start) for start in range(0, resamples, chunk))
-    return np.concatenate([value(resampling, bits, size) for size in sizes], axis=-1)
-
-
-def _percentiles(value: float, values: Float[np.ndarray, "resamples"], level: float) -> BootstrapInterval:
-    ends = np.array([0.5 - level / 2, 0.5 + level / 2]) * (values.size - 1)
-    low, high = np.interp(ends, np.arange(values.size), np.sort(values))
+def _interval(value: float, values: Float[np.ndarray, "resamples"], level: float) -> BootstrapInterval:
+    low, high = np.quantile(values, [0.5 - level / 2, 0.5 + level / 2])
     return BootstrapInterval(value, float(low), float(high))

@@ -1,4 +1,4 @@
-"""Means over seeds with Student t intervals."""
+"""Means over seeds with Student t intervals, and the sampling variance under them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,9 @@ Array = Float[np.ndarray, "..."]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimate:
-    """Means of n values with an interval and a two-sided p-value against 0; arrays of one batch shape.
+    """Means of n values, the Student t interval, standard error and two-sided p-value against 0; arrays of one batch shape.
 
-    Attributes
-    ----------
-    mean
-        Of the values that are there.
-    low, high
-        Ends of the Student t interval; NaN where n < 2.
-    error
-        Standard error of the mean; NaN where n < 2.
-    p
-        NaN where n < 2.
-    n
-        Values; `n - 1` are the degrees of freedom.
+    Of fewer than two values all but the mean are NaN.
     """
 
     mean: Array
@@ -37,42 +26,21 @@ class Estimate:
     p: Array
     n: Int[np.ndarray, "..."]
 
-    @property
-    def separate(self) -> np.ndarray:
-        """Where the interval leaves 0 out."""
-        return (self.low > 0) | (self.high < 0)
-
     def __getitem__(self, index: Any) -> Estimate:
         """Some of the means, as numpy indexes them."""
         return Estimate(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
-LUCK = 0.07
+VARIANCE_FLOOR = 0.07
 """How improbable a small spread may be before it is taken for luck (`mean_interval`)."""
 
 
 def mean_interval(values: ArrayLike, level: float = 0.95, noise: ArrayLike | None = None) -> Estimate:
-    """Mean and Student t interval with n - 1 degrees of freedom over the last axis.
+    """Mean and Student t interval over the last axis; NaN values are missing.
 
-    A few seeds may agree by chance far closer than their noise allows, and three equal values would claim to know the mean
-    exactly. So a variance over seeds is taken for at least
-
-        w chi2(LUCK, n - 1) / (n - 1),    w the mean of the noise,
-
-    the lower 7 % quantile of what n seeds show where the noise is all there is: less is luck. w itself would be too much of a
-    floor: Student's t has paid for small spreads already, and intervals of three seeds would then nearly always cover. With
-    this one they cover at most 97 % (simulated), in the worst case of nothing but noise, and 95 % where seeds differ more
-    (our reading).
-
-    Parameters
-    ----------
-    values
-        (..., n); NaN entries are missing.
-    level
-        Of the interval, in (0, 1).
-    noise
-        Of the shape of `values`: a variance that each value is known to have (`sampling_variance`). Without it, values that are
-        all equal have an interval of no width.
+    noise: the variance that each value is known to have (`sampling_variance`). A few seeds may agree by chance far closer than it
+    allows, so the variance over seeds is at least w chi2(0.07, n - 1) / (n - 1), w the mean noise: the lower 7 % quantile of what n
+    seeds show where noise is all there is. Intervals then cover at most 97 % (simulated), 95 % where seeds differ (our reading).
     """
     from scipy.special import chdtri, stdtr, stdtrit
 
@@ -89,8 +57,33 @@ def mean_interval(values: ArrayLike, level: float = 0.95, noise: ArrayLike | Non
         variance = np.where(present, (shifted - centre[..., None]) ** 2, 0.0).sum(axis=-1) / (n - 1)
         if noise is not None:
             known = np.where(present, np.asarray(noise, dtype=np.float64), 0.0).sum(axis=-1) / n
-            variance = np.maximum(variance, known * chdtri(freedom, 1 - LUCK) / freedom)
+            variance = np.maximum(variance, known * chdtri(freedom, 1 - VARIANCE_FLOOR) / freedom)
         error = np.where(n > 1, np.sqrt(variance / n), np.nan)
         half = stdtrit(freedom, 0.5 + level / 2) * error
         p = np.where(error == 0, np.where(mean == 0, 1.0, 0.0), 2 * stdtr(freedom, -np.abs(mean) / error))
     return Estimate(mean, mean - half, mean + half, error, np.where(n > 1, p, np.nan), n)
+
+
+def sampling_variance(accuracy: ArrayLike, error: ArrayLike, questions: ArrayLike, answers: ArrayLike) -> Array:
+    """Variance of an accuracy a on given questions that its answers alone make (our reading). error: the standard error over
+    questions; answers: valid ones, to all questions.
+
+    With k = answers / questions > 1, answers of probability p_q vary by p_q (1 - p_q), whose mean is a (1 - a) less the variance
+    between questions:  (a (1 - a) - (questions - 1) error^2) / ((k - 1) questions).  Of a single answer per question half of
+    error^2 is taken. Never less than 1 / answers^2: where all are right another seed may get one wrong.
+    """
+    a, e, n, total = (np.asarray(v, dtype=np.float64) for v in (accuracy, error, questions, answers))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        repeats = total / n
+        apart = (a * (1 - a) - (n - 1) * e**2) / ((repeats - 1) * n)
+        found = np.where(repeats > 1, apart, e**2 / 2)
+        found = np.where(np.isnan(found), a * (1 - a) / (2 * total), found)
+        return np.maximum(found, 1 / total**2)
+
+
+def area_under_curve(steps: Float[np.ndarray, "points"], accuracy: Float[np.ndarray, "... points"]) -> Array:
+    """Mean height of the curves between the first and last step (trapezoids), steps in any order; a single point is its own."""
+    x, y = np.asarray(steps, dtype=np.float64), np.asarray(accuracy, dtype=np.float64)
+    order = np.argsort(x, kind="stable")
+    x, y = x[order], y[..., order]
+    return y[..., 0] if x.size == 1 else np.asarray(np.trapezoid(y, x, axis=-1) / (x[-1] - x[0]))

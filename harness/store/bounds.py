@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.errors import StoreError
-from harness.store.columns import SCHEMAS
 from harness.store.manifest import Manifest
+from harness.store.rows import SCHEMAS
 from harness.store.text import visible
 from harness.suite.schema import LONGEST_NAME, LONGEST_TASK, NAME_PATTERN, TASK_PATTERN
 
@@ -78,14 +78,8 @@ def check_parts(place: Path, manifest: Manifest, *more: str) -> None:
 
     Raises StoreError where one is not one part of a path: manifests that were never imported were never checked either.
     """
-    for name in (
-        manifest.suite,
-        manifest.key,
-        manifest.group,
-        manifest.regime,
-        *(p.name for p in manifest.policies),
-        *more,
-    ):
+    names = (manifest.suite, manifest.key, manifest.group, manifest.regime, *(p.name for p in manifest.policies), *more)
+    for name in names:
         if not _printable(name) or name in {".", ".."} or {"/", "\\"} & set(name):
             raise StoreError(f"{place}: {name[:200]!a} is no name for a file")
 
@@ -98,67 +92,52 @@ Check = Callable[[pa.Table], pa.ChunkedArray]
 
 
 def checks(name: str, policies: pa.Array, table: pa.Table) -> dict[str, Check]:
-    """What each row of a table must satisfy, by the words that refuse it. With a column `cell` it is a table of several cells, and
+    """What each row of a table must satisfy, by the words that refuse it. With a column `cell` it is of several cells, and
     `policies` are those of all."""
-    checks: dict[str, Check] = {}
+    found: dict[str, Check] = {}
     for column in SCHEMAS[name]:
         label, kind = column.name, column.type
         if label in LATER and table[label].null_count == table.num_rows:
             continue
         if pa.types.is_string(kind):
-            limit = _MAX_TEXT if label in _TEXTS else _MAX_NAME
-            checks[f"{label}: absent or longer than {limit:,} bytes"] = partial(_short, label, limit)
+            most = _MAX_TEXT if label in _TEXTS else _MAX_NAME
+            found[f"{label}: absent or longer than {most:,} bytes"] = _of(label, _short, most)
         elif pa.types.is_integer(kind):
-            inside = _absent_or_inside if label in LATER else _inside
-            checks[f"{label}: absent or out of range"] = partial(
-                inside, label, -1 if label in _NEGATIVE else 0, _MAX_COUNT
-            )
+            least = -1 if label in _NEGATIVE else 0
+            found[f"{label}: absent or out of range"] = _of(label, _inside, least, _MAX_COUNT, label in LATER)
         elif pa.types.is_floating(kind):
             low, high = (0.0, 1.0) if label in _SHARES else (-1e300, 1e300)
-            checks[f"{label}: not in [{low:g}, {high:g}]"] = partial(_unmeasured_or_inside, label, low, high)
+            found[f"{label}: not in [{low:g}, {high:g}]"] = _of(label, _inside, low - 1e-9, high + 1e-9, True)
         elif pa.types.is_boolean(kind):
-            checks[f"{label}: absent"] = partial(_there, label)
+            found[f"{label}: absent"] = _of(label, pc.is_valid)
         if label == "task":
-            checks["task: not a task's name"] = partial(_named, label)
+            found["task: not a task's name"] = _of(label, _is_task)
         if label in _WORDS:
-            checks[f"{label}: not one of {', '.join(_WORDS[label])}"] = partial(_one_of, label, pa.array(_WORDS[label]))
-    for label in ("policy", "author", "receiver"):
-        if label in SCHEMAS[name].names:
+            found[f"{label}: not one of {', '.join(_WORDS[label])}"] = _of(label, pc.is_in, pa.array(_WORDS[label]))
+        if label in ("policy", "author", "receiver"):
             known = pa.concat_arrays([policies, pa.array([""])]) if name == "costs" else policies
-            checks[f"{label}: not a policy of the cell"] = partial(_one_of, label, known)
+            found[f"{label}: not a policy of the cell"] = _of(label, pc.is_in, known)
     if name in _UNIQUE:
         of = ["cell"] if "cell" in table.schema.names else []
-        checks["stands twice"] = partial(_first_of, [*of, *_UNIQUE[name]])
-    return checks
+        found["stands twice"] = partial(_first_of, [*of, *_UNIQUE[name]])
+    return found
 
 
-def _short(column: str, limit: int, table: pa.Table) -> pa.ChunkedArray:
-    return pc.less_equal(pc.binary_length(table[column]), limit)
+def _of(column: str, test: Callable[..., pa.ChunkedArray], *arguments: object) -> Check:
+    return lambda table: test(table[column], *arguments)
 
 
-def _named(column: str, table: pa.Table) -> pa.ChunkedArray:
-    matching = pc.match_substring_regex(table[column], f"^(?:{TASK_PATTERN})$")
-    return pc.and_(matching, _short(column, LONGEST_TASK, table))
+def _short(values: pa.ChunkedArray, most: int) -> pa.ChunkedArray:
+    return pc.less_equal(pc.binary_length(values), most)
 
 
-def _inside(column: str, low: float, high: float, table: pa.Table) -> pa.ChunkedArray:
-    return pc.and_(pc.greater_equal(table[column], low), pc.less_equal(table[column], high))
+def _is_task(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.and_(pc.match_substring_regex(values, f"^(?:{TASK_PATTERN})$"), _short(values, LONGEST_TASK))
 
 
-def _absent_or_inside(column: str, low: float, high: float, table: pa.Table) -> pa.ChunkedArray:
-    return pc.or_kleene(pc.is_null(table[column]), _inside(column, low, high, table))
-
-
-def _unmeasured_or_inside(column: str, low: float, high: float, table: pa.Table) -> pa.ChunkedArray:
-    return pc.or_kleene(pc.is_null(table[column], nan_is_null=True), _inside(column, low - 1e-9, high + 1e-9, table))
-
-
-def _there(column: str, table: pa.Table) -> pa.ChunkedArray:
-    return pc.is_valid(table[column])
-
-
-def _one_of(column: str, words: pa.Array, table: pa.Table) -> pa.ChunkedArray:
-    return pc.is_in(table[column], words)
+def _inside(values: pa.ChunkedArray, low: float, high: float, or_absent: bool) -> pa.ChunkedArray:
+    inside = pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high))
+    return pc.or_kleene(pc.is_null(values, nan_is_null=True), inside) if or_absent else inside
 
 
 def _first_of(columns: list[str], table: pa.Table) -> pa.ChunkedArray:

@@ -5,7 +5,7 @@ A policy is judged by the last quarter of its steps so far (`symptoms`), the exc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,9 @@ from typing import Any
 import msgspec
 
 from harness.errors import DiskFullError, Fault, StoreError
-from harness.store.ddl import LABEL
+from harness.store.database import LABEL, store_path
 from harness.store.ingest import ingest
-from harness.store.kept import kept
 from harness.store.manifest import SuiteFile
-from harness.store.place import store_path
 from harness.store.read import Snapshot
 from harness.store.symptoms import ADVICE, LAST_SHARE, Sums, Trouble, figures, judge
 
@@ -32,11 +30,8 @@ CURES = {
 }
 
 
-Rows = Sequence[Mapping[str, Any]]
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong. cell: group/regime/seed; policy: empty for the whole cell. advice: what to do, a half-sentence."""
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is wrong. cell: group/regime/seed; policy: empty for the whole cell. advice: a half-sentence."""
 
     cell: str
     key: str
@@ -47,7 +42,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Something that cannot be read. cells: whose it is; an empty key is a file of the suite's own. remedy: what to do."""
+    """Something that cannot be read. cells: whose it is; an empty key is a file of the suite's own."""
 
     cells: list[str]
     problem: str
@@ -65,31 +60,30 @@ def diagnose(snapshot: Snapshot, suite: str, key: str | None = None) -> list[Fin
 def _findings(snapshot: Snapshot, suite: str, key: str | None, late: Mapping[str, Sequence[Sums]]) -> list[Finding]:
     """late: by cell, its policies over the last quarter of their steps."""
     cells = snapshot.query(
-        f"SELECT cell, {LABEL} AS label, state, fault, reason, policies, config ->> '$.sharing.direction' AS direction, "
-        f"config ->> '$.sharing.edges[*][1]' AS receivers FROM {_CELLS[key is None]} ORDER BY label",
-        _where(suite, key),
-    )
-    labels = {cell["cell"]: cell["label"] for cell in cells.to_pylist()}
-    damaged = damages(snapshot, suite, key)
-    unread = {name for damage in damaged for name in damage.cells}
-    exchanges = _by_cell(snapshot, _EXCHANGES.format(mine=_MINE[key is None]), _where(suite, key))
+        f"SELECT cell AS key, {LABEL} AS cell, state, fault, reason, policies, config ->> '$.sharing.direction' AS direction, "
+        f"config ->> '$.sharing.edges[*][1]' AS receivers FROM cells WHERE {_MINE} ORDER BY 2",
+        [suite, key],
+    ).to_pylist()
+    labels = {cell["key"]: cell["cell"] for cell in cells}
     found = []
+    damaged = damages(snapshot, suite, key)
     for damage in damaged:
         name = damage.cells[0] if len(damage.cells) == 1 else ""
-        found.append(
-            Finding(
-                cell=labels.get(name, name) or suite,
-                key=name,
-                policy="",
-                trouble=Trouble.DAMAGED,
-                words=damage.problem,
-                advice=damage.remedy,
-            )
-        )
-    for cell in cells.to_pylist():
-        name = cell["cell"]
-        told = _cell(cell, name in unread, late.get(name, ()), exchanges.get(name, ()))
-        found += [Finding(cell=cell["label"], key=name, **one) for one in told]
+        label = labels.get(name, name) or suite
+        found.append(Finding(label, name, "", Trouble.DAMAGED, damage.problem, damage.remedy))
+    unread = {name for damage in damaged for name in damage.cells}
+    exchanges = _by_cell(snapshot, _EXCHANGES, suite, key)
+    for cell in cells:
+        name = cell["key"]
+        told = [(sums.policy, trouble, words) for sums in late.get(name, ()) for trouble, words in judge(sums)]
+        told += [one for row in exchanges.get(name, ()) if (one := _exchange(row, _due(cell)))]
+        if cell["state"] == "failed" and name not in unread:
+            words = f"{cell['fault'] or 'failed'}: {cell['reason']}"
+            cure = CURES.get(cell["fault"], f"its log says more: harness logs {name}")
+            found.append(Finding(cell["cell"], name, "", Trouble.MISSING, words, cure))
+        found += [
+            Finding(cell["cell"], name, policy, trouble, words, ADVICE[trouble]) for policy, trouble, words in told
+        ]
     return found
 
 
@@ -115,37 +109,23 @@ def stored_damages(results: Path, suite: SuiteFile) -> dict[str, str]:
         return {key: str(damage) for damage in damages(snapshot, suite.name) for key in damage.cells}
 
 
-def _cell(cell: Mapping[str, Any], unread: bool, late: Sequence[Sums], exchanges: Rows) -> Iterator[dict[str, Any]]:
-    if cell["state"] == "failed" and not unread:
-        cure = CURES.get(cell["fault"], "its log says more: harness logs " + cell["cell"])
-        word = cell["fault"] or "failed"
-        yield {"policy": "", "trouble": Trouble.MISSING, "words": f"{word}: {cell['reason']}", "advice": cure}
-    for sums in late:
-        yield from (_told(sums.policy, trouble, words) for trouble, words in judge(sums))
-    for row in exchanges:
-        yield from _exchange(row, _due(cell))
-
-
 def _due(cell: Mapping[str, Any]) -> set[str]:
-    """The policies to which peers must send. From strong to weak, or the reverse, one of them may rightly receive nothing, and who
-    that is stands in no record: none of them is told."""
+    """The policies to which peers must send. From strong to weak, or the reverse, no record says who receives: none is told."""
     if cell["direction"] in (None, "all"):
         return set(cell["policies"] if len(cell["policies"]) > 1 else ())
     return set(cell["receivers"] or ())
 
 
 def summary(snapshot: Snapshot, suite: str) -> list[str]:
-    """A line for each policy on how it did at the end of its training, over all cells, and below it what is wrong in how many."""
-    return kept(snapshot, suite, "summary", list[str], lambda: _summary(snapshot, suite))
-
-
-def _summary(snapshot: Snapshot, suite: str) -> list[str]:
+    """A line for each policy on the end of its training, over all cells, and below it what is wrong in how many."""
     late = _late(snapshot, suite)
-    groups = snapshot.query(f"SELECT cell, group_name FROM {_CELLS[True]} ORDER BY group_name, cell", [suite])
     found: dict[tuple[str, str], list[Sums]] = {}
-    for cell in groups.to_pylist():
-        for sums in late.get(cell["cell"], ()):
-            found.setdefault((cell["group_name"], sums.policy), []).append(sums)
+    groups = snapshot.query(
+        f"SELECT cell, group_name FROM cells WHERE {_MINE} ORDER BY group_name, cell", [suite, None]
+    )
+    for cell, group in zip(groups["cell"].to_pylist(), groups["group_name"].to_pylist(), strict=True):
+        for sums in late.get(cell, ()):
+            found.setdefault((group, sums.policy), []).append(sums)
     findings: dict[tuple[str, str], dict[Trouble, list[Finding]]] = {}
     for f in _findings(snapshot, suite, None, late):
         by_trouble = findings.setdefault((f.cell.partition("/")[0], f.policy), {})
@@ -166,51 +146,42 @@ def _together(each: Sequence[Sums]) -> Sums:
 
 def _late(snapshot: Snapshot, suite: str, key: str | None = None) -> dict[str, list[Sums]]:
     """By cell, each policy over the last quarter of its steps."""
-    rows = _by_cell(snapshot, _STEPS.format(mine=_MINE[key is None], share=LAST_SHARE), _where(suite, key))
-    return {cell: [Sums(**row) for row in each] for cell, each in rows.items()}
+    return {cell: [Sums(**row) for row in rows] for cell, rows in _by_cell(snapshot, _STEPS, suite, key).items()}
 
 
-def _by_cell(snapshot: Snapshot, query: str, where: list[Any]) -> dict[str, list[dict[str, Any]]]:
+def _by_cell(snapshot: Snapshot, query: str, suite: str, key: str | None) -> dict[str, list[dict[str, Any]]]:
     """A query's rows by their `cell`, each without it."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in snapshot.query(query, where).to_pylist():
+    for row in snapshot.query(query, [suite, key]).to_pylist():
         found.setdefault(row.pop("cell"), []).append(row)
     return found
 
 
-def _where(suite: str, key: str | None) -> list[Any]:
-    return [suite] if key is None else [suite, key]
-
-
-def _exchange(row: Mapping[str, Any], due: set[str]) -> Iterator[dict[str, Any]]:
+def _exchange(row: Mapping[str, Any], due: set[str]) -> tuple[str, Trouble, str] | None:
     policy = row["policy"]
     if not row["records"]:
-        if policy in due and row["shares"]:
-            yield _told(policy, Trouble.UNSENT, "no peer sent it anything")
-    elif not row["accepted"]:
-        yield _told(
-            policy, Trouble.REFUSED, f"none of {row['records']} records of its peers was let in ({row['reason']})"
-        )
-    elif row["answers"] and not row["used"]:
-        yield _told(policy, Trouble.UNUSED, f"{row['answers']} peer answers were let in, none gave a gradient")
+        unsent = policy in due and row["shares"]
+        return (policy, Trouble.UNSENT, "no peer sent it anything") if unsent else None
+    if not row["accepted"]:
+        words = f"none of {row['records']} records of its peers was let in ({row['reason']})"
+        return policy, Trouble.REFUSED, words
+    if row["answers"] and not row["used"]:
+        return policy, Trouble.UNUSED, f"{row['answers']} peer answers were let in, none gave a gradient"
+    return None
 
 
-def _told(policy: str, trouble: Trouble, words: str) -> dict[str, Any]:
-    return {"policy": policy, "trouble": trouble, "words": words, "advice": ADVICE[trouble]}
-
-
-# By whether all of a suite's cells are meant: they are read at once, for thousands of small queries would take minutes.
-_CELLS = {
-    True: "current_cells WHERE suite = $1 AND kind = 'cell'",
-    False: "cells WHERE suite = $1 AND kind = 'cell' AND cell = $2",
-}
-_MINE = {True: f"suite = $1 AND cell IN (SELECT cell FROM {_CELLS[True]})", False: "suite = $1 AND cell = $2"}
-_STEPS = """
+# The suite's cells, or one of them. All are read at once, for thousands of small queries would take minutes.
+_MINE = (
+    "suite = $1 AND kind = 'cell' AND "
+    "(cell = $2 OR $2 IS NULL AND cell IN (SELECT cell FROM current_cells WHERE suite = $1))"
+)
+_OF_MINE = f"suite = $1 AND cell IN (SELECT cell FROM cells WHERE {_MINE})"
+_STEPS = f"""
 WITH mine AS (
-    SELECT cell, policy, step, answers, "right", wrong, invalid, truncated, empty, unboxed, entropy FROM steps WHERE {mine}
+    SELECT cell, policy, step, answers, "right", wrong, invalid, truncated, empty, unboxed, entropy FROM steps WHERE {_OF_MINE}
 ),
 spans AS (
-    SELECT cell, policy, max(step) - greatest(1, ceil({share} * count(*))) AS after, arg_min(entropy, step) AS entropy_first
+    SELECT cell, policy, max(step) - greatest(1, ceil({LAST_SHARE} * count(*))) AS after, arg_min(entropy, step) AS entropy_first
     FROM mine GROUP BY cell, policy
 ),
 late AS (SELECT mine.*, entropy_first FROM mine JOIN spans USING (cell, policy) WHERE step > after),
@@ -226,14 +197,14 @@ SELECT cell, policy, min(step) AS first, max(step) AS last, sum(answers)::BIGINT
     coalesce(any_value(own.own), 0)::BIGINT AS own, coalesce(any_value(own.active), 0)::BIGINT AS active
 FROM late LEFT JOIN own USING (cell, policy) GROUP BY cell, policy ORDER BY cell, policy
 """
-_EXCHANGES = """
-WITH mine AS (SELECT cell, receiver, messages, accepted, reason, kind, used FROM exchanges WHERE {mine}),
+_EXCHANGES = f"""
+WITH mine AS (SELECT cell, receiver, messages, accepted, reason, kind, used FROM exchanges WHERE {_OF_MINE}),
 sharing AS (SELECT DISTINCT cell FROM mine)
 SELECT trained.cell AS cell, policy, trained.cell IN (FROM sharing) AS shares, coalesce(sum(messages), 0)::BIGINT AS records,
     coalesce(sum(messages) FILTER (accepted), 0)::BIGINT AS accepted, mode(reason) FILTER (NOT accepted) AS reason,
     coalesce(sum(messages) FILTER (accepted AND kind <> 'value'), 0)::BIGINT AS answers,
     coalesce(sum(messages) FILTER (used), 0)::BIGINT AS used
-FROM (SELECT DISTINCT cell, policy FROM steps WHERE {mine}) AS trained LEFT JOIN mine
+FROM (SELECT DISTINCT cell, policy FROM steps WHERE {_OF_MINE}) AS trained LEFT JOIN mine
     ON mine.cell = trained.cell AND receiver = policy
 GROUP BY trained.cell, policy ORDER BY trained.cell, policy
 """

@@ -18,10 +18,10 @@ from harness import limits
 from harness.errors import StoreError, UsageError
 from harness.files import replace_atomic
 from harness.store.bounds import LONGEST_KEY, checks, fault, is_name
-from harness.store.columns import without_nan
 from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import Manifest, read_manifest, read_suite, suite_files, write_manifest, write_suite
 from harness.store.reference_results import ORIGIN
+from harness.store.rows import without_nan
 from harness.store.text import visible
 
 _MAX_JOURNAL = 2 << 30

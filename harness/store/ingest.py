@@ -1,4 +1,4 @@
-"""Builds the store's DuckDB file (`place`) from the cells' journals: incremental, one writer, atomically replaced for readers.
+"""Builds the store's DuckDB file (`database`) from the cells' journals: incremental, one writer, atomically replaced for readers.
 
 The store holds nothing that the journals do not: delete it and it is built again.
 """
@@ -11,11 +11,10 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import duckdb
 import msgspec
@@ -24,11 +23,9 @@ import pyarrow as pa
 
 from harness.errors import DiskFullError, Fault, StoreError
 from harness.files import TEMPORARY, disk_errors, lock, remove, replace_atomic, sync
-from harness.store.columns import SCHEMAS
-from harness.store.ddl import DERIVE, DERIVED, SOURCE, create_statements, quoted, version
+from harness.store.database import CELL_TABLES, SCORES, STORE, create, quoted, store_path, version
 from harness.store.journal import Contents, read_journal
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, remedy, suite_file_name, suite_files
-from harness.store.place import STORE, store_path
 from harness.store.reference_results import (
     ABOUT,
     MARK,
@@ -39,10 +36,10 @@ from harness.store.reference_results import (
     restored,
     suite_folder,
 )
+from harness.store.rows import SCHEMAS
 from harness.store.tuning import chosen, read_tuning, tuning_name
 
 _LOCK = ".harness.lock"
-_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}
 _BATCH_BYTES = 256 << 20
 """Rows held before they are inserted. Each commit writes again what the last one left of a row group: few large ones are fast."""
 _THREADS = min(4, os.cpu_count() or 1)
@@ -51,23 +48,22 @@ _SETTLED_NS = 2_000_000_000
 """A folder changed more recently than this is read again next time: its time stamp may not show the next change."""
 
 
-Problem = tuple[str, str, str, str]
-"""Suite, cell (empty for a file of the suite's own), what is wrong, what to do."""
+class Problem(NamedTuple):
+    """What is wrong with a cell, or (cell empty) with a file of the suite's own, and what to do."""
+
+    suite: str
+    cell: str
+    problem: str
+    remedy: str
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """A cell's folder and a fingerprint that changes with its contents."""
 
     suite: str
     cell: str
-    path: str
+    folder: str
     fingerprint: str
-
-    @property
-    def folder(self) -> Path:
-        """Its path: of thousands of cells few are looked into."""
-        return Path(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,36 +113,44 @@ def ingest(results: Path, deadline: float = 30.0, rebuild: bool = False) -> Repo
         known = None if rebuild else _known(store)
         sources, suites = scan(results)
         found = {(s.suite, s.cell): s for s in sources}
-        prints = {key: source.fingerprint for key, source in found.items()} | {
-            (s, ""): mark for s, mark in suites.items()
-        }
-        if known == prints:
+        marks = {key: s.fingerprint for key, s in found.items()} | {(name, ""): mark for name, mark in suites.items()}
+        if known == marks:
             return Report(0, 0, 0, time.monotonic() - started)
-        changed = [s for key, s in found.items() if known is None or known.get(key) != s.fingerprint]
-        gone = [key for key in known or {} if key[1] and key not in found]
-        rows, problems = 0, list[Problem]()
-
-        def fill(temporary: Path) -> None:
-            nonlocal rows
-            if known is not None:
-                shutil.copyfile(store, temporary)
-            try:
-                rows = _write(temporary, known is None, changed, gone, suites, results, problems)
-                sync(temporary)
-            finally:
-                remove(temporary.with_name(temporary.name + ".wal"))
-
         try:
-            replace_atomic(store, fill)
+            report = _build(store, known, found, suites, results)
         except DiskFullError:
             raise
         except StoreError:
             if known is None:
                 raise
-            known, changed, gone, problems = None, sources, [], []  # what is there is damaged: built anew
-            replace_atomic(store, fill)
-        seconds = time.monotonic() - started
-        return Report(len(changed), len(gone), rows, seconds, [problem for *_, problem, _ in problems])
+            report = _build(store, None, found, suites, results)  # what is there is damaged: built anew
+        return replace(report, seconds=time.monotonic() - started)
+
+
+def _build(
+    store: Path,
+    known: Mapping[tuple[str, str], str] | None,
+    found: Mapping[tuple[str, str], Source],
+    suites: Mapping[str, str],
+    results: Path,
+) -> Report:
+    """known: fingerprints of what the store holds, from which the new one then starts."""
+    changed = [s for key, s in found.items() if known is None or known.get(key) != s.fingerprint]
+    gone = [key for key in known or {} if key[1] and key not in found]
+    rows, problems = 0, list[Problem]()
+
+    def fill(temporary: Path) -> None:
+        nonlocal rows
+        if known is not None:
+            shutil.copyfile(store, temporary)
+        try:
+            rows = _write(temporary, known is None, changed, gone, suites, results, problems)
+            sync(temporary)
+        finally:
+            remove(temporary.with_name(temporary.name + ".wal"))
+
+    replace_atomic(store, fill)
+    return Report(len(changed), len(gone), rows, 0.0, [p.problem for p in problems])
 
 
 def scan(results: Path) -> tuple[list[Source], dict[str, str]]:
@@ -215,21 +219,18 @@ def _write(
     try:
         with duckdb.connect(str(path)) as connection:
             connection.execute(f"SET threads = {_THREADS}")
-            for statement in create_statements() if fresh else ():
-                connection.execute(statement)
-            if not fresh:
-                _delete(connection, [*((s.suite, s.cell) for s in changed), *gone])
-            _insert_suites(connection, suites, results, problems)
-            batches = _batches(changed, problems)
-            with ThreadPoolExecutor(1) as reader:
-                rows, ahead = 0, reader.submit(next, batches, None)
-                while batch := ahead.result():
-                    ahead = reader.submit(next, batches, None)
-                    rows += _insert(connection, batch)
+            if fresh:
+                create(connection)
+            else:
+                keys = [*((s.suite, s.cell) for s in changed), *gone]
+                connection.register("keys", pa.table({"suite": [s for s, _ in keys], "cell": [c for _, c in keys]}))
+                for table in CELL_TABLES:
+                    connection.execute(f"DELETE FROM {table} WHERE (suite, cell) IN (FROM keys)")
+                connection.execute("DELETE FROM suites; DELETE FROM problems WHERE cell = ''")
+            _insert(connection, "suites", [_suite(results, name, mark, problems) for name, mark in suites.items()])
+            rows = sum(_insert_cells(connection, batch) for batch in _batches(changed, problems))
             forget()
-            if problems:
-                connection.executemany("INSERT INTO problems VALUES (?, ?, ?, ?)", problems)
-            connection.execute("UPDATE about SET state = uuid()")
+            _insert(connection, "problems", [p._asdict() for p in problems])
             connection.execute("CHECKPOINT")
     except duckdb.Error as error:  # a failed write comes as one of several kinds
         full = "No space left" in str(error)
@@ -237,48 +238,39 @@ def _write(
     return rows
 
 
-def _delete(connection: duckdb.DuckDBPyConnection, cells: Sequence[tuple[str, str]]) -> None:
-    keys = pa.table({"suite": [s for s, _ in cells], "cell": [c for _, c in cells]})
-    connection.register("keys", keys)
-    for table in (*SCHEMAS, *DERIVED, "cells", "problems"):
-        connection.execute(f"DELETE FROM {table} WHERE (suite, cell) IN (SELECT suite, cell FROM keys)")
-    connection.unregister("keys")
+def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[dict[str, Any]]) -> None:
+    if rows:
+        connection.register("rows", pa.Table.from_pylist(rows))
+        connection.execute(f"INSERT INTO {table} BY NAME FROM rows")
 
 
-def _insert_suites(
-    connection: duckdb.DuckDBPyConnection, suites: Mapping[str, str], results: Path, problems: list[Problem]
-) -> None:
-    connection.execute("DELETE FROM suites")
-    connection.execute("DELETE FROM problems WHERE cell = ''")
-    for name, mark in suites.items():
-        folder, suite = suite_folder(results, name), SuiteFile(name=name, baseline="")
-        stored = name.endswith(MARK)
-        for file in [*suite_files(folder)[::-1]] or (None,):  # the first stands for the folder
-            try:
-                if stored:
-                    read_about(folder)
-                suite = read_suite(folder, file)
-            except StoreError as error:
-                problems.append((name, "", str(error), restored(folder) if stored else remedy(file or folder)))
-                suite = SuiteFile(name=name, baseline="")
+def _suite(results: Path, name: str, mark: str, problems: list[Problem]) -> dict[str, Any]:
+    """Its line in `suites`, as far as its files can be read."""
+    folder, suite, tuning = suite_folder(results, name), SuiteFile(name=name, baseline=""), None
+    stored = name.endswith(MARK)
+
+    def damaged(error: StoreError, file: Path) -> None:
+        problems.append(Problem(name, "", str(error), restored(folder) if stored else remedy(file)))
+
+    for file in [*suite_files(folder)[::-1]] or (None,):  # the first stands for the folder
         try:
-            tuning = read_tuning(results, name, suite)
+            if stored:
+                read_about(folder)
+            suite = read_suite(folder, file)
         except StoreError as error:
-            problems.append(
-                (
-                    name,
-                    "",
-                    str(error),
-                    restored(folder) if stored else remedy(folder / tuning_name(suite_file_name(suite))),
-                )
-            )
-            tuning = None
-        variants = [v.name for v in suite.variants]
-        values = (
-            name, suite.title, suite.baseline, suite.engine, variants, list(suite.groups), list(suite.seeds),
-            list(suite.cells), list(suite.bases), list(suite.altered), chosen(tuning), json.dumps(suite.config), mark,
-        )  # fmt: skip
-        connection.execute(f"INSERT INTO suites VALUES ({', '.join('?' * len(values))})", values)
+            damaged(error, file or folder)
+            suite = SuiteFile(name=name, baseline="")
+    try:
+        tuning = read_tuning(results, name, suite)
+    except StoreError as error:
+        damaged(error, folder / tuning_name(suite_file_name(suite)))
+    named = {
+        k: getattr(suite, k) for k in ("title", "baseline", "engine", "groups", "seeds", "cells", "bases", "altered")
+    }
+    return {
+        "suite": name, **named, "variants": [v.name for v in suite.variants], "tuned": chosen(tuning),
+        "config": json.dumps(suite.config), "fingerprint": mark,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,15 +278,13 @@ class _Cell:
     source: Source
     manifest: Manifest
     tables: dict[str, pa.Table]
-    problem: Problem | None
 
 
-def _load(source: Source) -> _Cell:
+def _load(source: Source, problems: list[Problem]) -> _Cell:
     """Of a cell that cannot be read whole, what is left is no result: in no table, and no part of a mean."""
-    stored, folder, found, mends = source.suite.endswith(MARK), source.folder, "", ""
+    stored, folder, found, mends = source.suite.endswith(MARK), Path(source.folder), "", ""
     kind: Literal["base", "cell"] = "base" if source.cell.startswith(("base-", "eval-")) else "cell"
     manifest = Manifest(suite=source.suite, key=source.cell, group="", kind=kind)
-    contents = Contents({}, [])
     try:
         manifest = read_reference(folder).manifests[source.cell] if stored else read_manifest(folder)
     except StoreError as error:
@@ -305,10 +295,10 @@ def _load(source: Source) -> _Cell:
         contents = Contents({}, [str(error)])
     if contents.problems:
         found, mends = contents.problems[0], restored(folder) if stored else remedy(folder)
-    if not found:
-        return _Cell(source, manifest, contents.tables, None)
-    manifest = msgspec.structs.replace(manifest, state="failed", reason=f"{found}; {mends}", fault=Fault.DAMAGED)
-    return _Cell(source, manifest, contents.tables, (source.suite, source.cell, found, mends))
+    if found:
+        problems.append(Problem(source.suite, source.cell, found, mends))
+        manifest = msgspec.structs.replace(manifest, state="failed", reason=f"{found}; {mends}", fault=Fault.DAMAGED)
+    return _Cell(source, manifest, contents.tables)
 
 
 def _batches(sources: Sequence[Source], problems: list[Problem]) -> Iterator[list[_Cell]]:
@@ -316,8 +306,7 @@ def _batches(sources: Sequence[Source], problems: list[Problem]) -> Iterator[lis
     batch: list[_Cell] = []
     size = 0
     for source in sources:
-        cell = _load(source)
-        problems += [cell.problem] if cell.problem else []
+        cell = _load(source, problems)
         batch.append(cell)
         size += sum(table.nbytes for table in cell.tables.values())
         if size >= _BATCH_BYTES:
@@ -327,12 +316,9 @@ def _batches(sources: Sequence[Source], problems: list[Problem]) -> Iterator[lis
         yield batch
 
 
-def _insert(connection: duckdb.DuckDBPyConnection, batch: Sequence[_Cell]) -> int:
+def _insert_cells(connection: duckdb.DuckDBPyConnection, batch: Sequence[_Cell]) -> int:
     """Batches need no common transaction: the file is still a temporary one."""
-    connection.execute("BEGIN")
-    connection.register("rows", _cells_table(batch))
-    connection.execute("INSERT INTO cells BY NAME SELECT * FROM rows")
-    connection.unregister("rows")
+    _insert(connection, "cells", [_cell(cell) for cell in batch])
     rows = 0
     for name in SCHEMAS:
         holders = [cell for cell in batch if name in cell.tables]
@@ -344,36 +330,33 @@ def _insert(connection: duckdb.DuckDBPyConnection, batch: Sequence[_Cell]) -> in
             data = data.add_column(place, ("suite", "cell")[place], pa.DictionaryArray.from_arrays(owner, labels))
         connection.register("rows", data)
         connection.execute(f"INSERT INTO {name} SELECT * FROM rows")
-        for derived, source in SOURCE.items():
-            if source == name:
-                connection.execute(f"INSERT INTO {derived} {DERIVE[derived].format(**{source: 'rows'})}")
-        connection.unregister("rows")
+        if name == "samples":
+            connection.execute(f"INSERT INTO scores {SCORES.format(samples='rows')}")
         rows += data.num_rows
-    connection.execute("COMMIT")
     return rows
 
 
-def _cells_table(batch: Sequence[_Cell]) -> pa.Table:
-    columns: dict[str, list[object]] = {}
-    for cell in batch:
-        m, p = cell.manifest, cell.manifest.provenance
-        values = {
-            "suite": cell.source.suite, "cell": cell.source.cell, "kind": m.kind, "origin": m.origin, "group_name": m.group,
-            "regime": m.regime, "regime_type": m.regime_type, "seed": m.seed, "budget": m.budget,
-            "options": json.dumps(m.options, sort_keys=True), "engine": m.engine, "baseline": m.baseline,
-            "policies": [x.name for x in m.policies], "models": [x.model for x in m.policies], "state": m.state,
-            "reason": m.reason, "fault": m.fault, "attempts": m.attempts, "config": json.dumps(m.config),
-            "code_version": p.code_version,
-            "commit_hash": p.commit, "dirty": p.dirty, "packages": json.dumps(p.packages), "machine": json.dumps(p.machine),
-            "python": p.python, "started": p.started, "finished": p.finished, "fingerprint": cell.source.fingerprint,
-        }  # fmt: skip
-        for name, value in values.items():
-            columns.setdefault(name, []).append(value)
-    kinds = {
-        "seed": pa.int64(),
-        "attempts": pa.int64(),
-        "dirty": pa.bool_(),
-        "policies": pa.list_(pa.string()),
-        "models": pa.list_(pa.string()),
-    }
-    return pa.table({name: pa.array(values, kinds.get(name, pa.string())) for name, values in columns.items()})
+def _cell(cell: _Cell) -> dict[str, Any]:
+    """Its line in `cells`."""
+    m, p = cell.manifest, cell.manifest.provenance
+    own = (
+        "kind",
+        "origin",
+        "regime",
+        "regime_type",
+        "seed",
+        "budget",
+        "engine",
+        "baseline",
+        "state",
+        "reason",
+        "fault",
+    )
+    return {
+        "suite": cell.source.suite, "cell": cell.source.cell, "fingerprint": cell.source.fingerprint, "group_name": m.group,
+        "attempts": m.attempts, **{name: getattr(m, name) for name in own}, "policies": [x.name for x in m.policies],
+        "models": [x.model for x in m.policies], "options": json.dumps(m.options, sort_keys=True),
+        "config": json.dumps(m.config), "code_version": p.code_version, "commit_hash": p.commit, "dirty": p.dirty,
+        "packages": json.dumps(p.packages), "machine": json.dumps(p.machine), "python": p.python, "started": p.started,
+        "finished": p.finished,
+    }  # fmt: skip

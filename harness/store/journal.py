@@ -24,9 +24,8 @@ import pyarrow as pa
 from harness.errors import StoreError
 from harness.files import TEMPORARY, change, disk_errors, remove, replace_atomic, sync, write_atomic
 from harness.reading import read_bytes
-from harness.store.columns import conform, to_arrow, up_to
 from harness.store.manifest import remedy
-from harness.store.rows import TABLE_OF, TABLES, Row
+from harness.store.rows import TABLE_OF, TABLES, Row, conform, to_arrow, up_to
 
 MAX_BYTES = 1 << 30
 """Of one file."""
@@ -47,11 +46,8 @@ class Contents:
 
 
 class Journal:
-    """The one writer of a cell's journal.
-
-    A cell that resumes from a checkpoint calls `rewind(step)` first; commit at each checkpoint at the latest, and an
-    evaluation in one piece.
-    """
+    """The one writer of a cell's journal. A cell that resumes calls `rewind(step)` first; commit at each checkpoint at the
+    latest, and an evaluation in one piece."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` is the cell's. Leftovers of an interrupted writer are removed.

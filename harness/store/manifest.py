@@ -35,8 +35,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class PolicyEntry(msgspec.Struct, frozen=True):
-    """One policy of the group: its name, what it was trained from, and in which precision it was computed where that was the
-    embedded engine's choice."""
+    """A policy: what it was trained from, and the precision where that was the embedded engine's choice."""
 
     name: str
     model: str
@@ -45,8 +44,7 @@ class PolicyEntry(msgspec.Struct, frozen=True):
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """What a cell was trained on: the pool's prompts and their digest, and what was left out: repeated by an evaluation set
-    (by set), with several boxed answers, below the level."""
+    """What a cell was trained on; overlaps: prompts left out because an evaluation set repeats them, by set."""
 
     name: str
     prompts: Count
@@ -65,8 +63,7 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a result came from. `started`, `finished`: ISO 8601 in UTC; empty where it has not happened. environment: the variables
-    that `session.cell.provenance` lists, and no others."""
+    """Where a result came from; times in ISO 8601, UTC. environment: the variables that `session.cell.provenance` lists."""
 
     code_version: str = ""
     commit: str = ""
@@ -82,13 +79,9 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """One cell, or one evaluated base checkpoint (kind `base`; its `seed` is None unless each seed has its own base).
 
-    regime: the variant's name; regime_type: the registered regime behind it. budget: `1x`, `2x`, `4x`.
-    options: every setting of the variant besides name and budget; the budget-matched baseline is the variant whose
-    regime_type and options equal those of `baseline` and whose budget equals this cell's.
-    baseline: name of the suite's baseline variant. origin: empty here, a label after an import from another lab.
-    fault: of a failed cell, the word for `reason`; None in results that are older than these words.
-    identity: what the key holds besides `config`, the results versions among it; empty in results that are older than these.
-    pool: None for micro, whose prompts are made.
+    regime: the variant's name; regime_type: the registered regime behind it. options: every setting of the variant besides name
+    and budget; its baseline is the variant of the same budget with regime_type and options of `baseline`. origin: a label after an
+    import. fault: the word for `reason`. identity: what the key holds besides `config`. pool: None for micro.
     """
 
     suite: str
@@ -114,17 +107,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     pool: Pool | None = None
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """Where a manifest says that its cell stands: what `status` asks of thousands of them."""
-
-    state: State = "pending"
-    reason: str = ""
-    attempts: Count = 0
-
-
 class VariantEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A variant of the suite, in suite order."""
-
     name: str
     regime_type: str
     budget: str = "1x"
@@ -132,9 +115,8 @@ class VariantEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SuiteFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`suite.json`: the resolved suite. cells, bases: the keys that belong to it now; others in the folder are
-    of other settings or older code and are left out of tables (empty: all count). config: the resolved YAML.
-    altered: the settings by which a run differs from the suite as written; empty in `suite.json`."""
+    """`suite.json`: the resolved suite. cells, bases: the keys that belong to it now (empty: all count). altered: the settings
+    by which a run differs from the suite as written."""
 
     name: str
     title: str = ""
@@ -160,26 +142,19 @@ def read_manifest(folder: Path | str) -> Manifest:
 
 
 def readable(folders: Iterable[Path]) -> Iterator[tuple[Path, Manifest]]:
-    """Those whose manifest is there and whole; what is wrong with the others stands in the store's table `problems`."""
+    """Those whose manifest is whole; what is wrong with the others stands in the store's table `problems`."""
     for folder in folders:
         with suppress(StoreError):
             yield folder, read_manifest(folder)
 
 
 def remedy(path: Path, removed: bool = True) -> str:
-    """What mends a damaged cell's folder, or a damaged file of a suite.
-
-    removed: whether it must go first; a cell of which the manifest alone is damaged is evaluated again as it is.
-    """
+    """What mends a damaged cell's folder, or a suite's file. removed: whether it must go first; where the manifest alone is damaged
+    the cell is evaluated again as it is."""
     first, suite = f"remove {path} and " if removed else "", path.parent
     if suite.name == EVALUATIONS:
         return f"{first}evaluate its checkpoint again"
     return f"remove {suite} and import it again" if "@" in suite.name else f"{first}run the suite again"
-
-
-def read_standing(folder: Path | str) -> Standing:
-    """As `read_manifest`, of an unaltered one without looking at the rest. Raises StoreError."""
-    return read_sealed(f"{folder}/{MANIFEST}", Standing, Manifest)
 
 
 def write_suite(folder: Path, suite: SuiteFile) -> None:
@@ -188,7 +163,7 @@ def write_suite(folder: Path, suite: SuiteFile) -> None:
 
 
 def suite_file_name(suite: SuiteFile) -> str:
-    """By content for an altered run: the same settings have the same file, in whatever order they were given."""
+    """By content for an altered run: the same settings have the same file."""
     if not suite.altered:
         return "suite.json"
     return (
@@ -218,26 +193,59 @@ _HEAD = len(b'{"checksum":"........",')
 """Of a file without white space."""
 
 
-def read_sealed(
-    path: Path | str, kind: type[Struct], whole: type[msgspec.Struct] | None = None, longest: int = MAX_BYTES
-) -> Struct:
-    """What `sealed` has written, or an older file without a checksum. Raises StoreError.
-
-    whole: what the file holds, where `kind` is a part of it; a file that cannot vouch for the rest must be one. longest: bytes.
-    """
+def read_sealed(path: Path | str, kind: type[Struct], longest: int = MAX_BYTES) -> Struct:
+    """What `sealed` has written, or an older file without a checksum. Raises StoreError."""
     try:
         data = read_bytes(path, longest)
+        found = msgspec.json.decode(data, type=kind)
         packed = msgspec.json.format(data, indent=-1)
         if packed.startswith(b'{"checksum":"') and packed[13:21] == b"%08x" % zlib.crc32(b"{" + packed[_HEAD:]):
-            return msgspec.json.decode(packed, type=kind)
-        msgspec.json.decode(data, type=whole or kind)
+            return found
         plain = msgspec.json.decode(data)
         said = plain.pop("checksum", None)  # older files have none
         if said is not None and said != f"{zlib.crc32(msgspec.json.encode(plain)):08x}":
             raise StoreError(f"{path}: altered (its checksum is not that of its content)")
-        return msgspec.json.decode(data, type=kind)
+        return found
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        words = re.sub("(?<=[a-z])(?=[A-Z])", " ", (whole or kind).__name__).lower()
+        words = re.sub("(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
         raise StoreError(f"{path}: not a {words}: {error}") from error
+
+
+SUBMISSION = "submission.json"
+Badge = Literal["re-executed", "re-scored", "as reported", "reference"]
+"""Trained again here and compared; every answer judged again here; neither; what comes along (`store.reference_results`)."""
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """`submission.json` beside a `suite.json`: how far results of another lab may be believed. category: whose settings the regimes
+    have. bundle: the file's name. re_executed: labels of the cells that were trained again."""
+
+    badge: Badge = "as reported"
+    category: str = ""
+    bundle: str = ""
+    re_executed: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """One line."""
+        cells = f" ({', '.join(self.re_executed)})" if self.re_executed else ""
+        return f"{self.badge}{cells}; {self.category or 'settings unknown'}"
+
+
+def write_submission(folder: Path, submission: Submission) -> None:
+    """Into results/<suite>@<origin>. Raises DiskFullError, StoreError."""
+    write_atomic(folder / SUBMISSION, msgspec.json.format(msgspec.json.encode(submission), indent=1) + b"\n")
+
+
+def read_submission(folder: Path) -> Submission | None:
+    """None for our own results. Raises StoreError."""
+    path = folder / SUBMISSION
+    try:
+        return msgspec.json.decode(read_bytes(path, MAX_BYTES), type=Submission)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise StoreError(f"{path}: not a submission: {error}") from error

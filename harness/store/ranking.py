@@ -3,40 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
 import numpy as np
 from jaxtyping import Float
 
-from harness.statistics import MARGIN, improvement, iqm, iqm_intervals, probabilities_of_improvement, verdict
+from harness.statistics import (
+    MARGIN,
+    Comparison,
+    improvement,
+    improvement_interval,
+    iqm,
+    iqm_interval,
+    verdict,
+)
 from harness.statistics.bootstrap import BootstrapInterval
-from harness.statistics.judgement import ALONE, BASELINE, WITHHELD, Judgement
-from harness.store.comparisons import BySeed, Place, Score, finished, judged, mean_score
-from harness.store.kept import kept
-from harness.store.missing import Missing
-from harness.store.processors import mixed_in
+from harness.statistics.comparison import ALONE, BASELINE, WITHHELD
+from harness.store.comparisons import MEAN, BySeed, Place, Score, compared, finished, mean_score
 from harness.store.read import Snapshot
+from harness.store.remarks import Missing, Stage, mixed_in, stages
 from harness.store.sentences import doubt, joined, sentence
-from harness.store.statistic import STATISTICS, Line, Pair, bounds, number
-from harness.store.supervised_start import Stage, stages
-from harness.store.table import MEAN, SeedRow, seed_rows
+from harness.store.statistic import STATISTICS, Pair, TableRow, bounds, number
+from harness.store.table import SeedRow, seed_rows
 
 Said = Literal["everything", "opening", "nothing"]
 MIN_RUNS = 5
 """Seeds from which on a bootstrap interval is shown: of fewer it comes out far too narrow."""
-
-
 End = tuple[str, float]
 """A group or benchmark, and the gain there."""
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """One regime over all chosen groups and benchmarks: means seed by seed, judged in one family with every panel (`ShowRow`).
+    """One regime over all chosen groups and benchmarks: means seed by seed, compared in one family with every panel (`ShowRow`).
 
-    ends: the panels with the smallest and the largest gain, where panels differ so much that their mean would mislead.
+    ends: the panels with the smallest and the largest gain, where their mean would mislead.
     """
 
     regime: str
@@ -57,8 +59,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """ranks: best mean first. groups, tasks, seeds: how many are behind them. pairs: whether the groups are pairs of policies.
-    baseline: the one that most regimes are compared with. left_out: what is in none of these, and why."""
+    """ranks: best mean first. groups, tasks, seeds: how many are behind them. pairs: whether groups are pairs of policies.
+    baseline: the one that most are compared with. left_out: what is in none of these, and why."""
 
     ranks: list[Rank]
     groups: int
@@ -71,8 +73,8 @@ class Ranking(msgspec.Struct, frozen=True):
 
 
 class Pairing(msgspec.Struct, frozen=True, kw_only=True):
-    """Two regimes on the same seeds of one group and policy, judged as in the table of all regimes. difference: ours less
-    theirs. p: corrected for all that is compared there."""
+    """Two regimes on the same seeds of one group and policy, compared as in the table of all regimes. difference: ours less theirs;
+    p: corrected for all that is compared there."""
 
     group: str
     policy: str
@@ -85,11 +87,8 @@ class Pairing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
-    """One regime over all seeds of all groups and benchmarks, each of these a task in the words of Agarwal et al.
-
-    iqm: interquartile mean of its accuracies. better: probability that a run of it beats one of its baseline on a task.
-    Intervals are stratified bootstraps, None for fewer than MIN_RUNS seeds and where all resamples are the same.
-    """
+    """One regime over all groups and benchmarks, each a task in the words of Agarwal et al. better: probability that a run of
+    it beats one of its baseline. Intervals are None for fewer than MIN_RUNS seeds and where all resamples are the same."""
 
     regime: str
     seeds: int
@@ -102,8 +101,7 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Headline(msgspec.Struct, frozen=True):
-    """The opening sentence for one choice; `*` is the mean of each group's policies, and all tasks. doubt: how many seeds would
-    settle what it leaves open."""
+    """The opening sentence for one choice; `*` is the mean of policies, and all tasks. doubt: how many seeds would settle it."""
 
     policy: str
     metric: str
@@ -113,11 +111,11 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What stands above a suite's rows: the sentence of every choice, and by metric the regimes across groups and benchmarks
-    (means of the groups' policies; nothing where there is one group and one benchmark). missing: filled in by who shows it
-    (`session.suite.prepare.lacking`). starts: of pretrained policies that had
-    a supervised one, accuracy before it, after it and after RL. submission: of another lab's results, how far they were checked
-    (`store.submission`). processors: the remark that paired cells ran on unlike ones, where they did."""
+    """What stands above a suite's rows: the sentence of every choice, and by metric the regimes across groups and benchmarks.
+
+    missing, submission: filled in by who shows it. starts: what supervised starts changed. processors: the remark that pairs ran on
+    unlike ones.
+    """
 
     margin: float = MARGIN
     sentences: list[Headline] = []
@@ -135,24 +133,21 @@ NOTHING_PAIRED = "no seed of two regimes"
 def rank(
     rows: Sequence[SeedRow], pairs: bool, margin: float = MARGIN, among: Sequence[SeedRow] | None = None
 ) -> Ranking:
-    """Mean over the groups and benchmarks of `rows` (of one policy and metric), seed by seed.
-
-    A regime counts a seed only where all of them are there. A panel on which no verdict can be given is no part of the mean.
-    among: all rows of that policy and metric, where `rows` are but some of them: what is chosen is corrected like the rest.
-    """
+    """Mean over the groups and benchmarks of `rows` (of one policy and metric), seed by seed; a panel on which no verdict can
+    be given is no part of it. among: all rows of that policy and metric, for which what is chosen is corrected too."""
     panels = list(dict.fromkeys((r.group, r.task) for r in rows))
     if not panels:
         return Ranking([], 0, 0, 0, pairs, "", margin)
-    names, found = _judged(rows if among is None else among, margin, panels)
+    names, found = _compared(rows if among is None else among, margin, panels)
     references = {r.regime: r.baseline for r in rows}
-    untold = {(r.group, r.task): r.withheld for r in rows if r.withheld}
+    withheld = {(r.group, r.task): r.withheld for r in rows if r.withheld}
     used = [p for p in panels if any(v not in (*WITHHELD, BASELINE, ALONE) for v in found[p].verdicts)] or panels
     several = [len({place[k] for place in panels}) > 1 for k in (0, 1)]
 
     def called(place: Place) -> str:
         return ", ".join(part for part, named in zip(place, several, strict=True) if named) or place[0]
 
-    said = {p: untold.get(p, NOTHING_PAIRED).removeprefix("withheld: ") for p in panels if p not in used}
+    said = {p: withheld.get(p, NOTHING_PAIRED).removeprefix("withheld: ") for p in panels if p not in used}
     ranks, left_out = [], [f"{called(p)} ({why})" for p, why in said.items()]
     whole = found[None]
     here = dict.fromkeys(r.regime for r in rows)
@@ -162,8 +157,8 @@ def rank(
             lacking = [called(p) for p in used if p not in there]
             left_out.append(f"{name} (nothing on {joined(lacking)})" if lacking else f"{name} (no seed is everywhere)")
             continue
-        line = Line(found=whole, place=i, reference=references[name])
-        fields = {field: STATISTICS[field].of(line) for field in Rank.__struct_fields__ if field in STATISTICS}
+        row = TableRow(found=whole, place=i, reference=references[name])
+        fields = {field: STATISTICS[field].of(row) for field in Rank.__struct_fields__ if field in STATISTICS}
         gains = sorted((float(found[p].gains.mean[i]), called(p)) for p in used)
         ends = ((gains[0][1], gains[0][0]), (gains[-1][1], gains[-1][0])) if whole.uneven[i] else None
         ranks.append(Rank(regime=name, ends=ends, **fields))
@@ -180,9 +175,9 @@ def rank(
     )
 
 
-def _judged(
+def _compared(
     rows: Sequence[SeedRow], margin: float, chosen: Sequence[Place] | None = None
-) -> tuple[list[str], dict[Place | None, Judgement]]:
+) -> tuple[list[str], dict[Place | None, Comparison]]:
     """By panel, and under None over those that are chosen."""
     panels: dict[Place, dict[str, BySeed]] = {(r.group, r.task): {} for r in rows}
     for regime, by_place in _by_regime(rows).items():
@@ -190,7 +185,7 @@ def _judged(
             panels[place][regime] = by_seed
     withheld = {((r.group, r.task), r.regime): r.withheld for r in rows if r.withheld}
     one = chosen is not None and len(chosen) == 1
-    names, found = judged(panels, {r.regime: r.baseline for r in rows}, margin, withheld, None if one else chosen)
+    names, found = compared(panels, {r.regime: r.baseline for r in rows}, margin, withheld, None if one else chosen)
     return names, {**found, None: found[chosen[0]]} if one and chosen else found
 
 
@@ -212,7 +207,7 @@ def whom(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRo
     for r in rows if among is None else among:
         if r.policy != MEAN and r.task in tasks:
             own.setdefault(r.policy, []).append(r)
-    found = {policy: _judged(_over_tasks(part), margin) for policy, part in own.items()}
+    found = {policy: _compared(_over_tasks(part), margin) for policy, part in own.items()}
     shares = []
     for group, policy in dict.fromkeys((r.group, r.policy) for r in rows if r.policy != MEAN):
         names, panels = found[policy]
@@ -226,7 +221,7 @@ def whom(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRo
 
 
 def _over_tasks(rows: Sequence[SeedRow]) -> list[SeedRow]:
-    """Of one policy, the mean over the benchmarks of each group, of the seeds that have all of them; the task is empty."""
+    """Of one policy, the mean over the benchmarks of each group; the task is empty."""
     tasks = {group: {r.task for r in rows if r.group == group} for group in {r.group for r in rows}}
     parts: dict[tuple[str, str, int], list[SeedRow]] = {}
     for r in rows:
@@ -242,7 +237,7 @@ def _over_tasks(rows: Sequence[SeedRow]) -> list[SeedRow]:
 def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MARGIN) -> list[Pairing]:
     """The two on each group and policy of `rows` (of one task and metric) where they have seeds in common."""
     pairs = []
-    found = {policy: _judged([r for r in rows if r.policy == policy], margin) for policy in {r.policy for r in rows}}
+    found = {policy: _compared([r for r in rows if r.policy == policy], margin) for policy in {r.policy for r in rows}}
     for group, policy, task in dict.fromkeys((r.group, r.policy, r.task) for r in rows):
         names, panels = found[policy]
         if not {ours, theirs} <= set(names):
@@ -269,84 +264,41 @@ def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MAR
 
 def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
     """Regimes over at least two groups or benchmarks, best IQM first; empty where there is only one."""
-    return across([rows])[0]
-
-
-def across(several: Iterable[Sequence[SeedRow]]) -> list[list[Aggregate]]:
-    """The `aggregates` of each of several, such as the metrics of a suite: what is drawn for one is drawn for all."""
-    panels = [list(_compared(rows)) for rows in several]
-    lines = [line for panel in panels for line in panel]
-    whole = [line for line in lines if len(line.scores) >= MIN_RUNS]
-    pairs = [line for line in whole if len(line.other) >= MIN_RUNS]
-    middle = iqm_intervals([line.scores for line in whole])
-    better = probabilities_of_improvement([(line.scores, line.other) for line in pairs], resamples=2000)
-    intervals = {id(line): _width(found) for line, found in zip(whole, middle, strict=True)}
-    improved = {id(line): _width(found) for line, found in zip(pairs, better, strict=True)}
-    return [
-        sorted(
-            (
-                Aggregate(
-                    regime=line.regime,
-                    seeds=len(line.scores),
-                    tasks=line.scores.shape[1],
-                    iqm=iqm(line.scores),
-                    iqm_interval=intervals.get(id(line)),
-                    baseline=line.baseline if line.other.size else None,
-                    better=improvement(line.scores, line.other) if line.other.size else None,
-                    better_interval=improved.get(id(line)),
-                )
-                for line in panel
-            ),
-            key=lambda a: -a.iqm,
-        )
-        for panel in panels
-    ]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Compared:
-    """A regime's accuracies over all groups and benchmarks, and those of its baseline; none where it has none."""
-
-    regime: str
-    baseline: str | None
-    scores: Float[np.ndarray, "seeds places"]
-    other: Float[np.ndarray, "others places"]
-
-
-def _compared(rows: Sequence[SeedRow]) -> Iterator[_Compared]:
     places = list(dict.fromkeys((r.group, r.task) for r in rows))
     if len(places) < 2:
-        return
+        return []
     runs = {regime: _runs(by_place, places) for regime, by_place in _by_regime(rows).items()}
     references = {r.regime: r.baseline for r in rows}
+    found = []
     for regime, scores in runs.items():
-        if scores.size:
-            yield _Compared(regime, references[regime], scores, runs.get(references[regime] or "", np.empty((0, 0))))
+        other = runs.get(references[regime] or "", np.empty((0, 0)))
+        if not scores.size:
+            continue
+        several, paired = len(scores) >= MIN_RUNS, min(len(scores), len(other)) >= MIN_RUNS
+        found.append(
+            Aggregate(
+                regime=regime,
+                seeds=len(scores),
+                tasks=len(places),
+                iqm=iqm(scores),
+                iqm_interval=_width(iqm_interval(scores)) if several else None,
+                baseline=references[regime] if other.size else None,
+                better=improvement(scores, other) if other.size else None,
+                better_interval=_width(improvement_interval(scores, other)) if paired else None,
+            )
+        )
+    return sorted(found, key=lambda a: -a.iqm)
 
 
-def heading(
-    snapshot: Snapshot,
-    suite: str,
-    margin: float = MARGIN,
-    said: Said = "everything",
-) -> Head:
-    """Sentences for each choice of policy, task and metric, in the order of `seed_rows`.
-
-    Those that the ranking page opens with come first: all tasks, and the mean of each group's policies where there is one.
-
-    said: these alone with what is said across groups, or none of it, for a view that shows no more.
-    """
-    return kept(snapshot, suite, f"heading {said}", Head, lambda: _heading(snapshot, suite, margin, said), margin)
-
-
-def _heading(snapshot: Snapshot, suite: str, margin: float, said: Said) -> Head:
+def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: Said = "everything") -> Head:
+    """Sentences for each choice of policy, task and metric, those first that the ranking page opens with. said: all, these
+    alone, or none, for a view that shows no more."""
     pairs = in_pairs(snapshot, suite)
     families = finished(snapshot, suite).families
     tasks = list(dict.fromkeys(key.task for key in families))
     policies = sorted(dict.fromkeys(key.policy for key in families), key=lambda policy: policy != MEAN)
     choices = [MEAN, *tasks] if len(tasks) > 1 and said == "everything" else [MEAN]
     head = Head(margin, [], {}, starts=stages(snapshot, suite), processors=mixed_in(snapshot, suite))
-    opening: dict[str, list[SeedRow]] = {}
     for policy in policies[: {"everything": None, "opening": 1, "nothing": 0}[said]]:
         rows = seed_rows(snapshot, suite, policy)
         for task in choices:
@@ -357,10 +309,9 @@ def _heading(snapshot: Snapshot, suite: str, margin: float, said: Said) -> Head:
                     continue
                 ranking = rank(chosen, pairs, margin, among)
                 head.sentences.append(Headline(policy, metric, task, sentence(ranking), doubt(ranking)))
-                if (policy, task) == (policies[0], MEAN):
-                    opening[metric] = chosen
-    found = zip(opening, across(opening.values()), strict=True)
-    return msgspec.structs.replace(head, across={metric: each for metric, each in found if each})
+                if (policy, task) == (policies[0], MEAN) and (found := aggregates(chosen)):
+                    head.across[metric] = found
+    return head
 
 
 def in_pairs(snapshot: Snapshot, suite: str) -> bool:

@@ -1,8 +1,13 @@
-"""Read-only access to the store: `harness show`, `status`, `sql` and the leaderboard."""
+"""Read-only access to the store: `harness show`, `status`, `sql` and the leaderboard.
+
+A user's statement runs in a process of its own (`python -m harness.store.read`): its memory is bounded by the operating system and
+its time by the caller, for the database's own limits do not reach into every function (`repeat`, `range`, `levenshtein`).
+"""
 
 from __future__ import annotations
 
-import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,14 +18,13 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
-from harness.errors import StoreError, UsageError
-from harness.store.columns import SCHEMAS
-from harness.store.ddl import CURRENT, DERIVED, quoted
+from harness import limits as process_limits
+from harness.errors import HarnessError, StoreError, UsageError
+from harness.store.database import CELL_TABLES, VIEWS, quoted, store_path
 from harness.store.manifest import SuiteFile
-from harness.store.place import store_path
 from harness.store.tuning import chosen, read_tuning
 
-__all__ = ["LIMITS", "OWN_MEMORY", "OWN_SECONDS", "Answer", "Limits", "Snapshot"]
+__all__ = ["LIMITS", "OWN_MEMORY", "OWN_SECONDS", "START_SECONDS", "Answer", "Limits", "Snapshot", "ask"]
 
 OWN_SECONDS = 120.0
 """What one of our own statements may take: those of `show` and of the leaderboard's pages."""
@@ -31,17 +35,8 @@ _DAMAGE = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException, 
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user's statement may take.
-
-    Attributes
-    ----------
-    rows, bytes
-        Of its answer, which is cut there.
-    seconds
-        Then it is ended.
-    memory
-        Bytes; if it needs more it is ended.
-    """
+    """What a user's statement may take. rows, bytes: of its answer, which is cut there. seconds: then it is ended. memory: in
+    bytes."""
 
     rows: int = 10_000
     bytes: int = 16 << 20
@@ -54,17 +49,7 @@ LIMITS = Limits()
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of a user's statement.
-
-    Attributes
-    ----------
-    columns
-        Names.
-    rows
-        As Python values.
-    cut
-        By which limit it lacks rows, `rows` or `bytes`; empty where it is whole.
-    """
+    """Rows of a user's statement. cut: by which limit it lacks rows, `rows` or `bytes`; empty where it is whole."""
 
     columns: list[str] = []
     rows: list[list[Any]] = []
@@ -78,26 +63,11 @@ class Snapshot:
     """
 
     def __init__(self, results: Path, shown: SuiteFile | None = None, memory: int = OWN_MEMORY) -> None:
-        """Parameters
-        ----------
-        results
-            The results folder.
-        shown
-            The run whose cells count for its suite, instead of the one that stands for the suite's folder.
-        memory
-            Bytes that statements may take together.
-
-        Raises
-        ------
-        StoreError
-            There is no store, or it cannot be read.
-        """
-        self.derived: dict[str, Any] = {}
-        """What was computed from this state and is asked for again, by whoever keeps it there."""
+        """shown: the run whose cells count for its suite, instead of the one that stands for the suite's folder. memory: bytes that
+        statements may take together. Raises StoreError where there is no store, or it cannot be read."""
+        self.finished: dict[str, Any] = {}
+        """By suite, what `comparisons.finished` found."""
         self.path = path = store_path(results)
-        """The file."""
-        self.state = ""
-        """What tells this state of the store from every other one; empty where that is not known."""
         if not path.is_file():
             raise StoreError(f"{results}: no results yet (run a suite first: harness run quickstart)")
         self._use = "USE memory" if shown else "USE store"
@@ -113,35 +83,20 @@ class Snapshot:
             },
         )
         try:
-            before = _stamps(path)
-            for statement in (
-                f"ATTACH '{quoted(path)}' AS store (READ_ONLY)",
-                "USE store",
-            ):
-                self._connection.execute(statement)
-            self.state = self._state(before)
+            self._connection.execute(f"ATTACH '{quoted(path)}' AS store (READ_ONLY)")
+            self._connection.execute("USE store")
             if shown:
                 _instead(self._connection, shown, results)
-            for statement in ("SET enable_external_access = false", "SET lock_configuration = true"):
-                self._connection.execute(statement)
+            self._connection.execute("SET enable_external_access = false")
+            self._connection.execute("SET lock_configuration = true")
         except duckdb.Error as error:
             self._connection.close()
             raise StoreError(self._damaged(error)) from error
 
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> pa.Table:
-        """Rows of one of our own statements. Safe to call from several threads.
+        """Rows of one of our own statements (docs/store.md has the tables). Safe to call from several threads.
 
-        Parameters
-        ----------
-        statement
-            DuckDB's SQL; tables and columns stand in docs/store.md.
-        parameters
-            For its question marks.
-
-        Raises
-        ------
-        StoreError
-            It fails, or takes longer than `OWN_SECONDS`.
+        Raises StoreError where it fails, or takes longer than `OWN_SECONDS`.
         """
         with self._connection.cursor() as cursor:
             try:
@@ -152,21 +107,9 @@ class Snapshot:
                 raise StoreError(self._damaged(error) if _is_damage(error) else str(error)) from error
 
     def sql(self, statement: str, limits: Limits = LIMITS) -> Answer:
-        """A user's statement. What bounds its memory and time for certain is `harness.store.sql`.
+        """A user's statement, exactly one that only reads. What bounds its memory and time for certain is `ask`.
 
-        Parameters
-        ----------
-        statement
-            Exactly one that only reads.
-        limits
-            On its answer and time.
-
-        Raises
-        ------
-        UsageError
-            It is refused, fails or exceeds a limit.
-        StoreError
-            The store is damaged.
+        Raises UsageError where it is refused, fails or exceeds a limit, StoreError where the store is damaged.
         """
         try:
             parsed = duckdb.extract_statements(statement)
@@ -182,19 +125,11 @@ class Snapshot:
             except duckdb.InterruptException as error:
                 raise UsageError(f"the statement took longer than {limits.seconds:g} s") from error
             except duckdb.OutOfMemoryException as error:
-                raise UsageError(f"the statement needs more than {limits.memory >> 20:,} MiB of memory") from error
+                raise UsageError(_too_large(limits)) from error
             except (duckdb.Error, pa.ArrowException, OverflowError, ValueError) as error:
                 if isinstance(error, duckdb.Error) and _is_damage(error):
                     raise StoreError(self._damaged(error)) from error
                 raise UsageError(_first_line(error)) from error
-
-    def _state(self, before: list[tuple[int, int]]) -> str:
-        """By what the writer wrote, and by the file's times and sizes, should others have changed it. before: attaching it."""
-        try:
-            found = self._connection.execute("SELECT state FROM about").fetchall()
-        except duckdb.Error:  # of another version
-            return ""
-        return f"{found} {before}" if before == _stamps(self.path) else ""
 
     def _damaged(self, error: duckdb.Error) -> str:
         return f"{self.path}: cannot be read: {_first_line(error)} (delete it: it is built again from the journals)"
@@ -217,19 +152,13 @@ def _instead(connection: duckdb.DuckDBPyConnection, shown: SuiteFile, results: P
         "cells": list(shown.cells), "bases": list(shown.bases), "altered": list(shown.altered),
         "tuned": chosen(read_tuning(results, shown.name, shown)),
     }  # fmt: skip
-    for table in (*SCHEMAS, *DERIVED, "cells", "problems", "questions"):
+    for table in (*CELL_TABLES, *VIEWS.keys() - {"current_cells"}):
         connection.execute(f"CREATE VIEW memory.{table} AS FROM store.{table}")
     connection.execute("CREATE TABLE memory.suites AS FROM store.suites WHERE suite = ?", [shown.name])
     values = ", ".join(f"{name} = ?" for name in changed)
     connection.execute(f"UPDATE memory.suites SET {values}", list(changed.values()))
-    for statement in ("USE memory", CURRENT, "USE store"):
+    for statement in ("USE memory", f"CREATE VIEW current_cells AS {VIEWS['current_cells']}", "USE store"):
         connection.execute(statement)
-
-
-def _stamps(path: Path) -> list[tuple[int, int]]:
-    """Of the file and of what DuckDB, if others write to it, has not yet put there."""
-    files = [Path(found) for found in (path, f"{path}.wal") if os.path.exists(found)]
-    return [(file.stat().st_mtime_ns, file.stat().st_size) for file in files]
 
 
 def _first_line(error: Exception) -> str:
@@ -274,3 +203,56 @@ def _in_words(value: Any) -> Any:
 def _is_damage(error: duckdb.Error) -> bool:
     """Of the file, not of the statement. A broken block comes as one of several kinds."""
     return isinstance(error, _DAMAGE) or "Corrupt database" in str(error)
+
+
+START_SECONDS = 5.0
+"""What a user's statement's process may take besides it."""
+_SPARE = 128 << 20
+"""Memory beside the database's, for its threads and for the answer's text."""
+
+
+def ask(results: Path, statement: str, limits: Limits) -> Answer:
+    """The answer of one SELECT statement. Raises UsageError (also where it takes more than its limits), StoreError."""
+    question = msgspec.json.encode((str(results), statement, limits))
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            said, complaint = process.communicate(question, limits.seconds + START_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise UsageError(f"the statement took longer than {limits.seconds:g} s") from None
+        finally:
+            process.kill()
+    try:
+        answer, refused, usage = msgspec.msgpack.decode(said, type=tuple[Answer, str, bool])  # JSON would lack NaN
+    except msgspec.MsgspecError:
+        if process.returncode > 0 and b"MemoryError" not in complaint and b"bad_alloc" not in complaint:
+            raise StoreError(f"the statement's process failed: {complaint.decode(errors='replace')[-400:]}") from None
+        raise UsageError(_too_large(limits)) from None
+    if refused:
+        raise (UsageError if usage else StoreError)(refused)
+    return answer
+
+
+def _too_large(limits: Limits) -> str:
+    return f"the statement needs more than {limits.memory >> 20:,} MiB of memory"
+
+
+def _serve() -> None:
+    results, statement, limits = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, str, Limits])
+    answer, refused, usage = Answer(), "", True
+    try:
+        with (
+            Snapshot(Path(results), memory=limits.memory) as snapshot,
+            process_limits.memory(limits.memory + _SPARE),
+        ):
+            answer = snapshot.sql(statement, limits)
+    except HarnessError as error:
+        refused, usage = str(error), isinstance(error, UsageError)
+    except MemoryError:
+        refused = _too_large(limits)
+    sys.stdout.buffer.write(msgspec.msgpack.encode(msgspec.to_builtins((answer, refused, usage), enc_hook=str)))
+
+
+if __name__ == "__main__":
+    _serve()

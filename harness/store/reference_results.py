@@ -17,6 +17,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -27,9 +28,9 @@ from harness.errors import StoreError
 from harness.files import TEMPORARY, remove, replace_atomic, write_atomic
 from harness.reading import read_bytes
 from harness.store.bounds import LATER, checks, fault, is_name
-from harness.store.columns import SCHEMAS, conform
 from harness.store.journal import MAX_BYTES, Contents
 from harness.store.manifest import Manifest, SuiteFile, write_suite
+from harness.store.rows import SCHEMAS, conform
 
 ORIGIN = "reference"
 MARK = f"@{ORIGIN}"
@@ -39,8 +40,7 @@ FORMAT = 1
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """reference.json. harness: the version that wrote it; cells' commits, machines and packages are in their manifests. cells: keys
-    of cells and base checkpoints, in the order of the files. files: SHA-256 by name."""
+    """reference.json. harness: the version that wrote it. cells: keys in the order of the files. files: SHA-256 by name."""
 
     format: int
     suite: str
@@ -51,7 +51,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Reference:
-    """A suite's reference results. Manifests by cell; each table's rows of a cell stand together, in the order of `manifests`."""
+    """A suite's reference results; each table's rows of a cell stand together, in the order of `manifests`."""
 
     manifests: dict[str, Manifest]
     tables: dict[str, pa.Table]
@@ -59,16 +59,18 @@ class Reference:
     @cached_property
     def _places(self) -> dict[str, dict[str, tuple[int, int]]]:
         """By table and cell, where its rows begin, and how many they are."""
-        return {name: _places(table) for name, table in self.tables.items()}
+        places: dict[str, dict[str, tuple[int, int]]] = {}
+        for name, table in self.tables.items():
+            counts = table["cell"].value_counts().to_pylist()  # in order of first appearance
+            starts = accumulate((one["counts"] for one in counts), initial=0)
+            places[name] = {c["values"]: (start, c["counts"]) for c, start in zip(counts, starts, strict=False)}
+        return places
 
     def contents(self, cell: str) -> Contents:
         """The cell's journal, as far as it was kept."""
-        found = {}
-        for name, table in self.tables.items():
-            if cell in self._places[name]:
-                start, length = self._places[name][cell]
-                found[name] = conform(name, table.slice(start, length).drop_columns(["cell"]).combine_chunks())
-        return Contents(found, [])
+        places = {name: by_cell[cell] for name, by_cell in self._places.items() if cell in by_cell}
+        rows = {name: self.tables[name].slice(*place).drop_columns(["cell"]) for name, place in places.items()}
+        return Contents({name: conform(name, table.combine_chunks()) for name, table in rows.items()}, [])
 
 
 def references(results: Path) -> dict[str, Path]:
@@ -215,8 +217,8 @@ def write_reference(
     tables: Mapping[str, Mapping[str, pa.Table]],
     tuning: bytes | None = None,
 ) -> None:
-    """Replace `folder`, results/reference/<suite>. tables: by cell, then by name, cut to what is kept. Equal results are equal
-    bytes. Raises DiskFullError, StoreError."""
+    """Replace `folder`, results/reference/<suite>. tables: by cell, then by name. Equal results are equal bytes. Raises
+    DiskFullError, StoreError."""
 
     def fill(temporary: Path) -> None:
         temporary.mkdir(parents=True)
@@ -226,7 +228,8 @@ def write_reference(
         texts = [msgspec.json.encode(m).decode() for m in manifests.values()]
         _write(temporary, MANIFESTS, pa.table({"cell": list(manifests), "manifest": texts}))
         for name in KEPT:
-            parts = [_of_cell(key, tables[key][name]) for key in manifests if name in tables[key]]
+            own = {key: tables[key][name] for key in manifests if name in tables[key]}
+            parts = [t.add_column(0, "cell", pa.repeat(pa.scalar(k, pa.string()), t.num_rows)) for k, t in own.items()]
             if parts:
                 _write(temporary, name, pa.concat_tables(parts))
         digests = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(temporary.iterdir())}
@@ -237,20 +240,7 @@ def write_reference(
     replace_atomic(folder, fill)
 
 
-def _of_cell(key: str, table: pa.Table) -> pa.Table:
-    return table.add_column(0, "cell", pa.repeat(pa.scalar(key, pa.string()), table.num_rows))
-
-
 def _write(folder: Path, name: str, table: pa.Table) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(table.combine_chunks(), folder / f"{name}.parquet", compression="zstd", compression_level=19)
-
-
-def _places(table: pa.Table) -> dict[str, tuple[int, int]]:
-    """Where each cell's rows begin, and how many they are."""
-    found, start = {}, 0
-    for count in table["cell"].value_counts().to_pylist():  # in order of first appearance
-        found[count["values"]] = (start, count["counts"])
-        start += count["counts"]
-    return found

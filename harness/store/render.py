@@ -5,23 +5,29 @@ from __future__ import annotations
 import csv
 import io
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, groupby
+from operator import attrgetter
 
 import msgspec
 from rich.cells import cell_len, chop_cells
 
 from harness.errors import UsageError
-from harness.statistics.judgement import GAINS, LOSES
-from harness.store.missing import Missing, noted
+from harness.statistics.comparison import GAINS, LOSES
 from harness.store.ranking import MIN_RUNS, Aggregate, Head
+from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, Stage, noted
 from harness.store.sentences import explained
-from harness.store.statistic import PERCENT, SHARE, Pair, Statistic, Unit, shown
-from harness.store.supervised_start import AS_PUBLISHED, STARTED, STRICT, Stage
+from harness.store.statistic import PERCENT, SHARE, Pair, Statistic, shown
 from harness.store.table import MEAN, ShowRow
 from harness.store.text import visible
 
 Rows = Sequence[ShowRow]
+Cell = tuple[str, str]
+"""A text and its style."""
+_LEAST = 3
+"""Columns of a terminal, however narrow: the first, as they stand in order of weight."""
+_STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32}
+_COLOURS = {GAINS: "green", LOSES: "red"}
 
 
 def render(
@@ -30,19 +36,12 @@ def render(
     """`form`: table, json, csv, markdown or latex; `width` and `colour` are for `table`. Raises UsageError."""
     head = head or Head()
     if form == "table":
-        return _table(suite, rows, width, colour, head)
+        return _Terminal(width, colour).table(suite, rows, head)
     if form == "json":
         return msgspec.json.encode({"suite": suite, **msgspec.structs.asdict(head), "rows": list(rows)}).decode()
-    try:
-        own = _markdown_starts(head.starts) if form == "markdown" else ""
-        return (
-            _FORMS[form](suite, rows, head.margin)
-            + own
-            + _left_out(form, head.missing)
-            + _remarked(form, head.processors)
-        )
-    except KeyError:
-        raise UsageError(f"unknown format {form!r} (table, json, {', '.join(_FORMS)})") from None
+    if form not in _FORMS:
+        raise UsageError(f"unknown format {form!r} (table, json, {', '.join(_FORMS)})")
+    return _FORMS[form](suite, rows, head)
 
 
 def overview(heads: Mapping[str, Head], width: int = 120, colour: bool = False) -> str:
@@ -50,129 +49,106 @@ def overview(heads: Mapping[str, Head], width: int = 120, colour: bool = False) 
     parts = []
     for suite, head in heads.items():
         said = next((f"{h.metric}: {h.sentence}" for h in head.sentences), "no cell has finished")
-        parts += _folded(visible(suite), width, "bold", colour)
+        parts += _Terminal(width, colour).folded(visible(suite), "bold")
         for line in (said, *noted(head.missing)):
             parts += textwrap.wrap(visible(line), width, initial_indent="  ", subsequent_indent="  ")
     return "\n".join(parts) + "\n"
 
 
-def _with(unit: Unit, value: float | None, interval: Pair | None) -> str:
-    return f"{unit.text(value)} {unit.interval(interval)}".rstrip()
+class _Terminal:
+    """Parts of a page, as lists of lines."""
 
+    def __init__(self, width: int, colour: bool) -> None:
+        self.width, self.colour = width, colour
 
-_LEAST = 3
-"""Columns of a terminal, however narrow: the first, as they stand in order of weight."""
-
-
-def _table(suite: str, rows: Rows, width: int, colour: bool, head: Head) -> str:
-    if not rows:
-        return "\n".join(["no finished cells yet", *_not_there(head.missing, width)]) + "\n"
-    columns = _fitting(rows, shown("terminal"), head.margin, width)
-    parts = _folded(visible(f"{suite}: {head.submission}"), width, "", colour) if head.submission else []
-    opening = [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)]
-    if opening:
-        parts += _folded(visible(suite), width, "bold", colour)
-        for headline in opening:
-            parts += _folded(visible(f"{headline.metric}: {headline.sentence}"), width, "", colour)
-        parts.append("")
-    for (group, task, metric), members in groupby(rows, key=lambda r: (r.group, r.task, r.metric)):
-        title = visible(f"{group}: {task}, {metric}; accuracy in %, gain in points, 95 % intervals")
-        lines = [[(name, "dim") for name in ("regime", "policy", *(s.head for s in columns))]]
-        lines += [_cells(row, columns, head.margin) for row in members]
-        parts += [*_folded(title, width, "bold", colour), *_aligned(lines, width, colour), ""]
-    for metric, found in head.across.items():
-        parts += [*_across(metric, found, width, colour), ""]
-    parts += _starts(head.starts, width, colour)
-    about = (
-        "gain: paired by seed with the baseline at the same rollout budget (Student t). used: share of received peer answers "
-        f"that gave a gradient. {explained(head.margin)}"
-    )
-    remark = [*_folded(visible(head.processors), width, "", colour), ""] if head.processors else []
-    return "\n".join([*parts, *_not_there(head.missing, width), *remark, *_folded(about, width, "dim", colour)]) + "\n"
-
-
-def _fitting(rows: Rows, columns: Sequence[Statistic], margin: float, width: int) -> Sequence[Statistic]:
-    """As many as leave room for names."""
-    lines = [["regime", "policy", *(s.head for s in columns)]]
-    lines += [[text for text, _ in _cells(row, columns, margin)] for row in rows]
-    ends = accumulate(2 + max(map(cell_len, texts)) for texts in zip(*lines, strict=True))
-    return columns[: max(_LEAST, sum(end <= width for end in ends) - 2)]
-
-
-def _not_there(missing: Sequence[Missing], width: int) -> list[str]:
-    """What is part of no number above, or of other settings."""
-    parts = []
-    for head, lines in noted(missing).items():
-        parts += [
-            head,
-            *(part for line in lines for part in textwrap.wrap(visible(f"- {line}"), width, subsequent_indent="  ")),
-            "",
-        ]
-    return parts
-
-
-def _left_out(form: str, missing: Sequence[Missing]) -> str:
-    """The same for papers; a CSV has rows only."""
-    if form == "csv":
-        return ""
-    if form == "latex":
-        lines = [f"{head}: {line}" for head, each in noted(missing).items() for line in each]
-        return "".join(f"% {visible(line).translate(_TEX)}\n" for line in lines)
-    listed = {head: "".join(f"- {_cell(line)}\n" for line in lines) for head, lines in noted(missing).items()}
-    return "".join(f"\n{head}:\n\n{lines}" for head, lines in listed.items())
-
-
-def _remarked(form: str, remark: str) -> str:
-    """A remark on the whole table, for papers."""
-    return (
-        {"latex": f"% {visible(remark).translate(_TEX)}\n", "markdown": f"\n{_cell(remark)}\n"}.get(form, "")
-        if remark
-        else ""
-    )
-
-
-def _across(metric: str, found: Sequence[Aggregate], width: int, colour: bool) -> list[str]:
-    title = f"all {found[0].tasks} panels, {metric}: interquartile mean in %, how often a run beats one of the baseline"
-    lines = [[("regime", "dim"), ("seeds", "dim"), ("IQM", "dim"), ("better than baseline", "dim")]]
-    for a in found:
-        better = f"{SHARE.text(a.better)} {PERCENT.interval(a.better_interval)}".rstrip()
-        lines.append(
-            [(visible(a.regime), ""), (str(a.seeds), ""), (_with(PERCENT, a.iqm, a.iqm_interval), ""), (better, "")]
+    def table(self, suite: str, rows: Rows, head: Head) -> str:
+        if not rows:
+            return "\n".join(["no finished cells yet", *self._not_there(head)]) + "\n"
+        parts = self.folded(visible(f"{suite}: {head.submission}")) if head.submission else []
+        opening = [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)]
+        if opening:
+            parts += self.folded(visible(suite), "bold")
+            for headline in opening:
+                parts += self.folded(visible(f"{headline.metric}: {headline.sentence}"))
+            parts.append("")
+        columns = self._fitting(rows, head.margin)
+        heads = ("regime", "policy", *(s.head for s in columns))
+        for (group, task, metric), members in groupby(rows, key=attrgetter("group", "task", "metric")):
+            title = f"{group}: {task}, {metric}; accuracy in %, gain in points, 95 % intervals"
+            parts += self._section(title, heads, (_cells(row, columns, head.margin) for row in members))
+        for metric, found in head.across.items():
+            parts += self._across(metric, found)
+        for (group, task, metric), stages in groupby(head.starts, key=attrgetter("group", "task", "metric")):
+            title = f"{group}: {task}, {metric}; before the supervised start, after it, and after RL; accuracy in %"
+            heads = ("policy", "when", "strict", "lenient", "answers", "seeds")
+            parts += self._section(title, heads, map(_stage_cells, stages), STRICT)
+        parts += self._not_there(head)
+        parts += [*self.folded(visible(head.processors)), ""] if head.processors else []
+        about = (
+            "gain: paired by seed with the baseline at the same rollout budget (Student t). used: share of received peer answers "
+            f"that gave a gradient. {explained(head.margin)}"
         )
-    note = "95 % stratified bootstrap intervals over seeds" + (
-        "" if any(a.iqm_interval for a in found) else f" from {MIN_RUNS} seeds on"
-    )
-    return [
-        *_folded(title, width, "bold", colour),
-        *_aligned(lines, width, colour),
-        *_folded(note, width, "dim", colour),
-    ]
+        return "\n".join([*parts, *self.folded(about, "dim")]) + "\n"
 
+    def folded(self, text: str, style: str = "") -> list[str]:
+        return [self._styled(line, style) for line in textwrap.wrap(text, self.width)]
 
-def _starts(moments: Sequence[Stage], width: int, colour: bool) -> list[str]:
-    """What a start and RL after it have changed, form and skill apart."""
-    parts: list[str] = []
-    for (group, task, metric), members in groupby(moments, key=lambda m: (m.group, m.task, m.metric)):
-        title = visible(
-            f"{group}: {task}, {metric}; before the supervised start, after it, and after RL; accuracy in %"
+    def _styled(self, text: str, style: str) -> str:
+        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.colour and style and text else text
+
+    def _fitting(self, rows: Rows, margin: float) -> Sequence[Statistic]:
+        """As many columns as leave room for names."""
+        columns = shown("terminal")
+        lines = [["regime", "policy", *(s.head for s in columns)]]
+        lines += [[text for text, _ in _cells(row, columns, margin)] for row in rows]
+        ends = accumulate(2 + max(map(cell_len, texts)) for texts in zip(*lines, strict=True))
+        return columns[: max(_LEAST, sum(end <= self.width for end in ends) - 2)]
+
+    def _not_there(self, head: Head) -> list[str]:
+        """What is part of no number above, or of other settings."""
+        parts = []
+        for title, lines in noted(head.missing).items():
+            wrapped = (textwrap.wrap(visible(f"- {line}"), self.width, subsequent_indent="  ") for line in lines)
+            parts += [title, *(part for each in wrapped for part in each), ""]
+        return parts
+
+    def _across(self, metric: str, found: Sequence[Aggregate]) -> list[str]:
+        title = (
+            f"all {found[0].tasks} panels, {metric}: interquartile mean in %, how often a run beats one of the baseline"
         )
-        lines: list[list[Cell]] = [
-            [(name, "dim") for name in ("policy", "when", "strict", "lenient", "answers", "seeds")]
-        ]
-        for m in members:
-            when = m.moment if m.moment in (AS_PUBLISHED, STARTED) else f"RL: {m.moment}"
-            name = visible(m.policy) if m.moment == AS_PUBLISHED else ""
-            numbers = (PERCENT.text(m.strict), PERCENT.text(m.lenient), f"{m.answers:,}", str(m.seeds))
-            lines.append([(name, ""), (visible(when), ""), *((number, "") for number in numbers)])
-        parts += [*_folded(title, width, "bold", colour), *_aligned(lines, width, colour)]
-        parts += [*_folded(STRICT, width, "dim", colour), ""]
-    return parts
+        note = "95 % stratified bootstrap intervals over seeds"
+        note += "" if any(a.iqm_interval for a in found) else f" from {MIN_RUNS} seeds on"
+        lines = []
+        for a in found:
+            better = f"{SHARE.text(a.better)} {PERCENT.interval(a.better_interval)}".rstrip()
+            texts = (visible(a.regime), str(a.seeds), PERCENT.with_interval(a.iqm, a.iqm_interval), better)
+            lines.append([(text, "") for text in texts])
+        return self._section(title, ("regime", "seeds", "IQM", "better than baseline"), lines, note)
 
+    def _section(self, title: str, heads: Iterable[str], rows: Iterable[Sequence[Cell]], note: str = "") -> list[str]:
+        """The first two columns to the left and folded where they leave no room, numbers to the right and never cut.
 
-Cell = tuple[str, str]
-"""A text and its style."""
-_STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32}
-_COLOURS = {GAINS: "green", LOSES: "red"}
+        By hand, because a general layout takes longer than all the statistics.
+        """
+        lines = [[(head, "dim") for head in heads], *rows]
+        widths = [max(cell_len(line[i][0]) for line in lines) for i in range(len(lines[0]))]
+        room = max(8, self.width - sum(widths[2:]) - 2 * len(widths))
+        widths[1] = min(widths[1], max(4, room - widths[0], room // 2))
+        widths[0] = min(widths[0], max(4, room - widths[1]))
+        out = self.folded(visible(title), "bold")
+        for line in lines:
+            names = [
+                chop_cells(text.replace("\n", " "), size) for (text, _), size in zip(line[:2], widths, strict=False)
+            ]
+            for i in range(max(1, *(len(name) for name in names))):
+                texts = [name[i] if i < len(name) else "" for name in names]
+                texts += [text if i == 0 else "" for text, _ in line[2:]]
+                padded = []
+                for place, (text, (_, style), size) in enumerate(zip(texts, line, widths, strict=True)):
+                    styled, space = self._styled(text, style), " " * (size - cell_len(text))
+                    padded.append(styled + space if place < 2 else space + styled)
+                out.append(f" {'  '.join(padded)}".rstrip())
+        return [*out, *(self.folded(note, "dim") if note else []), ""]
 
 
 def _cells(row: ShowRow, columns: Sequence[Statistic], margin: float) -> list[Cell]:
@@ -186,103 +162,64 @@ def _cells(row: ShowRow, columns: Sequence[Statistic], margin: float) -> list[Ce
 
 def _text(row: ShowRow, column: Statistic, margin: float) -> str:
     value, beside = getattr(row, column.name), column.interval
-    return _with(column.unit, value, getattr(row, beside.name)) if beside else column.text(value, margin)
+    return column.unit.with_interval(value, getattr(row, beside.name)) if beside else column.text(value, margin)
 
 
-def _aligned(lines: Sequence[Sequence[Cell]], width: int, colour: bool) -> list[str]:
-    """Regime and policy to the left and folded where they leave no room, numbers to the right and never cut.
-
-    By hand, because a general layout takes longer than all the statistics.
-    """
-    widths = [max(cell_len(line[i][0]) for line in lines) for i in range(len(lines[0]))]
-    room = max(8, width - sum(widths[2:]) - 2 * len(widths))
-    widths[1] = min(widths[1], max(4, room - widths[0], room // 2))
-    widths[0] = min(widths[0], max(4, room - widths[1]))
-    out = []
-    for line in lines:
-        names = [chop_cells(text.replace("\n", " "), size) for (text, _), size in zip(line[:2], widths, strict=False)]
-        for i in range(max(1, *(len(name) for name in names))):
-            texts = [name[i] if i < len(name) else "" for name in names] + [
-                text if i == 0 else "" for text, _ in line[2:]
-            ]
-            padded = [
-                " " * (size - cell_len(text)) * (place > 1) + _styled(text, style, colour)
-                + " " * (size - cell_len(text)) * (place < 2)
-                for place, (text, (_, style), size) in enumerate(zip(texts, line, widths, strict=True))
-            ]  # fmt: skip
-            out.append(f" {'  '.join(padded)}".rstrip())
-    return out
+def _stage_cells(stage: Stage) -> list[Cell]:
+    when = stage.moment if stage.moment in (AS_PUBLISHED, STARTED) else f"RL: {stage.moment}"
+    name = visible(stage.policy) if stage.moment == AS_PUBLISHED else ""
+    return [(text, "") for text in (name, visible(when), *_stage_numbers(stage))]
 
 
-def _folded(text: str, width: int, style: str, colour: bool) -> list[str]:
-    return [_styled(line, style, colour) for line in textwrap.wrap(text, width)]
+def _stage_numbers(stage: Stage) -> tuple[str, ...]:
+    return PERCENT.text(stage.strict), PERCENT.text(stage.lenient), f"{stage.answers:,}", str(stage.seeds)
 
 
-def _styled(text: str, style: str, colour: bool) -> str:
-    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if colour and style and text else text
-
-
-def _csv(suite: str, rows: Rows, margin: float) -> str:
+def _csv(suite: str, rows: Rows, head: Head) -> str:
+    """Rows only; an interval in two columns."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["suite", *(_flat_names())])
+    ends = {name: (f"{name}_low", f"{name}_high") for name in ShowRow.__struct_fields__ if name.endswith("interval")}
+    writer.writerow(["suite", *(part for name in ShowRow.__struct_fields__ for part in ends.get(name, (name,)))])
     for row in rows:
-        writer.writerow([suite, *(_flat(row))])
+        values: list[object] = [suite]
+        for name, value in msgspec.structs.asdict(row).items():
+            values += (value or (None, None)) if name in ends else [_harmless(value)]
+        writer.writerow(values)
     return out.getvalue()
 
 
-def _flat_names() -> list[str]:
-    names: list[str] = []
-    for name in ShowRow.__struct_fields__:
-        names += [f"{name}_low", f"{name}_high"] if name.endswith("interval") else [name]
-    return names
-
-
-def _flat(row: ShowRow) -> list[object]:
-    values: list[object] = []
-    for name in ShowRow.__struct_fields__:
-        value = getattr(row, name)
-        if name.endswith("interval"):
-            values += value or (None, None)
-        else:
-            values.append(_harmless(value) if isinstance(value, str) else value)
-    return values
-
-
-def _harmless(text: str) -> str:
+def _harmless(value: object) -> object:
     """A spreadsheet takes a cell that begins so for a formula."""
-    return f"'{text}" if text[:1] in "=+-@\t\r" and text != MEAN else text
+    return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") and value != MEAN else value
 
 
-def _markdown(suite: str, rows: Rows, margin: float) -> str:
+def _markdown(suite: str, rows: Rows, head: Head) -> str:
     columns = shown("markdown")
-    heads = ["group", "task", "metric", "regime", "policy", *(s.head for s in columns)]
-    rules = ["---"] * 5 + ["---:" if s.numeric or s.interval_of else "---" for s in columns]
-    lines = [f"| {' | '.join(heads)} |", f"| {' | '.join(rules)} |"]
+    lines = []
     for row in rows:
         regime = _cell(row.regime)
-        where = [_cell(row.group), _cell(row.task), row.metric, f"**{regime}**" if row.best else regime]
-        where.append("mean" if row.policy == MEAN else _cell(row.policy))
-        texts = [(s, _text(row, s, margin)) for s in columns]
-        lines.append(
-            f"| {' | '.join([*where, *(text if s.numeric or s.interval_of else _cell(text) for s, text in texts)])} |"
-        )
-    return "\n".join(lines) + "\n"
+        names = [_cell(row.group), _cell(row.task), row.metric, f"**{regime}**" if row.best else regime]
+        names.append("mean" if row.policy == MEAN else _cell(row.policy))
+        texts = ((s, _text(row, s, head.margin)) for s in columns)
+        lines.append([*names, *(text if s.numeric or s.interval_of else _cell(text) for s, text in texts)])
+    rules = ["---"] * 5 + ["---:" if s.numeric or s.interval_of else "---" for s in columns]
+    text = _piped([["group", "task", "metric", "regime", "policy", *(s.head for s in columns)], rules, *lines])
+    if head.starts:
+        heads = ["group", "task", "metric", "policy", "when", "strict", "lenient", "answers", "seeds"]
+        moments = [
+            [_cell(m.group), _cell(m.task), m.metric, _cell(m.policy), _cell(m.moment), *_stage_numbers(m)]
+            for m in head.starts
+        ]
+        text += "\nBefore the supervised start, after it, and after RL:\n\n"
+        text += _piped([heads, ["---"] * 5 + ["---:"] * 4, *moments])
+    for title, missing in noted(head.missing).items():
+        text += f"\n{title}:\n\n" + "".join(f"- {_cell(line)}\n" for line in missing)
+    return text + (f"\n{_cell(head.processors)}\n" if head.processors else "")
 
 
-def _markdown_starts(moments: Sequence[Stage]) -> str:
-    if not moments:
-        return ""
-    lines = [
-        "| group | task | metric | policy | when | strict | lenient | answers | seeds |",
-        "| --- | --- | --- | --- | --- | ---: | ---: | ---: | ---: |",
-    ]
-    for m in moments:
-        names = (_cell(m.group), _cell(m.task), m.metric, _cell(m.policy), _cell(m.moment))
-        lines.append(
-            f"| {' | '.join((*names, PERCENT.text(m.strict), PERCENT.text(m.lenient), f'{m.answers:,}', str(m.seeds)))} |"
-        )
-    return "\n".join(["", "Before the supervised start, after it, and after RL:", "", *lines]) + "\n"
+def _piped(lines: Iterable[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 _MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>()#+!|~$"} | {"\n": " ", "\r": " ", "\t": " "})
@@ -292,12 +229,11 @@ def _cell(text: str) -> str:
     return visible(text).translate(_MARKDOWN)
 
 
-def _latex(suite: str, rows: Rows, margin: float) -> str:
+def _latex(suite: str, rows: Rows, head: Head) -> str:
     """A booktabs table per task and metric: regimes down, groups and policies across."""
     parts = ["% needs \\usepackage{booktabs}"]
-    for (task, metric), members in groupby(
-        sorted(rows, key=lambda r: (r.task, r.metric)), key=lambda r: (r.task, r.metric)
-    ):
+    panel = attrgetter("task", "metric")
+    for (task, metric), members in groupby(sorted(rows, key=panel), key=panel):
         part = list(members)
         columns = list(dict.fromkeys((r.group, r.policy) for r in part))
         found = {(r.regime, r.group, r.policy): r for r in part}
@@ -314,9 +250,10 @@ def _latex(suite: str, rows: Rows, margin: float) -> str:
         for regime in dict.fromkeys(r.regime for r in part):
             cells = [_latex_cell(found.get((regime, group, policy))) for group, policy in columns]
             lines.append(f"{_tex(regime)} & " + " & ".join(cells) + " \\\\")
-        lines += ["\\bottomrule", "\\end{tabular}", "\\end{table}"]
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts) + "\n"
+        parts.append("\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"]))
+    remarks = [f"{title}: {line}" for title, missing in noted(head.missing).items() for line in missing]
+    remarks += [head.processors] if head.processors else []
+    return "\n\n".join(parts) + "\n" + "".join(f"% {visible(line).translate(_TEX)}\n" for line in remarks)
 
 
 def _latex_cell(row: ShowRow | None) -> str:
@@ -344,4 +281,4 @@ def _tex(text: str) -> str:
     return visible(text).replace("\n", " ").translate(_TEX)
 
 
-_FORMS: dict[str, Callable[[str, Rows, float], str]] = {"csv": _csv, "markdown": _markdown, "latex": _latex}
+_FORMS: dict[str, Callable[[str, Rows, Head], str]] = {"csv": _csv, "markdown": _markdown, "latex": _latex}

@@ -1,16 +1,21 @@
-"""Everything that a cell writes, one struct per table. A row belongs to the cell in whose folder it lies.
+"""Everything that a cell writes, one struct per table, and its Arrow schema. A row belongs to the cell in whose folder it lies.
 
-Floats are NaN where they were not measured (NULL in the store). Shares are fractions in [0, 1], log-probabilities and
-entropies are in nats, times in seconds.
+Floats are NaN where they were not measured (null in Arrow, NULL in the store). Shares are fractions in [0, 1], log-probabilities
+and entropies are in nats, times in seconds of CPU.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, get_type_hints
+
 import msgspec
+import pyarrow as pa
 
 __all__ = [
     "NAN",
     "PUBLISHED",
+    "SCHEMAS",
     "TABLES",
     "TABLE_OF",
     "CostRow",
@@ -21,6 +26,10 @@ __all__ = [
     "StepRow",
     "TermRow",
     "TraceRow",
+    "conform",
+    "to_arrow",
+    "up_to",
+    "without_nan",
 ]
 
 NAN = float("nan")
@@ -38,78 +47,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepRow(Row, frozen=True, kw_only=True):
-    r"""One policy at one training step.
+    """One policy at one training step; docs/store.md defines each column.
 
     Whoever's they are, answers *take part* if their advantage and weight are not 0, and are *used* if one of their tokens had
     a nonzero gradient in the step's update: taking part, and not outside a bound of its ratio on the side that clips.
-
-    Attributes
-    ----------
-    policy, step
-        Whose, and when.
-    version
-        Optimiser updates made so far.
-    reward_mean
-        right / (right + wrong).
-    right, wrong, invalid
-        Verdicts on own answers, which add up to `answers`.
-    truncated
-        Own answers that were cut off; they are wrong.
-    empty
-        Own answers without visible text.
-    unboxed
-        Own answers with text but without \boxed.
-    answers
-        Own ones.
-    answer_tokens_mean
-        Mean length, EOS included.
-    entropy
-        Minus the mean log-probability of the sampled tokens, nats: an unbiased estimate of the sampling distribution's entropy
-        per token, the same for every engine.
-    loss, gradient_norm
-        Mean over the step's updates, the norm before clipping.
-    updates
-        Made at this step.
-    own_gradient_norm, peer_gradient_norm, own_peer_cosine
-        Gradients of own and of peer terms alone.
-    kl_step, kl_base
-        k3 estimate per token (nats) on the step's valid own answers of KL(sampling policy || policy after the step) and of
-        KL(sampling policy || base policy).
-    sampler_drift, sampler_drift_p99
-        |trainer - sampler| of own tokens' log-probabilities at the step's start (nats), mean and 99th percentile, over the
-        answers learnt in the first update.
-    sampler_drift_outside
-        Share of these answers whose first ratio to the sampler is outside their own term's bounds.
-    weight_second_moment, effective_sample_size
-        Mean r^2, and (mean r)^2 / mean r^2 (Kish), over the importance weights r of peer answers that took part, before
-        clipping: one r per token, or one per answer where the ratio is the answer's. Imitation (`nll`) has no ratio: r = 1 for
-        each answer. Coefficients of a regime (omega, lambda) are no part of r.
-    clipped_share
-        Of the tokens of peer answers that took part, those without a gradient because of a bound of the ratio; an answer with
-        one ratio has all its tokens clipped or none.
-    refused_share
-        Of the records that peers sent, those refused by the exchange, in retokenising or by the verifier.
-    peer_received, peer_used
-        Peer answers that the exchange let in, and those of them that were used.
-    prompts
-        Asked at this step.
-    prompts_all_wrong
-        Those with valid own answers, none of them right.
-    prompts_rescued
-        Those of them on which another policy's own answers to the step had a success.
-    peer_only_support_share
-        Of all tokens with a nonzero gradient (KL terms left out), those of peer answers that were made likelier on the prompts
-        that `prompts_all_wrong` counts.
-    rollouts, generated_tokens
-        Own answers sampled, and their tokens.
-    trained_tokens
-        Through forward and backward, prompts included.
-    exchanged_tokens
-        Of the peer answers that were refused neither in retokenising nor by the verifier, in the learner's tokens, EOS included.
-    exchanged_bytes
-        Of all records that the exchange let in.
-    generate_seconds, verify_seconds, exchange_seconds, score_seconds, train_seconds
-        CPU time of each phase.
     """
 
     policy: str
@@ -159,28 +100,7 @@ class StepRow(Row, frozen=True, kw_only=True):
 
 
 class TermRow(Row, frozen=True, kw_only=True):
-    """What the updates of one step did with one term: `engines.protocol.TermReport` of one policy.
-
-    Attributes
-    ----------
-    policy, step
-        Whose, and when.
-    name, source
-        The term's; source is `own` or `peer`.
-    answers, tokens
-        All of the term's, masked tokens left out.
-    active, active_tokens
-        With a nonzero gradient.
-    clipped_tokens
-        That would have a gradient if a bound of the ratio had not taken it away.
-    loss
-        Its share of the step's.
-    ratios, ratio_mean, ratio_second
-        Number, mean and mean square of the importance weights of answers that took part, before clipping: one per token, or
-        one per answer for `sequence` and `cross` ratios and, as 1, for `nll`; none for `kl`.
-    gradient_norm
-        Of this term alone; NULL where not measured, or where others share its source.
-    """
+    """What the updates of one step did with one term: `engines.protocol.TermReport` of one policy."""
 
     policy: str
     step: int
@@ -198,41 +118,11 @@ class TermRow(Row, frozen=True, kw_only=True):
     gradient_norm: float = NAN
 
 
-class ExchangeRow(Row, frozen=False, kw_only=True):  # type: ignore[misc]  # its receiver fills it in as it learns it
-    """One record that travelled, as its receiver saw it.
+class ExchangeRow(Row, frozen=False, kw_only=True, gc=False):  # type: ignore[misc]  # filled in until it is journalled
+    """One record as its receiver saw it: the ledger's entry, filled in until the step is journalled.
 
-    Attributes
-    ----------
-    step
-        At which it was collected.
-    author, receiver
-        Policies.
-    kind
-        `rollout`, `text`, `value`, `success`, the tag of a plugin's own type; empty where the header could not be read.
-    prompt_id, index
-        Which answer it is about.
-    made
-        The step its author names; -1 where the header could not be read.
-    version
-        Optimiser updates that the author had made.
-    messages
-        How many alike the row sums up, 0 for an author that sent nothing.
-    bytes
-        On the wire.
-    source_tokens, receiver_tokens
-        Under either tokenizer, EOS left out, 0 where not known.
-    accepted
-        Or refused.
-    reason
-        Of a refusal (`experience.records.Refusal`).
-    residual_text, residual_boundary, residual_mass, residual_length, residual_canonical
-        `tokenization.retokenise.Retokenised`.
-    marks_spelled
-        Reasoning marks (`<think>` and the like) that the receiver has no token for and reads as letters.
-    verdict
-        The receiver's own (`right`, `wrong`, `invalid`; empty where none was made).
-    used
-        A token of it had a nonzero gradient in the step's update (as in `steps`); never true of a `value`.
+    messages: how many alike the row sums up, 0 for an author that sent nothing. made: -1 where the header could not be read.
+    reason: of a refusal (`experience.refusal.Refusal`). residual_*: `tokenization.residuals.Residuals`.
     """
 
     step: int
@@ -264,33 +154,7 @@ class ExchangeRow(Row, frozen=False, kw_only=True):  # type: ignore[misc]  # its
 
 
 class TraceRow(Row, frozen=True, kw_only=True):
-    """One exchanged answer kept in full for readers (a few per step suffice).
-
-    Attributes
-    ----------
-    step
-        At which it was collected.
-    author, receiver
-        Policies.
-    prompt_id, prompt, gold
-        What was asked.
-    own_text, own_verdict
-        One of the receiver's answers to the same prompt.
-    peer_text, peer_verdict
-        The author's answer, and the receiver's verdict on it.
-    used
-        As in `exchanges`.
-    index
-        In the author's group.
-    source_pieces, receiver_pieces
-        Byte length of each token's text, under either tokenizer.
-    source_logprobs
-        The author's, per token, nats.
-    aligned
-        The author's, carried onto the receiver's tokens, nats.
-    receiver_logprobs
-        The receiver's own, per token, nats.
-    """
+    """One exchanged answer in full, for readers; a few per step. *_pieces: byte length of each token's text."""
 
     step: int
     author: str
@@ -318,37 +182,8 @@ PUBLISHED = -1
 class SampleRow(Row, frozen=True, kw_only=True):
     """One evaluation answer.
 
-    Attributes
-    ----------
-    policy
-        Whose.
-    checkpoint_step
-        Training step of the evaluated checkpoint, 0 for the base, -1 for a pretrained model before its supervised start.
-    task, doc_id
-        Which question.
-    metric
-        `greedy` or `sampled` (temperature 1).
-    repeat
-        Counts the samples of a question.
-    labels
-        What results are broken down by: skill, level, subject.
-    prompt
-        What the policy read.
-    text
-        The answer.
-    extracted
-        What was taken for its result.
-    vote
-        For maj@k, the `repeat` of the first valid answer to the question that says the same by the verifier's own reading; -1
-        where nothing was extracted or the verdict is invalid.
-    gold
-        The reference answer.
-    verdict, reason
-        `verification.verdict.Verdict`.
-    tokens
-        Of the answer.
-    finished
-        Whether it ended by itself.
+    checkpoint_step: 0 for the base, or PUBLISHED. vote: for maj@k, the `repeat` of the first valid answer to the question that says
+    the same; -1 where nothing was extracted or the verdict is invalid.
     """
 
     policy: str
@@ -375,19 +210,7 @@ class SampleRow(Row, frozen=True, kw_only=True):
 
 
 class CurveRow(Row, frozen=True, kw_only=True):
-    """Held-out accuracy of one policy during training.
-
-    Attributes
-    ----------
-    policy, step
-        Whose, and when.
-    metric
-        `greedy` or `sampled`.
-    accuracy
-        In [0, 1].
-    answers
-        Behind it.
-    """
+    """Held-out accuracy of one policy during training, by `greedy` or `sampled` answers."""
 
     policy: str
     step: int
@@ -397,23 +220,7 @@ class CurveRow(Row, frozen=True, kw_only=True):
 
 
 class CostRow(Row, frozen=True, kw_only=True):
-    """An entry of the append-only cost ledger: what one attempt spent, repeated work included.
-
-    Attributes
-    ----------
-    attempt
-        Start of the cell, from 1.
-    policy
-        Empty for costs that no single policy caused.
-    phase
-        generate, verify, exchange, score, train, evaluate, save, ...
-    cpu_seconds, gpu_seconds, wall_seconds
-        Spent.
-    rollouts
-        Sampled.
-    tokens
-        Generated and trained ones together.
-    """
+    """What one attempt (start of the cell, from 1) spent, repeated work included. policy: empty for what no single one caused."""
 
     attempt: int
     policy: str
@@ -437,3 +244,65 @@ TABLES: dict[str, type[Row]] = {
 """Rows by table."""
 TABLE_OF: dict[type[Row], str] = {row: name for name, row in TABLES.items()}
 """Tables by row."""
+_TYPES: dict[Any, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    list[int]: pa.list_(pa.int32()),
+    list[float]: pa.list_(pa.float32()),
+    dict[str, str]: pa.map_(pa.string(), pa.string()),
+}
+SCHEMAS: dict[str, pa.Schema] = {
+    name: pa.schema([(field, _TYPES[get_type_hints(row)[field]]) for field in row.__struct_fields__])
+    for name, row in TABLES.items()
+}
+"""By table. Everything is nullable; NaN is stored as null."""
+
+
+def to_arrow(table: str, rows: Sequence[Row]) -> pa.Table:
+    """Rows of one table as Arrow."""
+    columns = []
+    for column in SCHEMAS[table]:
+        values: list[Any] = [getattr(row, column.name) for row in rows]
+        if pa.types.is_map(column.type):
+            values = [list(value.items()) for value in values]
+        columns.append(pa.array(values, column.type, from_pandas=pa.types.is_floating(column.type)))
+    return pa.Table.from_arrays(columns, schema=SCHEMAS[table])
+
+
+def conform(table: str, data: pa.Table) -> pa.Table:
+    """Fit a table of another version to today's schema: absent columns are null, unknown ones dropped.
+
+    Raises pyarrow.ArrowInvalid or pyarrow.ArrowNotImplementedError where a column has another type.
+    """
+    if data.schema.equals(SCHEMAS[table]):
+        return data
+    columns = [
+        data.column(field.name).cast(field.type)
+        if field.name in data.schema.names
+        else pa.nulls(data.num_rows, field.type)
+        for field in SCHEMAS[table]
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMAS[table])
+
+
+def without_nan(data: pa.Table) -> pa.Table:
+    """NaN as null, as `to_arrow` has it."""
+    import pyarrow.compute as pc
+
+    for i, column in enumerate(data.schema):
+        if pa.types.is_floating(column.type):
+            values = data.column(i)
+            data = data.set_column(i, column, pc.if_else(pc.is_nan(values), pa.scalar(None, column.type), values))
+    return data
+
+
+def up_to(table: str, data: pa.Table, step: int) -> pa.Table:
+    """The rows that a cell resumed at `step` keeps."""
+    import pyarrow.compute as pc
+
+    names = SCHEMAS[table].names
+    if "checkpoint_step" in names:
+        return data.filter(pc.less(data.column("checkpoint_step"), step))
+    return data.filter(pc.less_equal(data.column("step"), step)) if "step" in names else data

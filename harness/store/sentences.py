@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from harness.statistics.compare import MOST_SEEDS
-from harness.statistics.judgement import ALONE, DIFFERS, GAINS, LOSES, UNTOLD, WITHHELD, WITHIN
+from harness.statistics.comparison import ALONE, DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, MOST_SEEDS, WITHHELD
 
 if TYPE_CHECKING:
     from harness.store.ranking import Rank, Ranking
@@ -31,12 +30,12 @@ def points(share: float) -> str:
 
 def verdict_words(verdict: str, margin: float) -> str:
     """A verdict as people read it, e.g. `no effect larger than 2 points`."""
-    return f"no effect larger than {points(margin)}" if verdict == WITHIN else verdict
+    return f"no effect larger than {points(margin)}" if verdict == EQUIVALENT else verdict
 
 
 def verdict_mark(verdict: str, margin: float) -> str:
     """The same for a column of a table, e.g. `no effect > 2`."""
-    return f"no effect > {100 * margin:.3g}" if verdict == WITHIN else verdict
+    return f"no effect > {100 * margin:.3g}" if verdict == EQUIVALENT else verdict
 
 
 def sentence(found: Ranking) -> str:
@@ -59,7 +58,7 @@ def sentence(found: Ranking) -> str:
         families.setdefault(str(rank.baseline), []).append(rank)
     order = sorted(families, key=lambda baseline: (", " in baseline, baseline != found.baseline, baseline))
     told = [_family(baseline, families[baseline], found.margin, baseline == order[0]) for baseline in order]
-    power = _power([r for r in compared if r.verdict == UNTOLD], len(seeds) > 1)
+    power = _power([r for r in compared if r.verdict == INCONCLUSIVE], len(seeds) > 1)
     return f"{where}, {' '.join(told)}{power}{left_out}"
 
 
@@ -70,7 +69,7 @@ def _family(baseline: str, ranks: Sequence[Rank], margin: float, first: bool) ->
     opening = f"{settings if first else settings.capitalize()}: " if settings else "" if first else f"Against {over}: "
     kinds = {
         kind: [r for r in ranks if r.verdict == kind]
-        for kind in (GAINS, LOSES, DIFFERS, WITHIN, UNTOLD, *WITHHELD, ALONE)
+        for kind in (GAINS, LOSES, DIFFERS, EQUIVALENT, INCONCLUSIVE, *WITHHELD, ALONE)
     }
     parts = []
     if gain := kinds[GAINS]:
@@ -83,10 +82,10 @@ def _family(baseline: str, ranks: Sequence[Rank], margin: float, first: bool) ->
     if differ := kinds[DIFFERS]:
         parts.append(f"{joined([_ends(r) for r in differ])} {_verb(differ, 'differ')} between groups{whom}")
         whom = ""
-    if within := kinds[WITHIN]:
-        parts.append(f"{_names(within)} {_verb(within, 'show')} {verdict_words(WITHIN, margin)}{whom}")
+    if within := kinds[EQUIVALENT]:
+        parts.append(f"{_names(within)} {_verb(within, 'show')} {verdict_words(EQUIVALENT, margin)}{whom}")
         whom = ""
-    if untold := kinds[UNTOLD]:
+    if untold := kinds[INCONCLUSIVE]:
         parts.append(f"for {joined([_ends(r) for r in untold])} one cannot tell{whom}")
     parts += [f"for {_names(kinds[why])} the verdict is {why}" for why in WITHHELD if kinds[why]]
     if alone := kinds[ALONE]:
@@ -113,7 +112,7 @@ def doubt(found: Ranking) -> str:
     known = sorted(
         (r.seeds_needed or MOST_SEEDS, r.regime)
         for r in found.ranks
-        if r.verdict == UNTOLD and r.gain_interval and (r.seeds_needed or MOST_SEEDS) > r.paired_seeds
+        if r.verdict == INCONCLUSIVE and r.gain_interval and (r.seeds_needed or MOST_SEEDS) > r.paired_seeds
     )
     if not known or not found.margin:
         return ""

@@ -13,12 +13,12 @@ from typing import Any, Literal, get_type_hints
 
 import numpy as np
 
-from harness.statistics import Estimate, Judgement, per_unit, seeds_to_detect
+from harness.statistics import Comparison, Estimate, seeds_to_detect
 from harness.store.comparisons import Spent
 from harness.store.sentences import verdict_mark
 from harness.store.text import visible
 
-__all__ = ["STATISTICS", "Line", "Statistic", "Unit", "View", "bounds", "number", "shown", "statistic"]
+__all__ = ["STATISTICS", "Statistic", "TableRow", "Unit", "View", "bounds", "number", "shown", "statistic"]
 
 Pair = tuple[float, float]
 View = Literal["terminal", "markdown", "page"]
@@ -47,8 +47,11 @@ class Unit:
 
     def interval(self, pair: Pair | None, form: str = "[{}, {}]") -> str:
         """E.g. `[55.0, 60.0]`; empty where there is none."""
-        ends = () if pair is None else (replace(self, signed=False).text(end, mark=False) for end in pair)
-        return form.format(*ends) if pair else ""
+        return form.format(*(replace(self, signed=False).text(end, mark=False) for end in pair)) if pair else ""
+
+    def with_interval(self, value: float | None, pair: Pair | None) -> str:
+        """E.g. `57.5 [55.0, 60.0]`."""
+        return f"{self.text(value)} {self.interval(pair)}".rstrip()
 
 
 WORDS = Unit()
@@ -61,27 +64,30 @@ RATE = Unit(name="points", factor=100, digits=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class TableRow:
     """What a statistic is made from: one regime on one group, policy, task and metric.
 
-    found: the family's judgement, in which the regime stands at `place`. reference: the regime that gains are over. base: by
-    seed, accuracy before training. spent: sum over `seeds` seeds; None where costs do not belong to the line. against: the
+    found: the family's comparison, in which the regime stands at `place`. reference: the regime that gains are over. base: by
+    seed, accuracy before training. spent: sum over `seeds` seeds; None where costs do not belong to the row. against: the
     reference's, mean per seed. policies: how many the line is the mean of; `spent` is theirs together.
     """
 
-    found: Judgement
+    found: Comparison
     place: int
     reference: str | None
     base: Sequence[float] = ()
-    spent: Spent | None = None
-    against: Spent | None = None
-    seeds: int = 0
+    spent: Sequence[Spent] = ()
+    against: Sequence[Spent] = ()
     budget: str = ""
     policies: int = 1
 
     def mean(self, what: str) -> float:
         """Per seed, a field of `Spent`."""
-        return float(getattr(self.spent, what) / self.seeds)
+        return self.total(what) / len(self.spent)
+
+    def total(self, what: str) -> float:
+        """Over all seeds."""
+        return float(sum(getattr(seed, what) for seed in self.spent))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +98,7 @@ class Statistic:
 
     name: str
     kind: Any
-    of: Callable[[Line], Any]
+    of: Callable[[TableRow], Any]
     title: str
     head: str
     help: str
@@ -141,11 +147,11 @@ def statistic(
     page: int | None = LAST,
     interval_of: str = "",
     tinted: bool = False,
-) -> Callable[[Callable[[Line], Any]], Callable[[Line], Any]]:
-    """Declare the decorated function of a `Line` as a statistic. terminal, markdown, page: its column's place in that view,
+) -> Callable[[Callable[[TableRow], Any]], Callable[[TableRow], Any]]:
+    """Declare the decorated function of a `TableRow` as a statistic. terminal, markdown, page: its column's place in that view,
     None for none; programs get every statistic."""
 
-    def declare(of: Callable[[Line], Any]) -> Callable[[Line], Any]:
+    def declare(of: Callable[[TableRow], Any]) -> Callable[[TableRow], Any]:
         asked: dict[View, int | None] = {"terminal": terminal, "markdown": markdown, "page": page}
         STATISTICS[of.__name__] = Statistic(
             name=of.__name__,
@@ -182,158 +188,157 @@ def bounds(estimate: Estimate, within: Pair = (-np.inf, np.inf)) -> Pair | None:
 
 
 @statistic("Seeds", NUMBER, terminal=8, markdown=1, page=9)
-def seeds(line: Line) -> int:
+def seeds(row: TableRow) -> int:
     """How many have finished."""
-    return int(line.found.own.n[line.place])
+    return int(row.found.own.n[row.place])
 
 
 @statistic("Before", PERCENT, head="base", terminal=6, markdown=2, page=8)
-def base(line: Line) -> float | None:
+def base(row: TableRow) -> float | None:
     """Accuracy of the base checkpoint, before training."""
-    return number(np.mean(line.base))
+    return number(np.mean(row.base))
 
 
 @statistic("Accuracy", PERCENT, better="higher", terminal=4, markdown=3, page=6)
-def accuracy(line: Line) -> float:
+def accuracy(row: TableRow) -> float:
     """Mean over seeds."""
-    return float(line.found.own.mean[line.place])
+    return float(row.found.own.mean[row.place])
 
 
 @statistic("95 % interval", head="interval", terminal=None, markdown=None, page=7, interval_of="accuracy")
-def interval(line: Line) -> Pair | None:
+def interval(row: TableRow) -> Pair | None:
     """Student t over seeds; none for a single one."""
-    return bounds(line.found.own[line.place], within=(0.0, 1.0))
+    return bounds(row.found.own[row.place], within=(0.0, 1.0))
 
 
 @statistic("Gain", POINTS, better="higher", terminal=1, markdown=4, page=1, tinted=True)
-def gain(line: Line) -> float | None:
+def gain(row: TableRow) -> float | None:
     """Over the baseline at the same rollout budget, paired by seed."""
-    return number(line.found.gains.mean[line.place])
+    return number(row.found.gains.mean[row.place])
 
 
 @statistic("95 % interval of the gain", head="gain interval", terminal=None, markdown=None, page=2, interval_of="gain")
-def gain_interval(line: Line) -> Pair | None:
+def gain_interval(row: TableRow) -> Pair | None:
     """Student t over the seeds that both have, by itself: *no effect* is said where it lies within the margin."""
-    return bounds(line.found.gains[line.place])
+    return bounds(row.found.gains[row.place])
 
 
 @statistic("Compared with", head="baseline", terminal=None, markdown=None, page=16)
-def baseline(line: Line) -> str | None:
+def baseline(row: TableRow) -> str | None:
     """The baseline variant at the same rollout budget."""
-    return line.reference if line.found.gains.n[line.place] else None
+    return row.reference if row.found.gains.n[row.place] else None
 
 
 @statistic("Peer data used", SHARE, head="used", terminal=7, markdown=7, page=10)
-def peer_used(line: Line) -> float | None:
+def peer_used(row: TableRow) -> float | None:
     """Share of the received peer answers that gave a nonzero gradient."""
-    assert line.spent is not None
-    return float(line.spent.used / line.spent.received) if line.spent.received else None
+    received = row.total("received")
+    return row.total("used") / received if received else None
 
 
 @statistic("Rollouts", NUMBER, better="lower", terminal=10, markdown=8, page=11)
-def rollouts(line: Line) -> float:
+def rollouts(row: TableRow) -> float:
     """Mean per seed; of all policies where the line is their mean."""
-    return line.mean("rollouts")
+    return row.mean("rollouts")
 
 
 @statistic("Tokens", NUMBER, better="lower", terminal=None, markdown=None, page=None)
-def tokens(line: Line) -> float:
+def tokens(row: TableRow) -> float:
     """Generated ones, mean per seed."""
-    return line.mean("tokens")
+    return row.mean("tokens")
 
 
 @statistic("CPU-s", NUMBER, head="CPU-s", better="lower", terminal=9, markdown=9, page=12)
-def cpu_seconds(line: Line) -> float:
+def cpu_seconds(row: TableRow) -> float:
     """Mean per seed, repeated work included; of the whole cell where the line is the policies' mean."""
-    return line.mean("cpu")
+    return row.mean("cpu")
 
 
 @statistic("GPU-s", NUMBER, head="GPU-s", better="lower", terminal=None, markdown=None, page=13)
-def gpu_seconds(line: Line) -> float:
+def gpu_seconds(row: TableRow) -> float:
     """As CPU-seconds."""
-    return line.mean("gpu")
+    return row.mean("gpu")
 
 
 @statistic("Corrected interval", head="corrected", terminal=2, markdown=4, page=2, interval_of="gain")
-def gain_corrected_interval(line: Line) -> Pair | None:
+def gain_corrected_interval(row: TableRow) -> Pair | None:
     """The same, corrected for all that is compared: it leaves out 0 exactly where the test finds a gain or a loss."""
-    low, high = (number(end) for end in line.found.corrected[:, line.place])
+    low, high = (number(end) for end in row.found.corrected[:, row.place])
     return None if low is None or high is None else (low, high)
 
 
 @statistic("Paired seeds", NUMBER, terminal=None, markdown=None, page=None)
-def paired_seeds(line: Line) -> int:
+def paired_seeds(row: TableRow) -> int:
     """How many the regime and its baseline both have; 0 where there is none."""
-    return int(line.found.gains.n[line.place])
+    return int(row.found.gains.n[row.place])
 
 
 @statistic("Cost", TIMES, head="cost", better="lower", terminal=None, markdown=None, page=4)
-def cost(line: Line) -> float | None:
+def cost(row: TableRow) -> float | None:
     """CPU-seconds over those of the baseline at the same rollout budget; GPU-seconds where the baseline used GPUs."""
-    if line.against is None:
-        return None
-    what = "gpu" if line.against.gpu else "cpu"
-    spent = float(getattr(line.against, what))
-    return line.mean(what) / spent if spent else None
+    what = "gpu" if any(seed.gpu for seed in row.against) else "cpu"
+    theirs = sum(getattr(seed, what) for seed in row.against)
+    return row.mean(what) / (theirs / len(row.against)) if theirs else None
 
 
 @statistic("Budget", terminal=None, markdown=None, page=None)
-def budget(line: Line) -> str:
+def budget(row: TableRow) -> str:
     """Rollouts as a multiple of the suite's."""
-    return line.budget
+    return row.budget
 
 
 @statistic("Tie group", head="tie", terminal=5, markdown=5, page=5)
-def tie_group(line: Line) -> str:
+def tie_group(row: TableRow) -> str:
     """Regimes that share a letter cannot be told apart; those that share none can."""
-    return line.found.groups[line.place]
+    return row.found.groups[row.place]
 
 
 @statistic("Best", terminal=None, markdown=None, page=None)
-def best(line: Line) -> bool:
+def best(row: TableRow) -> bool:
     """Cannot be told from the best mean."""
-    return line.found.best[line.place]
+    return row.found.best[row.place]
 
 
 @statistic("p of the gain", terminal=None, markdown=None, page=None)
-def gain_p(line: Line) -> float | None:
+def gain_p(row: TableRow) -> float | None:
     """Corrected within the family of all tests of one policy and metric."""
-    return number(line.found.gain_p[line.place])
+    return number(row.found.gain_p[row.place])
 
 
 @statistic("Detectable gain", POINTS, better="lower", terminal=None, markdown=None, page=None)
-def detectable(line: Line) -> float | None:
+def detectable(row: TableRow) -> float | None:
     """The smallest gain that the paired seeds would have shown with 80 % power."""
-    return number(line.found.detectable[line.place])
+    return number(row.found.detectable[row.place])
 
 
 @statistic("Seeds needed", NUMBER, head="needed", better="lower", terminal=None, markdown=None, page=15)
-def seeds_needed(line: Line) -> int | None:
+def seeds_needed(row: TableRow) -> int | None:
     """So many would show a gain as large as the margin with 80 % power, if seeds go on to differ as these do."""
-    found, error = line.found, line.found.gains.error[line.place]
-    if np.isnan(error + found.level[line.place]) or found.margin <= 0:
+    found, error = row.found, row.found.gains.error[row.place]
+    if np.isnan(error + found.level[row.place]) or found.margin <= 0:
         return None
-    level = float(found.level[line.place])
-    return seeds_to_detect(float(error * np.sqrt(found.gains.n[line.place])), found.margin, level=level)
+    level = float(found.level[row.place])
+    return seeds_to_detect(float(error * np.sqrt(found.gains.n[row.place])), found.margin, level=level)
 
 
 @statistic("Verdict", terminal=3, markdown=6, page=3, tinted=True)
-def verdict(line: Line) -> str:
+def verdict(row: TableRow) -> str:
     """Whether the difference from the baseline is real."""
-    return line.found.verdicts[line.place]
+    return row.found.verdicts[row.place]
 
 
 @statistic("Gain per 1,000 rollouts", RATE, head="per 1000", better="higher", terminal=None, markdown=None, page=14)
-def gain_per_1000_rollouts(line: Line) -> float | None:
+def gain_per_1000_rollouts(row: TableRow) -> float | None:
     """Of one policy; where the line is the policies' mean, mean gain over their mean rollouts."""
-    return _per(line, "rollouts", 1000)
+    return _per(row, "rollouts", 1000)
 
 
 @statistic("Gain per GPU-second", RATE, better="higher", terminal=None, markdown=None, page=None)
-def gain_per_gpu_second(line: Line) -> float | None:
+def gain_per_gpu_second(row: TableRow) -> float | None:
     """Of one policy, as per 1,000 rollouts; none where no GPU was used."""
-    return _per(line, "gpu", 1)
+    return _per(row, "gpu", 1)
 
 
-def _per(line: Line, what: str, size: int) -> float | None:
-    return number(per_unit(line.found.gains.mean[line.place], line.mean(what) / line.policies, size))
+def _per(row: TableRow, what: str, size: int) -> float | None:
+    spent = row.mean(what) / row.policies
+    return number(row.found.gains.mean[row.place] * size / spent) if spent > 0 else None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,11 +10,10 @@ import numpy as np
 
 from harness.errors import StoreError
 from harness.statistics import MARGIN
-from harness.store.comparisons import MEAN, Finished, Spent, finished, judged
-from harness.store.kept import kept
+from harness.store.comparisons import MEAN, Finished, compared, finished
 from harness.store.read import Snapshot
 from harness.store.reference_results import MARK
-from harness.store.statistic import STATISTICS, Line
+from harness.store.statistic import STATISTICS, TableRow
 
 __all__ = ["MEAN", "SeedRow", "ShowRow", "StatusRow", "seed_rows", "show_rows", "status_rows", "suites"]
 
@@ -33,12 +31,11 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
 if TYPE_CHECKING:
 
     class ShowRow(_Place, frozen=True, kw_only=True):
-        """One line: a regime on one group, policy, task and metric, and a field per declared statistic (`store.statistic`).
+        """One row: a regime on one group, policy, task and metric, and a field per declared statistic (`store.statistic`).
 
-        Accuracies, gains and shares are fractions in [0, 1]; costs are means per seed, of the whole cell where policy is `*`.
-        Verdict, tie group, best, p and what was detectable come from one family of paired t tests over the regimes, groups and
-        tasks of one policy and metric (`statistics.judge`). variant: of the suite, whose cells it is made of; another name than
-        `regime` for one with settings that were searched.
+        Accuracies, gains and shares are fractions in [0, 1]; costs are means per seed. What is said of significance comes from one
+        family of paired t tests over the regimes, groups and tasks of one policy and metric (`statistics.compare`). variant: of
+        the suite, whose cells it is made of; another name than `regime` where settings were searched.
         """
 
         variant: str
@@ -68,10 +65,8 @@ class StatusRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One seed of a line: its accuracy, the base's, and the gain over the baseline of the same seed and budget.
-
-    variant: of the suite, whose cell. noise: `statistics.sampling_variance` of the accuracy. withheld: why no verdict is given.
-    """
+    """One seed of a row, its gain over the baseline's same seed. variant: of the suite, whose cell. noise: `sampling_variance`.
+    withheld: why no verdict is given."""
 
     group: str
     policy: str
@@ -106,47 +101,38 @@ def status_rows(snapshot: Snapshot, suite: str | None = None) -> list[StatusRow]
 
 
 def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[ShowRow]:
-    """The suite's finished cells as lines, in the suite's order of groups and regimes. `margin` is that of the verdicts.
-
-    Raises StoreError on an unknown suite.
-    """
-    make = partial(_show_rows, snapshot, suite, margin)
-    return kept(snapshot, suite, "rows", list[ShowRow], make, margin)
-
-
-def _show_rows(snapshot: Snapshot, suite: str, margin: float) -> list[ShowRow]:
+    """The finished cells, in the suite's order of groups and regimes, policies beside each other. `margin` is that of the verdicts.
+    Raises StoreError on an unknown suite."""
     cells = finished(snapshot, suite)
     if not cells.families and suite not in suites(snapshot):
         raise StoreError(f"no results of a suite {suite!r}")
-    rows = [row for policy, metric in _choices(cells) for row in _choice_rows(policy, metric, cells, margin)]
-    groups = {key[0]: i for i, key in reversed(list(enumerate(cells.families)))}
-    return sorted(rows, key=lambda r: _line(r, cells, groups))
+    choices = dict.fromkeys((key.policy, key.metric) for key in cells.families)
+    rows = [row for policy, metric in choices for row in _choice_rows(policy, metric, cells, margin)]
+    groups, regimes = list(dict.fromkeys(key.group for key in cells.families)), list(cells.variants)
 
+    def place(row: ShowRow) -> tuple[object, ...]:
+        members = [MEAN, *cells.policies[row.group]]
+        metric = row.metric == "greedy", row.metric
+        return groups.index(row.group), row.task, *metric, regimes.index(row.regime), members.index(row.policy)
 
-def _line(row: ShowRow, cells: Finished, groups: dict[str, int]) -> tuple[object, ...]:
-    """A regime's policies beside each other."""
-    members = [MEAN, *cells.policies[row.group]]
-    regime = cells.places.get(row.regime, len(cells.places)), row.regime
-    return groups[row.group], row.task, row.metric == "greedy", row.metric, regime, members.index(row.policy)
+    return sorted(rows, key=place)
 
 
 def seed_rows(snapshot: Snapshot, suite: str, of: str | None = None) -> list[SeedRow]:
-    """The finished cells seed by seed, in the order of `show_rows`; `of` one policy or MEAN, or all. Empty for an unknown suite."""
+    """Seed by seed, in the order of `show_rows`; `of` one policy or MEAN, or all. Empty for an unknown suite."""
     cells = finished(snapshot, suite)
     rows = []
     for (group, policy, task, metric), family in cells.families.items():
-        if of not in (None, policy):
-            continue
-        for name in cells.regimes(family.scores):
-            reference = cells.reference(name)
-            against = family.scores.get(reference, {}) if reference else {}
+        for name in family.scores if of in (None, policy) else ():
+            variant = cells.variants[name]
+            against = family.scores.get(variant.reference or "", {})
             for seed, score in sorted(family.scores[name].items()):
                 rows.append(
                     SeedRow(
                         group=group,
                         policy=policy,
                         regime=name,
-                        variant=cells.variants[name].cells,
+                        variant=variant.cells,
                         task=task,
                         metric=metric,
                         seed=seed,
@@ -154,46 +140,39 @@ def seed_rows(snapshot: Snapshot, suite: str, of: str | None = None) -> list[See
                         noise=score.noise,
                         base=family.base.get(seed, family.base.get(None)),
                         gain=score.accuracy - against[seed].accuracy if seed in against else None,
-                        baseline=reference,
+                        baseline=variant.reference,
                         withheld=family.withheld.get(name, ""),
                     )
                 )
     return rows
 
 
-def _choices(cells: Finished) -> list[tuple[str, str]]:
-    """Every policy and metric: what is corrected together."""
-    return list(dict.fromkeys((key.policy, key.metric) for key in cells.families))
-
-
-def _choice_rows(policy: str, metric: str, cells: Finished, margin: float) -> Iterable[ShowRow]:
+def _choice_rows(policy: str, metric: str, cells: Finished, margin: float) -> Iterator[ShowRow]:
+    """Of one policy and metric: what is corrected together."""
     families = {
         (key.group, key.task): family
         for key, family in cells.families.items()
         if (key.policy, key.metric) == (policy, metric)
     }
-    names, judgements = judged(
+    names, comparisons = compared(
         {place: family.scores for place, family in families.items()},
-        {name: cells.reference(name) for name in cells.places},
+        {name: variant.reference for name, variant in cells.variants.items()},
         margin,
         {(place, name): why for place, family in families.items() for name, why in family.withheld.items()},
     )
     for (group, task), family in families.items():
-        for i, name in enumerate(names):
-            if name not in family.scores:
-                continue
-            against = family.costs.get(cells.reference(name) or "")
-            line = Line(
-                found=judgements[group, task],
+        for i, name in ((i, name) for i, name in enumerate(names) if name in family.scores):
+            variant = cells.variants[name]
+            row = TableRow(
+                found=comparisons[group, task],
                 place=i,
-                reference=cells.reference(name),
+                reference=variant.reference,
                 base=[family.base.get(seed, family.base.get(None, np.nan)) for seed in family.scores[name]],
-                spent=Spent(*np.sum(family.costs[name], axis=0)),
-                against=None if against is None else Spent(*np.mean(against, axis=0)),
-                seeds=len(family.costs[name]),
-                budget=cells.variants[name].budget,
+                spent=family.costs[name],
+                against=family.costs.get(variant.reference or "", ()),
+                budget=variant.budget,
                 policies=len(cells.policies[group]) if policy == MEAN else 1,
             )
-            values = {s.name: s.of(line) for s in STATISTICS.values()}
-            variant = cells.variants[name].cells
-            yield ShowRow(group=group, policy=policy, regime=name, variant=variant, task=task, metric=metric, **values)
+            values = {s.name: s.of(row) for s in STATISTICS.values()}
+            at = {"group": group, "policy": policy, "task": task, "metric": metric}
+            yield ShowRow(**at, regime=name, variant=variant.cells, **values)

@@ -19,8 +19,8 @@ from harness.store.reference_results import MARK, suite_folder
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting. variant: its name in `<suite>-tuning`, where it got furthest. steps: how far that is. score: mean accuracy
-    there; None where training came to nothing, and then `fault` says so."""
+    """One setting. variant: its name in `<suite>-tuning`, where it got furthest: `steps`. score: mean accuracy there; None where it
+    came to nothing, and then `fault` says so."""
 
     number: int
     variant: str
@@ -33,9 +33,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     """A variant's tuning. chosen: the trial with the best score of those that ran to the end; 0 is the variant as published.
 
-    on: the tuning group that chose, and whose the scores are; "" for all of them together.
-    final: the name in the table of the chosen setting. checked, checked_published: scores of the chosen and of the published
-    setting on the check's seeds; None without a check. rollouts, cpu_seconds, gpu_seconds: of all trials.
+    on: the tuning group that chose; "" for all together. final: the name in the table of the chosen setting. checked,
+    checked_published: scores of both settings on the check's seeds. Costs: of all trials.
     """
 
     variant: str

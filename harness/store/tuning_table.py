@@ -10,20 +10,19 @@ import msgspec
 import numpy as np
 
 from harness.statistics import paired
-from harness.store.comparisons import MEAN, BySeed, Finished, Score, Spent, finished
+from harness.store.comparisons import MEAN, BySeed, Finished, Spent, finished
 from harness.store.read import Snapshot
 from harness.store.reference_results import MARK
+from harness.store.statistic import PERCENT, POINTS, Pair, bounds, number
 from harness.store.tuning import Tuned, Tuning, tuned_label
-
-Pair = tuple[float, float]
 
 
 class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the table: one variant on one group; accuracies and differences are fractions. on: `Tuned.on`.
+    """One variant on one group; accuracies and differences are fractions. on: `Tuned.on`.
 
-    published, tuned: mean accuracies. published_gain: over the baseline as published; tuned_gain: over the *tuned* baseline.
-    change: tuned less published. Intervals: paired by seed, Student t. lowest, highest, deviation: of the scores of the trials
-    that ran to the end. promised: the best trial's lead over the published setting; kept: the same on the check's seeds.
+    published_gain: over the baseline as published; tuned_gain: over the *tuned* baseline. Intervals: paired by seed, Student t.
+    lowest, highest, deviation: of the trials that ran to the end. promised: the best trial's lead over the published setting; kept:
+    the same on the check's seeds.
     """
 
     group: str
@@ -51,10 +50,7 @@ class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of two tuning groups, used on one group of the table: mean accuracies, and first less second paired by seed.
-
-    same: both chose the same setting.
-    """
+    """Settings of two tuning groups on one group of the table: mean accuracies, and first less second paired by seed."""
 
     group: str
     variant: str
@@ -79,22 +75,22 @@ class Scores(msgspec.Struct, frozen=True):
 
 
 def scores(snapshot: Snapshot, suite: str, task: str, cells: int, only: str = "") -> Scores:
-    """cells: groups x seeds; a variant that has fewer of them is left out. only: this group's part of them."""
+    """cells: groups x seeds; a variant that has fewer is left out. only: this group's part of them."""
     found = finished(snapshot, suite)
     metric = metric_of(found, task)
     values: dict[str, list[float]] = {}
-    spent: dict[str, np.ndarray] = {}
+    spent: dict[str, list[Spent]] = {}
     for (group, policy, of, kind), family in found.families.items():
-        if of != task or kind != metric or policy != whole(found, group) or only not in ("", group):
-            continue
-        for name, by_seed in family.scores.items():
-            values.setdefault(name, []).extend(by_seed[seed].accuracy for seed in sorted(by_seed))
-            total = Spent(*np.sum(family.costs[name], axis=0))
-            cost = np.array([total.rollouts, total.cpu, total.gpu])
-            spent[name] = spent.get(name, np.zeros(3)) + cost
+        if (of, kind, policy) == (task, metric, whole(found, group)) and only in ("", group):
+            for name, by_seed in family.scores.items():
+                values.setdefault(name, []).extend(by_seed[seed].accuracy for seed in sorted(by_seed))
+                spent.setdefault(name, []).extend(family.costs[name])
     full = {name: round(float(np.mean(each)), 12) for name, each in values.items() if len(each) == cells}
-    rollouts, cpu, gpu = ({name: float(cost[i]) for name, cost in spent.items()} for i in range(3))
-    return Scores(task, metric, full, rollouts, cpu, gpu)
+    costs = (
+        {name: sum(getattr(s, what) for s in each) for name, each in spent.items()}
+        for what in ("rollouts", "cpu", "gpu")
+    )
+    return Scores(task, metric, full, *costs)
 
 
 def metric_of(found: Finished, task: str) -> str:
@@ -176,16 +172,13 @@ def _row(
 def difference(ours: BySeed, theirs: BySeed) -> tuple[float | None, Pair | None]:
     """Mean difference over the seeds that both have, and its interval where there are two or more."""
     seeds = sorted(ours.keys() & theirs.keys())
-    if not seeds:
-        return None, None
-    a, b = (np.array([[*by_seed[s]] for s in seeds]) for by_seed in (ours, theirs))
+    a, b = (np.array([by_seed[s] for s in seeds]).reshape(-1, 2) for by_seed in (ours, theirs))
     found = paired(a[:, 0], b[:, 0], noise=a[:, 1] + b[:, 1])
-    return float(found.mean), None if len(seeds) < 2 else (float(found.low), float(found.high))
+    return number(found.mean), bounds(found)
 
 
 def _mean(by_seed: BySeed) -> float:
-    values: Sequence[Score] = [*by_seed.values()]
-    return float(np.mean([s.accuracy for s in values]))
+    return float(np.mean([score.accuracy for score in by_seed.values()]))
 
 
 def with_tuning(
@@ -215,7 +208,7 @@ def with_tuning(
     for group, first_on, second_on in dict.fromkeys((r.group, r.first_on, r.second_on) for r in transfer):
         own = [r for r in transfer if (r.group, r.first_on, r.second_on) == (group, first_on, second_on)]
         heads = ["regime", f"tuned on {first_on}", f"tuned on {second_on}", "first less second"]
-        body = [[r.variant, _points(r.first), _points(r.second), apart(r)] for r in own]
+        body = [[r.variant, PERCENT.text(r.first), PERCENT.text(r.second), apart(r)] for r in own]
         lines += _block(group, [heads, *body], form)
     return text.rstrip("\n") + "\n\n" + "\n".join(lines).rstrip("\n") + "\n"
 
@@ -239,14 +232,14 @@ def _optimism(rows: Sequence[TuningRow]) -> list[str]:
     promised, kept = (float(np.mean(each)) for each in zip(*leads, strict=True))
     return [
         f"Optimism of choosing the best of {rows[0].trials} trials, mean of {len(leads)} choices: a lead of "
-        f"{_points(promised, True)} points promised, {_points(kept, True)}\nkept, {_points(promised - kept, True)} of luck.",
+        f"{POINTS.text(promised)} points promised, {POINTS.text(kept)}\nkept, {POINTS.text(promised - kept)} of luck.",
         "",
     ]
 
 
 def apart(row: TransferRow) -> str:
     """The difference with its interval in points, or that there is none to speak of."""
-    return "the same setting" if row.same else _with(row.difference, row.interval)
+    return "the same setting" if row.same else POINTS.with_interval(row.difference, row.interval)
 
 
 _HEADS = ["regime", "as published", "gain", "tuned", "gain", "change", "over trials", "lead: promised", "kept", "CPU-s"]
@@ -259,19 +252,9 @@ _NOTE = (
 
 def _cells(row: TuningRow) -> list[str]:
     return [
-        f"{row.variant}, tuned on {row.on}" if row.on else row.variant,
-        _points(row.published), _with(row.published_gain, row.published_interval), _points(row.tuned),
-        _with(row.tuned_gain, row.tuned_interval), _with(row.change, row.change_interval),
-        f"{_points(row.lowest)} to {_points(row.highest)}" + (f", {row.failed} failed" if row.failed else ""),
-        _points(row.promised, True), "–" if row.kept is None else _points(row.kept, True), f"{row.cpu_seconds:,.0f}",
+        f"{row.variant}, tuned on {row.on}" if row.on else row.variant, PERCENT.text(row.published),
+        POINTS.with_interval(row.published_gain, row.published_interval), PERCENT.text(row.tuned),
+        POINTS.with_interval(row.tuned_gain, row.tuned_interval), POINTS.with_interval(row.change, row.change_interval),
+        f"{PERCENT.text(row.lowest)} to {PERCENT.text(row.highest)}" + (f", {row.failed} failed" if row.failed else ""),
+        POINTS.text(row.promised), POINTS.text(row.kept), f"{row.cpu_seconds:,.0f}",
     ]  # fmt: skip
-
-
-def _points(value: float, signed: bool = False) -> str:
-    return f"{100 * value:{'+' if signed else ''}z.1f}".replace("-", "−")
-
-
-def _with(value: float | None, interval: Pair | None) -> str:
-    if value is None:
-        return "–"
-    return _points(value, True) + (f" [{_points(interval[0])}, {_points(interval[1])}]" if interval else "")

@@ -14,8 +14,7 @@ from harness.errors import HarnessError, PluginError, SuiteError, UsageError
 from harness.learning import registry
 from harness.store.foreign import bounded, import_results
 from harness.store.journal import read_journal
-from harness.store.manifest import read_suite, suite_files
-from harness.store.submission import Submission, read_submission, write_submission
+from harness.store.manifest import Submission, read_submission, read_suite, suite_files, write_submission
 from harness.store.text import visible
 from harness.submission import evidence
 from harness.submission.bundle import compact

@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from harness.statistics import paired_by_question
-from harness.statistics.judgement import GAINS, LOSES, UNTOLD, WITHHELD, WITHIN
+from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
 from harness.store.ranking import Pairing, pairing
 from harness.store.sentences import explained, points
 from harness.store.statistic import POINTS
@@ -38,8 +38,8 @@ WHERE c.suite = ? AND c.kind = 'cell' AND c.state = 'done' AND c.regime IN (?, ?
 _WORDS = {
     GAINS: "is ahead",
     LOSES: "is behind",
-    WITHIN: "is neither ahead nor behind by more than {}",
-    UNTOLD: "cannot be told from it",
+    EQUIVALENT: "is neither ahead nor behind by more than {}",
+    INCONCLUSIVE: "cannot be told from it",
     **{why: f"is not judged ({why})" for why in WITHHELD},
 }
 

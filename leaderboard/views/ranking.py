@@ -10,9 +10,9 @@ import pandas as pd
 import streamlit as st
 
 from harness.store.ranking import MIN_RUNS, Aggregate
+from harness.store.remarks import STRICT, Stage
 from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import PERCENT, Statistic, shown
-from harness.store.supervised_start import STRICT, Stage
 from harness.store.table import MEAN
 from leaderboard.charts import LEGEND
 from leaderboard.data import Store

@@ -17,12 +17,12 @@ import pytest
 from synthetic_results import REGIMES, write_results
 
 from harness.formats.every_eval_ever import write_every_eval_ever
-from harness.store.columns import SCHEMAS
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write_manifest
 from harness.store.read import Snapshot
 from harness.store.reference_results import write_reference
+from harness.store.rows import SCHEMAS
 from harness.submission.bundle import compact
 from harness.suite.cells import Identity
 from harness.tasks.sets import SETS

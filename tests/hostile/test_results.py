@@ -18,10 +18,10 @@ import pytest
 from synthetic_results import REGIMES, write_results
 
 from harness import limits
-from harness.store.columns import SCHEMAS
 from harness.store.foreign import import_results
 from harness.store.ingest import ingest
 from harness.store.read import Snapshot
+from harness.store.rows import SCHEMAS
 
 
 def _replace(file: Path, make: Callable[[Path], object]) -> None:

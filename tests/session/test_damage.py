@@ -22,9 +22,9 @@ from harness.session.cell import resume_point
 from harness.session.cell.exchanges import ExchangeState
 from harness.session.suite.prepare import prepare
 from harness.store.manifest import read_manifest, read_suite, suite_files
-from harness.store.missing import missing
 from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference
+from harness.store.remarks import missing
 
 from .conftest import SUITE
 from .running import Run, harness, rows, run

@@ -17,8 +17,8 @@ from harness.cli.results import status
 from harness.errors import UsageError
 from harness.session.cell.manifests import cell_manifest
 from harness.session.suite.prepare import Shard, prepare
+from harness.store.database import kind_of_mount, on_network, store_path
 from harness.store.manifest import Provenance, read_suite, write_manifest
-from harness.store.place import kind_of_mount, on_network, store_path
 
 from .running import harness, start, wait_until
 

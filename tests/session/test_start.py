@@ -27,8 +27,8 @@ from harness.store.ingest import ingest
 from harness.store.journal import read_journal
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
+from harness.store.remarks import AS_PUBLISHED, STARTED, stages
 from harness.store.render import render
-from harness.store.supervised_start import AS_PUBLISHED, STARTED, stages
 from harness.store.table import show_rows
 from harness.suite.schema import Policy
 from harness.verification.verifier import Verifier

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pytest
 from forging import Forgery, column
 
-from harness.store.columns import SCHEMAS
 from harness.store.manifest import read_manifest
+from harness.store.rows import SCHEMAS
 from harness.submission.bundle import SCORES
 from harness.submission.check import checked
 

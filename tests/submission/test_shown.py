@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 from synthetic_results import REGIMES, write_results
 
 from harness.store.ingest import ingest
-from harness.store.submission import Submission, write_submission
+from harness.store.manifest import Submission, write_submission
 from harness.submission.check import category
 from harness.suite.load import load
 from leaderboard import RESULTS_VARIABLE

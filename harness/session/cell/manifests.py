@@ -32,7 +32,6 @@ from harness.store.manifest import (
     SuiteFile,
     VariantEntry,
     read_manifest,
-    read_standing,
     write_manifest,
 )
 from harness.suite.cells import Cell, Identity, digest, keyed, placeless
@@ -193,7 +192,7 @@ def interrupted(folder: Path, states: Container[State] = ("running",)) -> None:
 def state_of(folder: Path | str) -> tuple[str, str, int]:
     """(state, reason, attempts); without a manifest pending."""
     try:
-        found = read_standing(folder)
+        found = read_manifest(folder)
     except StoreError as error:
         return ("failed", str(error), 0) if os.path.exists(f"{folder}/{MANIFEST}") else ("pending", "", 0)
     return found.state, found.reason, found.attempts

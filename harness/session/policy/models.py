@@ -100,6 +100,7 @@ def base_folder(
     folder, stage0 = raw_folder(policy), policy.stage0
     if stage0 is None:
         return folder
+    from harness.engines.embedded.warmup import Warmup, warmup_checkpoint
 
     stated = {name: getattr(stage0, name) for name in ("task", "steps", "learning_rate", "gate")}
     warmup = Warmup(

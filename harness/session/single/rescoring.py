@@ -14,7 +14,7 @@ from harness.errors import StoreError, UsageError
 from harness.evaluation.metrics import Change, EvaluationSample, rescore
 from harness.scoring.catalogue import called
 from harness.store.journal import read_journal
-from harness.store.manifest import read_suite, readable, suite_files
+from harness.store.manifest import read_suite, readable, remedy, suite_files
 from harness.suite.schema import FileTask
 from harness.tasks.registry import get_task, names
 from harness.verification.verdict import Verdict
@@ -31,11 +31,12 @@ class CellChange(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RescoreReport:
-    """How many samples were read, and what changed."""
+    """How many samples were read, what changed, and what of the cells' journals could not be read."""
 
     samples: int
     cells: int
     changes: tuple[CellChange, ...]
+    problems: tuple[str, ...] = ()
 
     def describe(self) -> str:
         lines = [
@@ -49,6 +50,7 @@ class RescoreReport:
             )
         if len(self.changes) > 50:
             lines.append(f"  ... and {len(self.changes) - 50} more (--json has all)")
+        lines += [f"not read: {problem}" for problem in self.problems]
         return "\n".join(lines)
 
 
@@ -62,10 +64,13 @@ def rescore_results(results: Path, suite: str | None = None, scorer: str | None 
     if not folders:
         raise UsageError(f"{results}: no results{f' of a suite {suite!r}' if suite else ''}")
     changes: list[CellChange] = []
+    problems: list[str] = []
     count = 0
     with Verifier() as verifier:
         for folder in folders:
-            table = read_journal(folder).tables.get("samples")
+            contents = read_journal(folder)
+            problems += [f"{problem}; {remedy(folder)}" for problem in contents.problems]
+            table = contents.tables.get("samples")
             samples = [_sample(row) for row in table.to_pylist()] if table is not None else []
             count += len(samples)
             for task, asked in groupby(sorted(samples, key=lambda s: s.task), key=lambda s: s.task):
@@ -74,7 +79,7 @@ def rescore_results(results: Path, suite: str | None = None, scorer: str | None 
                 judge = verifier.by(called(scorer or _scorer(folder, task)))
                 found = rescore(list(asked), judge)
                 changes += [CellChange(folder.parent.name, folder.name, change) for change in found]
-    return RescoreReport(count, len(folders), tuple(changes))
+    return RescoreReport(count, len(folders), tuple(changes), tuple(problems))
 
 
 def _scorer(folder: Path, name: str) -> str:

@@ -18,15 +18,15 @@ from harness.session.suite import rules
 from harness.session.suite.identity import Identities, forerunners, notes, why_anew
 from harness.session.suite.lock import holding
 from harness.store.manifest import SuiteFile, read_suite, readable, suite_files, write_suite
-from harness.store.processors import mixed
+from harness.store.remarks import mixed
 from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell
 from harness.suite.load import find, load, resolve
 from harness.suite.schema import Suite
 
 if TYPE_CHECKING:
-    from harness.store.missing import Missing
     from harness.store.read import Snapshot
+    from harness.store.remarks import Missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ def lacking(
 ) -> tuple[list[Missing], str]:
     """The cells that the table lacks, or has from other settings or code than `prepared`, `file`, or the suite as it was run.
     Where it cannot be prepared: what is stored alone, and why."""
-    from harness.store.missing import missing
+    from harness.store.remarks import missing
 
     stored = missing(snapshot, suite)
     if prepared is None and "@" not in suite and (file is not None or suite_files(results / suite)):
@@ -267,7 +267,7 @@ def lacking(
 
 
 def _compared(snapshot: Snapshot, suite: str, stored: list[Missing], prepared: Prepared) -> list[Missing]:
-    from harness.store.missing import STALE, Missing
+    from harness.store.remarks import STALE, Missing
 
     known = {m.cell: m for m in stored}
     rows = snapshot.query(

@@ -1,0 +1,189 @@
+"""The store's DuckDB file: where it lies, and its tables: those of the journals (`rows.TABLES`, with suite and cell in front),
+cells, suites, problems and scores; the rest are views.
+
+DuckDB maps its file into memory and locks it, which network file systems do not hold to. The file is made of the journals, so
+each machine builds its own where results lie on the network, and so does whoever may only read them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+import duckdb
+
+from harness.cache import cache_folder
+from harness.errors import StoreError
+from harness.store.rows import SCHEMAS
+
+STORE = "harness.duckdb"
+VARIABLE = "HARNESS_STORE"
+NETWORK = {
+    "nfs", "nfs3", "nfs4", "lustre", "gpfs", "beegfs", "beegfs_nodev", "cifs", "smb3", "smbfs", "ceph", "glusterfs", "afs", "9p",
+    "virtiofs", "wekafs", "panfs", "orangefs", "pvfs2", "gfs2", "ocfs2", "fuse",
+}  # fmt: skip
+"""Kinds of file systems that several machines may have mounted; every `fuse.*` too, but those of LOCAL_FUSE."""
+LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.portal", "fuse.lxcfs"}
+
+
+def store_path(results: Path) -> Path:
+    """The file of these results: where HARNESS_STORE says, else beside the journals, else in the cache, on a local disk. Raises
+    StoreError where its folder in the machine's temporary folder is somebody else's."""
+    whole = results.resolve()  # one folder for each results folder, whatever path leads there
+    own = Path(f"{whole.name or 'results'}-{hashlib.blake2b(bytes(whole), digest_size=6).hexdigest()}", STORE)
+    if forced := os.environ.get(VARIABLE):
+        return Path(forced).expanduser() / own
+    read_only = results.is_dir() and not os.access(results, os.W_OK)
+    if not (read_only or on_network(results)):
+        return results / STORE
+    if not on_network(cache_folder()):
+        return cache_folder() / "stores" / own
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    place = Path(tempfile.gettempdir()) / f"experience-sharing-harness-{user}"
+    with suppress(FileExistsError):
+        place.mkdir(mode=0o700)
+    if place.is_symlink() or place.stat().st_uid != user:
+        raise StoreError(f"{place}: belongs to somebody else; {VARIABLE} names another folder for the store")
+    return place / own
+
+
+def on_network(path: Path) -> bool:
+    """Whether `path`, or what of it exists, lies where other machines may have mounted it too."""
+    kind = kind_of_mount(path)
+    return kind in NETWORK or (kind.startswith("fuse.") and kind not in LOCAL_FUSE)
+
+
+def kind_of_mount(path: Path) -> str:
+    """The kind of file system, as the system calls it; empty where it does not say."""
+    import psutil
+
+    whole, best, found = path.resolve(), -1, ""
+    with suppress(OSError):
+        for mount in psutil.disk_partitions(all=True):
+            point = Path(mount.mountpoint)
+            if (
+                whole.is_relative_to(point) and len(point.parts) >= best
+            ):  # of two at one place the later hides the earlier
+                best, found = len(point.parts), mount.fstype
+    return found
+
+
+_CELLS = """
+CREATE TABLE cells (
+    suite VARCHAR, cell VARCHAR, kind VARCHAR, origin VARCHAR, group_name VARCHAR, regime VARCHAR, regime_type VARCHAR,
+    seed BIGINT, budget VARCHAR, options VARCHAR, engine VARCHAR, baseline VARCHAR, policies VARCHAR[], models VARCHAR[],
+    state VARCHAR, reason VARCHAR, fault VARCHAR, attempts BIGINT, config VARCHAR, code_version VARCHAR, commit_hash VARCHAR,
+    dirty BOOLEAN, packages VARCHAR, machine VARCHAR, python VARCHAR, started VARCHAR, finished VARCHAR, fingerprint VARCHAR
+);
+CREATE TABLE suites (
+    suite VARCHAR, title VARCHAR, baseline VARCHAR, engine VARCHAR, variants VARCHAR[], groups VARCHAR[], seeds BIGINT[],
+    cells VARCHAR[], bases VARCHAR[], altered VARCHAR[], tuned VARCHAR[][], config VARCHAR, fingerprint VARCHAR
+);
+CREATE TABLE problems (suite VARCHAR, cell VARCHAR, problem VARCHAR, remedy VARCHAR);
+CREATE TABLE about (version VARCHAR);
+"""
+LABEL = "CASE group_name || regime WHEN '' THEN cell ELSE group_name || '/' || regime || coalesce('/' || seed, '') END"
+"""What people read for a line of `cells`: its key where its manifest cannot be read."""
+
+# Each question's value under each metric, at the newest checkpoint. An invalid verdict is left out of all of them, as in
+# `evaluation.metrics`: best@k of k samples asks for one right answer, maj@k for the most frequent one, the earliest of equals.
+_QUESTIONS = """
+WITH ballots AS (
+    SELECT suite, cell, policy, task, metric, checkpoint_step, doc_id, vote, any_value(prompt) AS prompt, count(*) AS repeats,
+        count(*) FILTER (verdict <> 'invalid') AS answers, count(*) FILTER (verdict = 'right') AS hits,
+        count(*) FILTER (verdict = 'invalid') AS invalid, bool_or(repeat = vote AND verdict = 'right') AS good
+    FROM {samples} GROUP BY suite, cell, policy, task, metric, checkpoint_step, doc_id, vote
+), counts AS (
+    SELECT suite, cell, policy, task, metric, checkpoint_step, doc_id, any_value(prompt) AS prompt, sum(repeats)::BIGINT AS repeats,
+        sum(answers)::BIGINT AS answers, sum(hits)::BIGINT AS hits, sum(invalid)::BIGINT AS invalid, count(vote) > 0 AS voted,
+        coalesce(arg_max(good::INT, [answers, -vote]) FILTER (vote >= 0), 0) AS majority
+    FROM ballots GROUP BY suite, cell, policy, task, metric, checkpoint_step, doc_id
+), newest AS (
+    SELECT *, max(repeats) OVER (PARTITION BY suite, cell, policy, task, metric, checkpoint_step) AS k FROM counts
+    QUALIFY checkpoint_step = max(checkpoint_step) OVER (PARTITION BY suite, cell, policy, task, metric)
+)
+SELECT suite, cell, policy, task, CASE way WHEN 'mean' THEN metric ELSE way || '@' || k END AS metric, checkpoint_step, doc_id,
+    prompt, repeats, answers, hits, invalid, CASE WHEN answers > 0 THEN
+        CASE way WHEN 'mean' THEN hits / answers WHEN 'best' THEN (hits > 0)::INT ELSE majority END
+    END AS value
+FROM newest, (VALUES ('mean'), ('best'), ('maj')) AS ways(way)
+WHERE way = 'mean' OR metric = 'sampled' AND k > 1 AND (way = 'best' OR voted)
+"""
+# Rounding takes away what the order of a parallel sum changes: the same journals give the same scores and costs.
+SCORES = f"""
+SELECT suite, cell, policy, task, metric, checkpoint_step, max(repeats) AS repeats, count(value) AS questions,
+    sum(answers)::BIGINT AS answers, sum(hits)::BIGINT AS right_answers, sum(invalid)::BIGINT AS invalid,
+    round(avg(value), 12) AS accuracy, round(stddev_samp(value) / sqrt(count(value)), 12) AS error
+FROM ({_QUESTIONS}) GROUP BY ALL
+"""
+"""Of the rows of a relation `{samples}`. The only table that is computed: each `show` would take as long as all answers."""
+VIEWS = {
+    "questions": _QUESTIONS.format(samples="samples"),
+    "totals": """
+SELECT suite, cell, policy, count(*) AS steps, sum(rollouts)::BIGINT AS rollouts, sum(generated_tokens)::BIGINT AS generated_tokens,
+    sum(trained_tokens)::BIGINT AS trained_tokens, sum(exchanged_tokens)::BIGINT AS exchanged_tokens,
+    sum(exchanged_bytes)::BIGINT AS exchanged_bytes, sum(peer_received)::BIGINT AS peer_received,
+    sum(peer_used)::BIGINT AS peer_used, sum(prompts)::BIGINT AS prompts, sum(prompts_all_wrong)::BIGINT AS prompts_all_wrong,
+    sum(prompts_rescued)::BIGINT AS prompts_rescued, avg(weight_second_moment) AS weight_second_moment,
+    avg(effective_sample_size) AS effective_sample_size, avg(clipped_share) AS clipped_share, avg(refused_share) AS refused_share,
+    avg(kl_step) AS kl_step, max_by(kl_base, step) AS kl_base, avg(gradient_norm) AS gradient_norm,
+    stddev_samp(gradient_norm) AS gradient_norm_deviation, avg(own_peer_cosine) AS own_peer_cosine, avg(entropy) AS entropy,
+    avg(peer_only_support_share) AS peer_only_support_share,
+    avg(peer_gradient_norm / nullif(own_gradient_norm, 0)) AS peer_gradient_ratio, avg(sampler_drift) AS sampler_drift,
+    avg(sampler_drift_p99) AS sampler_drift_p99, avg(sampler_drift_outside) AS sampler_drift_outside
+FROM steps GROUP BY ALL
+""",
+    "spent": """
+SELECT suite, cell, policy, phase, round(sum(cpu_seconds), 6) AS cpu_seconds, round(sum(gpu_seconds), 6) AS gpu_seconds,
+    round(sum(wall_seconds), 6) AS wall_seconds
+FROM costs GROUP BY ALL
+""",
+    "flows": """
+SELECT suite, cell, author, receiver, kind, accepted, reason, sum(messages)::BIGINT AS records, sum(bytes)::BIGINT AS bytes,
+    sum(source_tokens)::BIGINT AS source_tokens, sum(receiver_tokens)::BIGINT AS receiver_tokens,
+    coalesce(sum(messages) FILTER (used), 0)::BIGINT AS used,
+    coalesce(sum(messages) FILTER (verdict = 'right'), 0)::BIGINT AS peer_right, avg(residual_text) AS residual_text,
+    avg(residual_boundary) AS residual_boundary, avg(residual_mass) AS residual_mass, avg(residual_length) AS residual_length,
+    avg(residual_canonical) AS residual_canonical
+FROM exchanges GROUP BY ALL
+""",
+    "current_cells": """
+SELECT * FROM cells
+WHERE (suite, cell) IN (SELECT suite, unnest(cells || bases) FROM suites)
+    OR kind = 'cell' AND suite NOT IN (SELECT suite FROM suites WHERE len(cells) > 0)
+    OR kind = 'base' AND suite NOT IN (SELECT suite FROM suites WHERE len(bases) > 0)
+QUALIFY row_number() OVER (
+    PARTITION BY suite, kind, group_name, regime, seed, CASE kind WHEN 'base' THEN policies END,
+        CASE group_name WHEN '' THEN cell END
+    ORDER BY state = 'done' DESC, finished DESC, cell
+) = 1
+""",
+}
+CELL_TABLES = (*SCHEMAS, "scores", "cells", "problems")
+"""Tables with rows of single cells."""
+
+
+def create(connection: duckdb.DuckDBPyConnection) -> None:
+    """An empty store of this version."""
+    for name, schema in SCHEMAS.items():
+        connection.register("empty", schema.empty_table())
+        connection.execute(f"CREATE TABLE {name} AS SELECT '' AS suite, '' AS cell, * FROM empty")
+    connection.unregister("empty")
+    connection.execute(f"{_CELLS}; CREATE TABLE scores AS {SCORES.format(samples='samples')}")
+    for name, select in VIEWS.items():
+        connection.execute(f"CREATE VIEW {name} AS {select}")
+    connection.execute("INSERT INTO about VALUES (?)", [version()])
+
+
+def version() -> str:
+    """Hash of all table definitions: a store of another version is built anew."""
+    return f"{zlib.crc32(repr((SCHEMAS, _CELLS, SCORES, VIEWS)).encode()):08x}"
+
+
+def quoted(path: Path) -> str:
+    """A path inside an SQL string."""
+    return str(path).replace("'", "''")

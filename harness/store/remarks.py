@@ -1,0 +1,171 @@
+"""What stands beside a suite's table: which cells it lacks, whether its pairs ran on one kind of processor, and what a supervised
+start changed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+
+import msgspec
+
+from harness.store.database import LABEL
+from harness.store.read import Snapshot
+from harness.store.rows import PUBLISHED
+
+STALE = "stale"
+"""The state of a cell whose row is of other settings or code than it has now."""
+_NAMED = 3
+"""Cells, or pairs, that are named of those that are alike."""
+
+
+class Missing(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell of the suite that is in no row, or is there STALE. key: empty where nobody knows it. fault: the word for it
+    (`errors.Fault`), None where it has not failed."""
+
+    cell: str
+    key: str
+    state: str
+    fault: str | None = None
+    reason: str = ""
+
+
+def missing(snapshot: Snapshot, suite: str) -> list[Missing]:
+    """The cells of the suite as it was run last that are not done; those that never began are pending."""
+    about = snapshot.query("SELECT groups, seeds, variants, cells FROM suites WHERE suite = ?", [suite]).to_pylist()
+    labels, keys = list[str](), list[str]()
+    for one in about:  # in the order of `suite.cells.expand`
+        places = product(one["groups"], one["seeds"], one["variants"])
+        labels = [f"{group}/{regime}/{seed}" for group, seed, regime in places]
+        keys = one["cells"] if len(one["cells"]) == len(labels) else [""] * len(labels)
+    known = dict(zip(keys, labels, strict=True))
+    rows = snapshot.query(
+        f"SELECT {LABEL} AS cell, cell AS key, state, fault, reason FROM current_cells WHERE suite = ? AND kind = 'cell'",
+        [suite],
+    )
+    there = [
+        msgspec.structs.replace(m, cell=known.get(m.key, m.cell))
+        for m in msgspec.convert(rows.to_pylist(), list[Missing])
+    ]
+    began = {m.cell for m in there}
+    pending = [Missing(cell=c, key=k, state="pending") for c, k in zip(labels, keys, strict=True) if c not in began]
+    return sorted([*(m for m in there if m.state != "done"), *pending], key=lambda m: m.cell)
+
+
+def _told(found: Iterable[Missing]) -> list[str]:
+    """A line for each state and reason, with the first cells that it is of and the number of the others."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for m in found:
+        why = f"{m.fault}: {m.reason}" if m.fault else m.reason
+        alike.setdefault((m.state, why), []).append(m.cell)
+    return [
+        ", ".join(cells[:_NAMED])
+        + (f" and {len(cells) - _NAMED:,} more" if len(cells) > _NAMED else "")
+        + f" {state}"
+        + (f" ({why})" if why else "")
+        for (state, why), cells in alike.items()
+    ]
+
+
+def noted(found: Sequence[Missing]) -> dict[str, list[str]]:
+    """What a table must say of itself: heads with the lines below them; nothing where it is whole."""
+    heads = ("Missing from these numbers", "In these numbers, but of other settings or code than now")
+    parts = {head: [m for m in found if (m.state == STALE) == stale] for stale, head in enumerate(heads)}
+    return {f"{head}: {len(part):,} cell{'s' * (len(part) > 1)}": _told(part) for head, part in parts.items() if part}
+
+
+def counted(snapshot: Snapshot, suite: str, found: Iterable[Missing]) -> str:
+    """How many of the suite's cells are in which state, e.g. `4 done, 2 pending`, with what it lacks."""
+    done = snapshot.query(
+        "SELECT count(*) AS n FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done'", [suite]
+    )
+    states = Counter(m.state for m in found)
+    states["done"] = done["n"][0].as_py() - states[STALE]
+    order = ("done", STALE, "running", "cut off", "failed", "pending")
+    return ", ".join(f"{states[state]:,} {state}" for state in order if states[state])
+
+
+def mixed(cells: Iterable[tuple[str, int | None, Mapping[str, str]]]) -> str:
+    """A sentence where cells of one group and seed ran on several kinds of processors or GPUs; empty where none did. cells: group,
+    seed and the machine of its provenance, which may not say its processor."""
+    kinds: dict[tuple[str, int | None], set[str]] = {}
+    for group, seed, machine in cells:
+        if machine.get("processor"):
+            own = " with ".join(machine[part] for part in ("processor", "gpu") if machine.get(part))
+            kinds.setdefault((group, seed), set()).add(own)
+    several = {block: own for block, own in kinds.items() if len(own) > 1}
+    if not several:
+        return ""
+    named = ", ".join(f"{group}/{seed}" for group, seed in [*several][:_NAMED])
+    more = f" and {len(several) - _NAMED} more" if len(several) > _NAMED else ""
+    unlike = "; ".join(sorted(set().union(*several.values())))
+    return (
+        f"mixed processors: the regimes of {named}{more} ran on different ones ({unlike}), "
+        "which round differently: a part of their paired differences may be the machines'"
+    )
+
+
+def mixed_in(snapshot: Snapshot, suite: str) -> str:
+    """`mixed` of a suite's finished cells."""
+    rows = snapshot.query(
+        "SELECT DISTINCT group_name, seed, machine FROM current_cells "
+        "WHERE suite = ? AND kind = 'cell' AND state = 'done' ORDER BY ALL",
+        [suite],
+    )
+    return mixed((row["group_name"], row["seed"], json.loads(row["machine"] or "{}")) for row in rows.to_pylist())
+
+
+AS_PUBLISHED, STARTED = "as published", "after its start"
+STRICT = (
+    "strict: finished, boxed and right. lenient: the right answer in any form, or as the last number. What a start moves is mostly "
+    "form. Elsewhere an answer counts as right where the verifier finds it."
+)
+_MOMENTS = rf"""
+WITH judged AS (
+    SELECT c.group_name, c.seed, s.policy, s.task, s.metric, s.verdict, s.finished, s.text, s.gold, s.repeat,
+        CASE WHEN c.kind = 'cell' THEN c.regime WHEN s.checkpoint_step = {PUBLISHED} THEN '{AS_PUBLISHED}' ELSE '{STARTED}' END
+            AS moment,
+        CASE WHEN c.kind = 'cell' THEN 2 ELSE (s.checkpoint_step <> {PUBLISHED})::INT END AS place,
+        list_last(regexp_extract_all(s.text, '-?\d[\d,]*(?:\.\d+)?')) AS number
+    FROM current_cells c JOIN samples s USING (suite, cell)
+    WHERE c.suite = ? AND c.state = 'done' AND s.verdict <> 'invalid'
+), own AS (
+    SELECT DISTINCT group_name, policy FROM judged WHERE moment = '{AS_PUBLISHED}' AND place = 0
+), counted AS (
+    SELECT group_name, policy, task, metric, moment, place, seed,
+        avg((verdict = 'right' AND finished AND contains(text, '\boxed{{'))::INT) AS strict,
+        avg((verdict = 'right' OR coalesce(TRY_CAST(replace(number, ',', '') AS DOUBLE) = TRY_CAST(gold AS DOUBLE), false))::INT)
+            AS lenient,
+        count(*) AS answers, max(repeat) + 1 AS repeats
+    FROM judged SEMI JOIN own USING (group_name, policy) GROUP BY ALL
+)
+SELECT group_name AS 'group', policy, task, CASE metric WHEN 'sampled' THEN 'avg@' || max(repeats) ELSE metric END AS metric,
+    moment, avg(strict) AS strict, avg(lenient) AS lenient, sum(answers)::BIGINT AS answers, count(*) AS seeds
+FROM counted GROUP BY group_name, policy, task, metric, moment, place ORDER BY 1, 3, 4, 2, place, moment
+"""
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy at one moment: as published, after its start, or after RL by a regime, whose name `moment` is then.
+
+    strict: share of answers finished, boxed and right; lenient: with the right answer in any form, or as the last number.
+    """
+
+    group: str
+    policy: str
+    task: str
+    metric: str
+    moment: str
+    strict: float
+    lenient: float
+    answers: int
+    seeds: int
+
+
+def stages(snapshot: Snapshot, suite: str) -> list[Stage]:
+    """Of every policy that was measured before its start; empty for a suite without starts."""
+    there = snapshot.query("SELECT 1 FROM samples WHERE suite = ? AND checkpoint_step = ? LIMIT 1", [suite, PUBLISHED])
+    if not there.num_rows:
+        return []
+    return msgspec.convert(snapshot.query(_MOMENTS, [suite]).to_pylist(), list[Stage])
