@@ -39,7 +39,7 @@ import psutil
 
 from harness.cache import cache_folder
 from harness.errors import StoreError
-from harness.store.database import DERIVED
+from harness.store.database import CELL_TABLES, VIEWS
 from harness.store.ingest import STORE, ingest
 from harness.store.read import Snapshot
 from harness.store.rows import SCHEMAS
@@ -57,13 +57,13 @@ training: {{steps: 4, prompts: 4, rollouts: 4, max_new_tokens: 8, learning_rate:
 evaluation: {{k: 2, limit: 6, curve_every: 2, curve_prompts: 4}}
 """
 STEP_PHASES = ("generate", "verify", "exchange", "score", "train")
-UNCOMPARED = {
+UNCOMPARED = [t for t in dict.fromkeys((*CELL_TABLES, "suites", *VIEWS)) if t not in ("costs", "spent")]
     "cells": {"reason", "attempts", "code_version", "commit_hash", "dirty", "packages", "machine", "python", "started",
               "finished", "fingerprint"},
     "suites": {"fingerprint"},
     "steps": {f"{phase}_seconds" for phase in STEP_PHASES},
 }  # fmt: skip
-COMPARED = [t for t in (*SCHEMAS, *DERIVED, "cells", "suites", "questions", "problems") if t not in ("costs", "spent")]
+COMPARED = [t for t in dict.fromkeys((*CELL_TABLES, "suites", *VIEWS)) if t not in ("costs", "spent")]
 Tables = dict[str, list[tuple[str, ...]]]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
 RUN_SECONDS = 600.0

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 from synthetic_results import Regime, write_results
-from test_leaderboard import rows
+from test_leaderboard import seeds_of
 
 from harness.cli.tables import against
 from harness.statistics import compare
@@ -129,7 +129,7 @@ def test_10_opposite_effects_are_named_and_no_mean_hides_them(reference: Snapsho
 
 
 def test_10_groups_that_differ_beyond_chance_are_a_verdict_of_their_own() -> None:
-    found = rows({"independent": 0.0, "a": 0.0, "b": 0.0}, 5)
+    found = seeds_of({"independent": 0.0, "a": 0.0, "b": 0.0}, 5)
     split = [
         msgspec.structs.replace(r, accuracy=r.accuracy + (0.1 if r.group == "g0" else -0.1) * (r.regime == "a"))
         for r in found
@@ -141,7 +141,9 @@ def test_10_groups_that_differ_beyond_chance_are_a_verdict_of_their_own() -> Non
 
 
 def test_11_power_is_that_of_the_seeds_that_a_regime_has() -> None:
-    found = [r for r in rows({"independent": 0.0, "a": 0.0, "b": 0.0}, 5, noise=0.03) if r.regime != "a" or r.seed < 2]
+    found = [
+        r for r in seeds_of({"independent": 0.0, "a": 0.0, "b": 0.0}, 5, noise=0.03) if r.regime != "a" or r.seed < 2
+    ]
     ranking = rank(found, pairs=True)
     said = sentence(ranking)
     assert said.startswith("On 2 pairs and 2 to 5 seeds, ")
@@ -152,7 +154,7 @@ def test_11_power_is_that_of_the_seeds_that_a_regime_has() -> None:
 
 
 def test_13_who_lacks_a_group_is_named() -> None:
-    found = [r for r in rows({"independent": 0.0, "a": 0.1, "b": 0.0}, 5) if (r.regime, r.group) != ("b", "g1")]
+    found = [r for r in seeds_of({"independent": 0.0, "a": 0.1, "b": 0.0}, 5) if (r.regime, r.group) != ("b", "g1")]
     assert sentence(rank(found, pairs=True)).endswith(" Left out: b (nothing on g1).")
 
 
@@ -197,7 +199,7 @@ def test_floor_and_ceiling_withhold_the_verdict_and_say_why(tmp_path: Path, leve
 
 
 def test_a_group_on_the_floor_is_no_part_of_the_mean() -> None:
-    found = rows({"independent": 0.0, "a": 0.1}, 5)
+    found = seeds_of({"independent": 0.0, "a": 0.1}, 5)
     flat = [
         msgspec.structs.replace(r, accuracy=0.0, withheld=FLOOR * (r.regime == "a")) if r.group == "g1" else r
         for r in found

@@ -19,7 +19,7 @@ import pytest
 from synthetic_results import REGIMES, write_results, write_trials
 
 from harness.statistics import mean_interval
-from harness.statistics.comparison import UNTOLD, WITHIN
+from harness.statistics.comparison import EQUIVALENT, INCONCLUSIVE
 from harness.store.ingest import ingest
 from harness.store.manifest import read_manifest, read_suite, write_manifest
 from harness.store.ranking import heading, rank
@@ -274,7 +274,7 @@ def test_the_page_says_whom_sharing_helps_and_what_it_costs(stores: dict[str, Pa
     figure = json.loads((app.get("arrow_vega_lite_chart") or app.get("vega_lite_chart"))[0].proto.spec)
     for regime, policy in (("sgt", "llama"), ("sgt", "qwen"), ("prp", "qwen")):
         row, mean = known[regime, policy], known[regime, "*"]
-        interval = mean.gain_interval if mean.verdict == WITHIN else mean.gain_corrected_interval
+        interval = mean.gain_interval if mean.verdict == EQUIVALENT else mean.gain_corrected_interval
         assert lines.loc[regime, "Gain, points"] == escaped(f"{POINTS.text(mean.gain)} {POINTS.interval(interval)}")
         assert (
             f"{regime} {100 * mean.gain:+.1f} [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
@@ -283,7 +283,7 @@ def test_the_page_says_whom_sharing_helps_and_what_it_costs(stores: dict[str, Pa
         assert escaped(f"{policy} {POINTS.text(row.gain)}") in lines.loc[regime, "Whom"]
         assert lines.loc[regime, "Cost"] == escaped(f"{mean.cost:.1f}×")
         assert verdict_mark(mean.verdict, 0.02) in lines.loc[regime, "Is it real?"].replace("\\", "")
-    assert UNTOLD in {row.verdict for row in rows}
+    assert INCONCLUSIVE in {row.verdict for row in rows}
     assert known["sgt", "*"].cost == pytest.approx(
         known["sgt", "*"].cpu_seconds / known["independent", "*"].cpu_seconds
     )

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "session"))
 
-from command import harness
+from running import harness
 
 SUITE = """
 title: A lab's own suite

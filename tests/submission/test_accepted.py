@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command import harness
 from forging import Forgery, column
+from running import harness
 
 from harness.errors import UsageError
 from harness.store.read import Snapshot

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from command import harness
 from forging import column
+from running import harness
 
 from harness.errors import StoreError, UsageError
 from harness.formats.finished_cells import finished_cells

@@ -45,9 +45,8 @@ from harness.engines.embedded.presets import (
 from harness.engines.protocol import Optimisation, Sample, Sampling
 from harness.errors import CellError, CheckpointError, DiskFullError, UsageError
 from harness.experience.answers import Prompt
-from harness.files import is_full
+from harness.files import is_full, lock
 from harness.learning.terms import Objective, Term, TermAnswer
-from harness.locks import lock
 from harness.phases import halt, inside
 from harness.tasks import ladder, micro
 from harness.versions import versions
