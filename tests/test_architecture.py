@@ -58,7 +58,6 @@ TWICE = {
     "engine": "one for each engine",
     "exchange": "the package, its main module, and the leaderboard's page of it",
     "listing": "a package's own, and the commands that print it",
-    "models": "the command on models, and what the session knows of one",
     "plugin": "one for each engine",
     "published": "the package and the leaderboard's page of it",
     "ranking": "the leaderboard's page shows what the store ranks",

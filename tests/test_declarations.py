@@ -31,7 +31,7 @@ def standard_error(row: TableRow) -> float | None:
 
 def show(form):
     import contextlib, io
-    from harness.cli.results import show_suite
+    from harness.cli.tables import show_suite
     with contextlib.redirect_stdout(io.StringIO()) as said:
         show_suite("synthetic-small", Path(RESULTS), form)
     return said.getvalue()

@@ -38,7 +38,7 @@ BAD = {
     "model wrong type": (GOOD.replace("micro/qwen", "[1]"), "groups[0].policies[1].model", "string"),
     "unknown regime": (GOOD.replace("sgt", "sgtt"), "regimes[1].regime", "did you mean 'sgt'"),
     "unknown option": (GOOD.replace("sgt", "{regime: sgt, lamda: 1}"), "regimes[1].lamda", "did you mean 'lambda'"),
-    "option out of range": (GOOD.replace("sgt", "{regime: sgt, lambda: -1}"), "regimes[1].lambda", "negative"),
+    "option out of range": (GOOD.replace("sgt", "{regime: sgt, lambda: -1}"), "regimes[1].lambda", ">= 0.0"),
     "option wrong type": (GOOD.replace("sgt", "{regime: sgt, lambda: x}"), "regimes[1].lambda", "float"),
     "duplicate seeds": (GOOD.replace("[1, 2]", "[1, 1]"), "seeds", "stands twice"),
     "duplicate tasks": (GOOD + "evaluation: {tasks: [micro, micro]}\n", "evaluation.tasks", "'micro' stands twice"),
