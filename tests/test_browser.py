@@ -100,7 +100,8 @@ def test_page_renders_in_both_themes_and_on_a_phone(site: Site, slug: str) -> No
         page = site.open(address(slug), width, scheme)
         assert page.locator("h1").inner_text() == PAGES[slug].title
         assert page.locator("[data-testid=stException]").count() == 0
-        assert page.locator(FIGURES).count() or not PAGES[slug].figures
+        if PAGES[slug].figures:
+            page.wait_for_selector(screenshot.DRAWN)
         assert page.evaluate(SCROLLS) <= width, f"scrolls sideways at {width}"
         if SHOTS:
             page.set_viewport_size({"width": width, "height": max(900, page.evaluate(HEIGHT) + 20)})
@@ -127,7 +128,9 @@ def test_a_filter_changes_the_page_and_the_address_restores_it(site: Site) -> No
 
 def test_downloads_download(site: Site) -> None:
     page = site.open()
-    screenshot.settle(page)  # on a busy machine figures are still coming, and the menu opens where its button has been
+    page.wait_for_selector(
+        screenshot.DRAWN
+    )  # on a busy machine figures are still coming, and the menu opens where its button has been
     page.get_by_test_id("stPopoverButton").click()
     for label, start in (("Table (CSV)", b"group,"), ("Figure (SVG)", b"<svg"), ("Figure (PNG)", b"\x89PNG")):
         with page.expect_download() as waiting:
@@ -148,6 +151,7 @@ def test_the_keyboard_reaches_all_and_figures_have_a_text(site: Site) -> None:
         )
     assert "Head to head" in reached
     assert "Metric" in reached
+    page.wait_for_selector(screenshot.DRAWN)
     script = "e => e.map(c => (c.querySelector('[aria-label]') || c).getAttribute('aria-label') || '')"
     labels = page.locator(FIGURES).evaluate_all(script)
     assert labels
@@ -160,6 +164,7 @@ def test_the_trials_of_a_tuned_suite_are_drawn(site: Site, axe: str) -> None:
         pytest.skip("real results, which need not hold a tuned suite")
     for width, scheme in LOOKS:
         page = site.open(f"sensitivity?suite={TUNED}", width, scheme)
+        page.wait_for_selector(screenshot.DRAWN)
         boxes = [figure.bounding_box() for figure in page.locator(FIGURES).all()]
         assert boxes
         assert all(0 <= box["x"] <= width - box["width"] for box in boxes)

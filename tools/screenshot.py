@@ -27,7 +27,8 @@ MOST = 200_000
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 DRAWN = "[data-testid=stVegaLiteChart] svg, [data-testid=stVegaLiteChart] canvas"
-IDLE = "document.querySelector('[data-testid=stApp]').getAttribute('data-test-script-state') === 'notRunning'"
+IDLE = """document.querySelector('[data-testid=stApp]').getAttribute('data-test-script-state') === 'notRunning'
+    && !document.querySelector('[data-stale=true]')"""
 FIGURES = "[...document.querySelectorAll('[data-testid=stVegaLiteChart]')].every(figure => figure.querySelector('canvas, svg'))"
 
 
@@ -57,9 +58,10 @@ def served(results: Path, log: IO[str] | int = subprocess.DEVNULL, deadline: flo
 def settle(page: Any) -> None:
     """Wait until the page is drawn: until the figures are there, what stands below them moves."""
     page.wait_for_selector("h1", timeout=60_000)
-    for drawn in (IDLE, FIGURES):
-        page.wait_for_function(drawn, timeout=60_000)
-    page.wait_for_timeout(400)
+    for _ in range(2):  # a page that is opened may be run twice
+        for drawn in (IDLE, FIGURES):
+            page.wait_for_function(drawn, timeout=60_000)
+        page.wait_for_timeout(400)
 
 
 def picture(address: str, width: int, height: int, scheme: str) -> Any:

@@ -371,7 +371,7 @@ def test_the_phases_of_a_cell_have_names_and_a_start_tells_where_it_begins(
     assert start(stop=True) == [(0, 2, False), (1, 2, True)]
     assert start(stop=False) == [(1, 2, False), (2, 2, True)]
     said = [record.message for record in caplog.records]
-    named = ["opening a", "training", "curve at step 0: 4 questions", "step 1/2", "step 2/2",
+    named = ["opening a", "training", "curve at step 0: 3 questions", "step 1/2", "step 2/2",
              "final evaluation of a", "final evaluation of b"]  # fmt: skip
     at = [next(i for i, line in enumerate(said) if line.startswith(words)) for words in named]
     assert at == sorted(at)
