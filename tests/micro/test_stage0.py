@@ -104,7 +104,7 @@ def test_whoever_asks_meanwhile_waits_and_trains_nothing(cache: Path) -> None:
 
 
 def test_whoever_waits_gives_signs_of_life_and_has_a_deadline(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 24, line 19: also a cell, which asks without telling anybody of its progress, and which can be broken off."""
+    """Every number true, 19: also a cell, which asks without telling anybody of its progress, and which can be broken off."""
     (cache / "stage0").mkdir()
     with (cache / "stage0" / f"{TINY.key}.lock").open("wb") as file:
         assert lock(file.fileno(), 0.0)

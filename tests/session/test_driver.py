@@ -103,7 +103,7 @@ def test_want_of_memory_is_tried_once_more_in_a_new_process(
 def test_a_worker_that_dies_before_it_begins_takes_only_its_job_with_it(
     suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: bool
 ) -> None:
-    """Issue 24, line 18: all others go on; its job is started once more, after them, in a new process."""
+    """Every number true, 18: all others go on; its job is started once more, after them, in a new process."""
     prepared = prepare(str(suite_file), tmp_path, overrides=["regimes=[independent, hacpo]"])
     cells = {cell.label: cell.key for cell in prepared.cells}
     dies, lives = sorted(cells)
@@ -146,7 +146,7 @@ def test_a_worker_lives_while_it_counts_or_computes() -> None:
 def test_a_process_that_does_not_come_up_says_why(
     suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 24, line 18: in its own last words, and not in those of an earlier start's log."""
+    """Every number true, 18: in its own last words, and not in those of an earlier start's log."""
     (tmp_path / "msgspec.py").write_text("raise ImportError('a library is broken')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     prepared = prepare(str(suite_file), tmp_path)
@@ -354,7 +354,7 @@ def test_sampling_counts_tokens_and_learning_counts_answers(
 def test_the_phases_of_a_cell_have_names_and_a_start_tells_where_it_begins(
     suite_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log has the phases in order. Issue 24, line 20: whether a start trains from the beginning, from a checkpoint, or only
+    """The log has the phases in order. Every number true, 20: whether a start trains from the beginning, from a checkpoint, or only
     evaluates."""
     caplog.set_level("INFO", "harness")
     overrides = ["regimes=[independent]", "training.steps=2", "evaluation.limit=3"]
@@ -408,7 +408,7 @@ def test_what_a_base_takes_is_no_step_of_a_cell() -> None:
 
 
 def test_rate_and_time_left_are_those_of_the_steps_that_this_run_makes() -> None:
-    """Issue 24, line 20: steps of the run that was cut off took none of this one's time."""
+    """Every number true, 20: steps of the run that was cut off took none of this one's time."""
     found = reporter(0, 3, 400, trained=1.0, half=0.5, fresh=0.0)
     assert found.words() == "0/3 cells"
     found.end("trained", "done", "", 1.0)
