@@ -29,7 +29,7 @@ from harness.store.read import Snapshot
 from harness.store.reference_results import MARK, meant, own, references, suite_folder
 from harness.store.remarks import Missing, noted
 from harness.store.render import overview, render
-from harness.store.table import MEAN, show_rows, status_rows, suites
+from harness.store.table import MEAN, StatusRow, show_rows, status_rows, suites
 from harness.store.text import visible
 from harness.store.tuning import read_tuning, without_trials
 from harness.store.tuning_table import transfer_rows, tuning_rows, with_tuning
@@ -260,16 +260,9 @@ def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours
     return found
 
 
-class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
+class CellStatus(StatusRow, frozen=True, kw_only=True):
     """identity: of what the key is made; None where the manifest alone is known."""
 
-    key: str
-    regime: str
-    group: str
-    seed: int | None
-    state: str
-    reason: str
-    attempts: int
     suite: str
     log: str
     identity: Identity | None = None
