@@ -1,7 +1,8 @@
 """A hook of the documentation's site (mkdocs.yml): what is right in the repository is right on the site.
 
 `docs/NAME.md`, wherever a page or a docstring says it, becomes a link. A link to the README leads to the first page; one to another
-file outside docs/ is left as its text. A page or a file that is not there is a warning, which ends a strict build.
+file outside docs/ is left as its text. A page or a file that is not there is a warning, which ends a strict build. `$...$` and
+`$$...$$` become MathML, which browsers draw without a script.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ import re
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.utils import get_relative_url
 
 log = logging.getLogger("mkdocs.hooks.site_links")
 TAG = re.compile(r"(<[^>]+>)")
 MENTION = re.compile(r"(?<![\w/.])docs/([\w/-]+\.md)\b")
 OUTSIDE = re.compile(r"\[([^]]+)\]\((\.\./[^)#\s]+)(#[^)]*)?\)")
+FORMULA = re.compile(r"(?ms)(^```.*?^```|^ {4}.*?$|`[^`]*`)|\$\$(.+?)\$\$|\$([^$]+?)\$")
 ROOT = Path(__file__).parents[1]
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """The page without links that leave docs/."""
+    """The page without links that leave docs/. A mark stands for each formula, as Markdown reads markup at a line's start as a block."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def within(found: re.Match[str]) -> str:
@@ -31,11 +34,19 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
             return found[0]  # for mkdocs to judge
         return f"[{found[1]}]({posixpath.relpath('index.md', folder or '.')})" if target == "README.md" else found[1]
 
-    return OUTSIDE.sub(within, markdown)
+    formulas = page.meta["formulas"] = []
+
+    def marked(found: re.Match[str]) -> str:
+        if found[1]:
+            return found[1]
+        formulas.append(convert(found[2] or found[3], display="block" if found[2] else "inline"))
+        return f"\ue000{len(formulas) - 1}\ue001"
+
+    return FORMULA.sub(marked, OUTSIDE.sub(within, markdown))
 
 
 def on_page_content(html: str, *, page: Any, files: Any, **_: Any) -> str:
-    """The page with its mentions linked, but for those inside links and blocks of code."""
+    """The page with its formulas drawn and its mentions linked, but for those inside links and blocks of code."""
 
     def linked(found: re.Match[str]) -> str:
         file = files.get_file_from_path(found[1])
@@ -52,4 +63,4 @@ def on_page_content(html: str, *, page: Any, files: Any, **_: Any) -> str:
             depth += 1
         elif re.match(r"</(a|pre)>", part):
             depth -= 1
-    return "".join(parts)
+    return re.sub("\ue000(\\d+)\ue001", lambda mark: page.meta["formulas"][int(mark[1])], "".join(parts))
