@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """The page without links that leave docs/. A mark stands for each formula, as Markdown reads markup at a line's start as a block."""
+    """The page without links that leave docs/. A mark stands for each formula: Markdown would make a block of markup."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def within(found: re.Match[str]) -> str:
