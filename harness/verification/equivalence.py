@@ -20,6 +20,7 @@ from harness.verification.numerals import (
     split_unit,
     without_adverb,
 )
+from harness.verification.scorer import Score
 
 _LABEL = re.compile(r"\\text\s*\{([^{}]*)\}\s*[:=]?\s*(?=\S)")
 _MEMBER = re.compile(r"[A-Za-z]\s*\\in(?![a-zA-Z])\s*")
@@ -169,6 +170,19 @@ def compare(gold: str, answer: str, algebra: Algebra | None = None) -> bool:
     if _UNREADABLE.search(answer):
         return False
     return _equal(normalise(gold), normalise(answer), algebra)
+
+
+def decide(gold: str, answer: str, algebra: Algebra | None = None) -> Score:
+    """Mathematics on an extracted answer. Raises NeedsAlgebra where `algebra` is None and decides, else what it raises on the
+    gold."""
+    if not answer:
+        return Score(False, reason="missing")
+    try:
+        return Score(compare(gold, answer, algebra), answer)
+    except OverLimit as limit:
+        return Score(False, answer, f"over-limit: {limit}")
+    except Unreadable as fault:
+        return Score(False, answer, f"unreadable: {fault}")
 
 
 def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 from harness.verification.extraction import extract
 
-__all__ = ["Called", "Math", "Score", "Scorer", "Undecided"]
+__all__ = ["MATH", "Called", "Math", "Score", "Scorer", "Undecided"]
 
 
 class Score(NamedTuple):
@@ -24,7 +24,7 @@ class Undecided(Exception):
 
 
 class Called(NamedTuple):
-    """A scorer as processes are told of it. reference: `module:Class`."""
+    """A scorer as processes are told of it. reference: `module:Class`. More CPU time is wrong, more waiting invalid."""
 
     reference: str
     cpu_seconds: float
@@ -76,18 +76,10 @@ class Math(Scorer):
         equivalent("\\frac{x}{2}", "0.5x")  # builds the parser's tables
 
     def score(self, gold: str, text: str) -> Score:
-        return self.decide(gold, extract(text))
-
-    def decide(self, gold: str, answer: str) -> Score:
-        """On an extracted answer. Raises whatever the algebra system does on the gold."""
         from harness.verification.algebra import equivalent
-        from harness.verification.equivalence import OverLimit, Unreadable, compare
+        from harness.verification.equivalence import decide
 
-        if not answer:
-            return Score(False, reason="missing")
-        try:
-            return Score(compare(gold, answer, equivalent), answer)
-        except OverLimit as limit:
-            return Score(False, answer, f"over-limit: {limit}")
-        except Unreadable as fault:
-            return Score(False, answer, f"unreadable: {fault}")
+        return decide(gold, extract(text), equivalent)
+
+
+MATH = Called(f"{__name__}:{Math.__name__}", Math.cpu_seconds, Math.wall_seconds)
