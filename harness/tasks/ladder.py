@@ -1,8 +1,5 @@
-"""The ladder: eleven levels of short questions in three groups, for models of 0.1 to 1.5 B.
-
-A problem is held out when crc32 of its level and content is divisible by eight; such problems are never trained on, and
-evaluation uses no others.
-"""
+"""The ladder: eleven levels of short questions in three groups, for models of 0.1 to 1.5 B. Eighths of a level are held out
+by crc32 of level and content."""
 
 from __future__ import annotations
 
@@ -119,7 +116,7 @@ def _legs(rng: Random) -> Drawn:
 
 
 def _spell(rng: Random) -> Drawn:
-    """Dots, because the verifier reads a minus, a comma or a blank as mathematics."""
+    """Dots: a minus, comma or blank is mathematics to the verifier."""
     word = rng.choice(_WORDS)
     question = f"Write the letters of {word} backwards, with dots between them."
     return word, question, (".".join(word),), ".".join(reversed(word))
@@ -127,8 +124,6 @@ def _spell(rng: Random) -> Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A way of drawing problems."""
-
     name: str
     group: GroupName
     _draw: Callable[[Random], Drawn]
@@ -184,7 +179,7 @@ def levels_of(task: str) -> tuple[str, ...]:
 
 
 def training_prompts(step_seed: int, count: int, levels: Sequence[str] = tuple(LEVELS)) -> list[Prompt]:
-    """Distinct, the same for the same seed, levels as even as `count` allows. Raises DataError where they do not hold so many."""
+    """Distinct, by the seed alone, levels as even as `count` allows. Raises DataError where they hold too few."""
     rng = Random(step_seed)
     order = micro.even(NAME, rng, levels, count)
     found = _distinct(rng, order)
@@ -207,7 +202,7 @@ def evaluation_prompts(
 
 
 def worked(level: str, count: int) -> str:
-    """Solved training problems to stand before a prompt: the same ones every time."""
+    """Solved training problems to stand before a prompt, always the same."""
     found = _distinct(Random(_WORKED_SEED), [level] * count)
     if len(found) < count:
         raise DataError(f"{NAME}: {count} worked examples asked for; level {level} holds {len(found)}")

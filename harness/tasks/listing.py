@@ -15,7 +15,7 @@ from harness.verification.verifier import Verifier
 
 
 class TaskInfo(msgspec.Struct, frozen=True):
-    """perfect, empty: scores of who gives every gold and of who says nothing; None where the documents are not at hand, which
+    """perfect, empty: scores of who gives every gold and of who says nothing; None where the documents are absent, which
     `problem` explains. error: why its plugin does not load."""
 
     name: str
@@ -36,7 +36,7 @@ class TaskInfo(msgspec.Struct, frozen=True):
 
 
 def listing(data_dir: Path | None = None) -> list[TaskInfo]:
-    """Every task; nothing is fetched. A plugin that does not load is listed with its error."""
+    """Every task; nothing is fetched. Broken plugins with their error."""
     with Verifier() as verifier:
         return [_listed(name, data_dir, verifier) for name in names()]
 

@@ -1,8 +1,5 @@
-"""The micro task: procedural arithmetic of six skills in two groups, two levels, and the one-step facts they rest on.
-
-A question is held out when crc32 of its text is divisible by eight; such questions are never trained on, and evaluation uses no
-others.
-"""
+"""The micro task: procedural arithmetic of six skills in two groups and two levels, and the one-step facts they rest on.
+Eighths are held out by crc32 of the question."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ class Problem:
 
     @property
     def hinted_prompt(self) -> str:
-        """Asks for steps as well; never in RL."""
+        """Asks for steps; never in RL."""
         return f"Q: {self.question}{self.hint}\nA:"
 
     @property
@@ -109,7 +106,7 @@ def _word(rng: Random, level: Level) -> Drawn:
 
 
 def _mul(rng: Random, level: Level) -> Drawn:
-    """Either order, for more questions without larger numbers."""
+    """Either order, for more questions."""
     a, tens, ones = rng.randint(2, 9), rng.randint(1, 1 if level == 1 else 3), rng.randint(1, 9)
     high, low = 10 * tens * a, ones * a
     steps = (f"{a}*{10 * tens}={high}", f"{a}*{ones}={low}", f"{high}+{low}={high + low}")
@@ -134,8 +131,6 @@ def _sumul(rng: Random, level: Level) -> Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """group: which a policy may be strong or weak in."""
-
     name: str
     group: GroupName
     _draw: Callable[[Random, Level], Drawn]
@@ -165,8 +160,7 @@ SKILLS: Mapping[str, Skill] = MappingProxyType(
 
 
 def draw_fact(rng: Random, skill: Skill) -> Problem:
-    """One step of a random problem, half of the time the last. The problem is not shown and may be held out; the fact's own
-    question never is."""
+    """One step of a random problem, half of the time the last. The problem may be held out; the fact's question never is."""
     while True:
         level = rng.choice(LEVELS)
         problem = skill.draw(rng, level, held_out=rng.random() < 1 / 8)
@@ -207,7 +201,7 @@ def even(task: str, rng: Random, names: Sequence[str], count: int) -> list[str]:
 
 
 def distinct(order: Sequence[str], draw: Callable[[str, int], Problem], part: str) -> list[Problem]:
-    """A problem for each name in `order`, fewer where many draws find no new one. draw: by name and number of the draw."""
+    """A problem for each name, fewer where many draws find no new one. draw: by name and number of the draw."""
     found: dict[str, Problem] = {}
     missed = 0
     for number in itertools.count():
@@ -224,14 +218,14 @@ def distinct(order: Sequence[str], draw: Callable[[str, int], Problem], part: st
 def training_prompts(
     step_seed: int, count: int, skills: Sequence[str] = tuple(SKILLS), part: str = "all"
 ) -> list[Prompt]:
-    """Distinct, the same for the same seed, skills as even as `count` allows. part: of `PARTS`. Raises DataError for an unknown
-    skill, or more prompts than there are."""
+    """Distinct, by the seed alone, skills as even as `count` allows. part: of `PARTS`. Raises DataError for an unknown
+    skill, or too many."""
     rng = Random(step_seed)
     return as_prompts(_distinct(rng, even("micro", rng, skills, count), part))
 
 
 def evaluation_prompts(per_skill: int = 40, *, hinted: bool = False, part: str = "held out") -> list[Prompt]:
-    """The first ones of each skill: a fixed set, levels alternating. Raises DataError."""
+    """The first ones of each skill, levels alternating. Raises DataError."""
     return as_prompts(
         (problem for skill in SKILLS for problem in _distinct(Random(_EVALUATION_SEED), [skill] * per_skill, part)),
         hinted=hinted,
@@ -244,7 +238,7 @@ def worked_examples() -> list[Problem]:
 
 
 def _distinct(rng: Random, order: Sequence[str], part: str) -> list[Problem]:
-    """One problem per entry of `order`. Raises DataError where the space is too small."""
+    """Raises DataError where the space is too small."""
     if unknown := [name for name in order if name not in SKILLS]:
         raise DataError(f"micro: unknown skill {unknown[0]!r}; there are {', '.join(SKILLS)}")
 

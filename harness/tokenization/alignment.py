@@ -1,5 +1,5 @@
-"""Chunks of two segmentations of the same bytes, and log-probabilities carried over, several answers a call. Chunk edges are
-byte positions that are token ends in both (our reading of arXiv 2605.07244)."""
+"""Chunks of two segmentations of the same bytes, and log-probabilities carried over. Chunks end where tokens end in both
+(our reading of arXiv 2605.07244)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["Chunks", "Segmentations", "chunks", "distribute", "inexact"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segmentations:
-    """The same answers in two tokenizers, flat. ends: in bytes from the answer's beginning, not decreasing; the last ones
-    agree. counts: (A,) tokens of each answer, none 0."""
+    """Answers in two tokenizers, flat. ends: bytes from the answer's beginning, not decreasing; the last ones agree.
+    counts: (A,) tokens of each answer, none 0."""
 
     source_ends: Integer[np.ndarray, "S"]
     receiver_ends: Integer[np.ndarray, "R"]
@@ -41,7 +41,7 @@ class Chunks:
 
 
 def chunks(pair: Segmentations) -> Chunks:
-    """Smallest chunks whose ends both share. Tokens without bytes join the chunk before, else the first."""
+    """Smallest chunks. Tokens without bytes join the chunk before, else the first."""
     sizes = pair.source_ends[np.cumsum(pair.source_counts) - 1] + 1
     begins = np.cumsum(sizes, dtype=np.int64) - sizes
     source = pair.source_ends.astype(np.int64) + np.repeat(begins, pair.source_counts)
@@ -67,9 +67,8 @@ def distribute(
     logprobs: Float64[np.ndarray, "S"],
     weights: Float64[np.ndarray, "R"] | None = None,
 ) -> Float32[np.ndarray, "R"]:
-    """(R,) source log-probabilities (nats) on the receiver's tokens: each chunk's sum by bytes, or by `weights`, the receiver's
-    own log-probabilities, where they do not sum to 0. An answer's sum is conserved to 1e-6 unless every log-probability is
-    below -16."""
+    """(R,) source log-probabilities (nats) on the receiver's tokens: each chunk's sum by bytes, or by `weights`, the
+    receiver's own, where they do not sum to 0. Sums are conserved to 1e-6 unless every log-probability is below -16."""
     mass = np.add.reduceat(logprobs, parts.source[:-1])
     sizes = parts.receiver_sizes
     lengths = np.diff(pair.receiver_ends, prepend=0)
@@ -97,5 +96,5 @@ def _rounded(values: Float64[np.ndarray, "R"], counts: Integer[np.ndarray, "A"])
 
 
 def inexact(parts: Chunks) -> Bool[np.ndarray, "C"]:
-    """(C,) chunks with more than one receiver token, in which the spreading is a guess."""
+    """(C,) chunks with several receiver tokens: their spreading is a guess."""
     return parts.receiver_sizes > 1

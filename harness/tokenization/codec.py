@@ -1,5 +1,5 @@
-"""Text to ids with each token's exact byte span, and sampled ids to text with theirs. Spans are the tokens' own bytes where
-these are the text's, else from the core's character offsets."""
+"""Text to ids with byte spans, and sampled ids to text with theirs. Spans are the tokens' own bytes where these are the
+text's, else from the core's character offsets."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MAX_TEXT_BYTES = 1 << 20
 
 
 class Encoded(msgspec.Struct, frozen=True, eq=False, gc=False):  # eight times as fast as a dataclass
-    """ids: (T,) without special tokens. ends: (T,) byte position where each token ends. inverse: the tokens' bytes are the
-    text, reasoning tags apart. spelled_tags: reasoning tags without a token."""
+    """ids: (T,) without special tokens. ends: (T,) in bytes. inverse: the tokens' bytes are the text, reasoning tags apart.
+    spelled_tags: those without a token."""
 
     ids: Int32[np.ndarray, "T"]
     ends: Int32[np.ndarray, "T"]
@@ -43,9 +43,9 @@ class Decoded:
 
 
 class TokenCodec:
-    """One policy's tokenizer, any fast one. stop: ids that end its answers, the first is taught; by default `eos_token_id`. No
-    text becomes an id that ends, opens or pads. Raises TokenizationError (`slow`, `eos`, `vocabulary`: cannot be copied;
-    `decoder`: a token's bytes depend on others)."""
+    """One policy's fast tokenizer. stop: ids that end answers, the first is taught; default `eos_token_id`. No text becomes
+    an id that ends, opens or pads. Raises TokenizationError (`slow`, `eos`, `vocabulary`: cannot be copied; `decoder`: a
+    token's bytes depend on others)."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, stop: Sequence[int] = ()) -> None:
         if getattr(tokenizer, "backend_tokenizer", None) is None:
@@ -75,8 +75,8 @@ class TokenCodec:
         return self.read([ids])[0].pieces
 
     def read(self, answers: Sequence[Sequence[int] | Int32[np.ndarray, "T"]]) -> list[Decoded]:
-        """Text and pieces of sampled answers, special and unknown ids without bytes; ill-formed UTF-8 is U+FFFD. Raises
-        TokenizationError (`decoder`, `panic`, `ids`: negative)."""
+        """Special and unknown ids have no bytes; ill-formed UTF-8 is U+FFFD. Raises TokenizationError (`decoder`, `panic`,
+        `ids`: negative)."""
         lists = [np.asarray(answer, dtype=np.int32) for answer in answers]
         if any((ids < 0).any() for ids in lists):
             raise TokenizationError("ids", "token ids must not be negative")
@@ -92,8 +92,8 @@ class TokenCodec:
         return found
 
     def try_encode(self, texts: Sequence[str]) -> list[Encoded | TokenizationError]:
-        """Ids and spans of texts, or why one is refused: `empty`, `too_long`, `unicode` (lone surrogates), `control` (a control
-        token or its marker), `panic` (the tokenizer died), `untokenized` (no token)."""
+        """Ids and spans, or a refusal: `empty`, `too_long`, `unicode` (lone surrogates), `control` (a control token or its
+        marker), `panic` (the tokenizer died), `untokenized` (no token)."""
         refusals = [_refusal(text) for text in texts]
         kept = [self._tags.translate(t) for t, refusal in zip(texts, refusals, strict=True) if refusal is None]
         tried = iter(self._attempt(kept))
@@ -137,7 +137,7 @@ def _refusal(text: str) -> TokenizationError | None:
 
 
 def _guarded(call: Callable[[], T]) -> T:
-    """The core's panics are no `Exception`, and their type has no importable name."""
+    """The core's panics are no `Exception`; their type has no importable name."""
     try:
         return call()
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Peers' records as the learner's own tokens, and what that loses (residuals)."""
+"""Peers' records as the learner's own tokens, and what that loses."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Score = Callable[[Sequence[AnswerRecord], Sequence[Int32[np.ndarray, "T"]]], Seq
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Retokenised:
-    """One record in the receiver's tokens, with its EOS iff finished. residuals, our reading: `text`: byte edit distance of the
-    text and its round trip / bytes; with log-probabilities also `boundary`: share of tokens in chunks with several; `mass`:
-    |aligned - source| sum, nats; `length`: difference of tokens / source's; `canonical`: the record's `noncanonical`. aligned:
-    (T,) nats; source_logprob, source_tokens: over the source's tokens without EOS."""
+    """One record in the receiver's tokens, with EOS iff finished. residuals, our reading: `text`: byte edit distance of the
+    round trip / bytes; with log-probabilities `boundary`: share of tokens in chunks with several; `mass`: |aligned -
+    source| sum, nats; `length`: difference of tokens / source's; `canonical`: the record's `noncanonical`. aligned: (T,)
+    nats; source_logprob, source_tokens: without EOS."""
 
     tokens: Int32[np.ndarray, "T"]
     residuals: Mapping[str, float]
@@ -43,9 +43,9 @@ def retokenise(
     budget: Mapping[str, float] = {},
     score: Score | None = None,
 ) -> list[Retokenised | ExchangeError]:
-    """Checked records in order; in place of a refused one its error (`untranslatable`, `residual`). budget: the most of a
-    residual, by name; what was not measured is within it. score: the receiver's own log-probabilities without EOS, by which
-    chunks are spread; None spreads by bytes."""
+    """In order; an error (`untranslatable`, `residual`) for a refused one. budget: the most of a residual, by name; what
+    was not measured is within it. score: the receiver's log-probabilities without EOS, by which chunks are spread; None: by
+    bytes."""
     read: list[tuple[Encoded, float] | ExchangeError] = []
     for record, encoded in zip(records, receiver.try_encode([r.text for r in records]), strict=True):
         try:
@@ -81,7 +81,7 @@ def retokenise(
 def _aligned(
     kept: Sequence[tuple[Rollout, Encoded]], score: Score | None
 ) -> list[tuple[dict[str, float], tuple[Float32[np.ndarray, "T"], float, int]]]:
-    """Of each record its residuals, aligned log-probabilities, their source's sum and number."""
+    """Residuals, aligned log-probabilities, the source's sum and number."""
     records = [record for record, _ in kept]
     sent, sizes = np.array([len(r.tokens) for r in records]), np.array([e.ids.size for _, e in kept])
     logprobs = np.concatenate([np.array(r.logprobs, dtype=np.float64) for r in records])
@@ -126,7 +126,7 @@ def text_residual(codec: TokenCodec, text: str, encoded: Encoded) -> float:
 
 
 def edit_distance(a: bytes, b: bytes) -> int:
-    """Levenshtein distance in bytes, bit-parallel in Python's long integers (Myers 1999, in Hyyro's 2003 form)."""
+    """Levenshtein in bytes, bit-parallel in long integers (Myers 1999, in Hyyro's 2003 form)."""
     if a == b or not a or not b:
         return abs(len(a) - len(b))
     array, every, top = np.frombuffer(a, dtype=np.uint8), (1 << len(a)) - 1, 1 << (len(a) - 1)
@@ -148,8 +148,8 @@ def edit_distance(a: bytes, b: bytes) -> int:
 
 
 def noncanonical_shares(codec: TokenCodec, answers: Sequence[Int32[np.ndarray, "T"]]) -> list[float]:
-    """The `canonical` residual of sampled answers (without EOS): share of tokens that encoding the text does not make to end
-    there; 1.0 where it cannot be encoded. Raises TokenizationError."""
+    """The `canonical` residual of sampled answers (without EOS): share of tokens that encoding the text does not end there;
+    1.0 where it cannot be encoded. Raises TokenizationError."""
     decoded = codec.read(answers)
     encoded = codec.try_encode([d.text for d in decoded])
     return [_share(ids, d, e) for ids, d, e in zip(answers, decoded, encoded, strict=True)]

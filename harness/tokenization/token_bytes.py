@@ -1,6 +1,5 @@
-"""What each token contributes to decoded text, in bytes, and where the tokens of a text end. Decoder steps act on one token at a
-time, but that the first may lose a space, ill-formed UTF-8 becomes U+FFFD, and the text may be stripped. `TokenCodec.read`
-refuses where the tokenizer decodes otherwise."""
+"""Each token's bytes in decoded text, and where the tokens of a text end. Decoder steps act on one token at a time, but
+that the first may lose a space, ill-formed UTF-8 becomes U+FFFD, and the text may be stripped."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def byte_level_alphabet() -> dict[str, int]:
 
 
 class TokenBytes:
-    """The vocabulary's bytes by id. decoder: of the serialised tokenizer. Raises TokenizationError (`decoder`)."""
+    """By id. decoder: of the serialised tokenizer. Raises TokenizationError (`decoder`)."""
 
     def __init__(self, tokenizer: Tokenizer, decoder: dict[str, Any] | None) -> None:
         self.invalid: Literal["none", "lossy", "fallback"] = "none"
@@ -132,7 +131,7 @@ class TokenBytes:
         return pieces
 
     def decoded(self, ids: Sequence[int]) -> tuple[list[int], bytes]:
-        """Byte length of each token in the decoded text, and that text."""
+        """Byte length of each token, and the text."""
         pieces = self.pieces(ids)
         text = b"".join(pieces)
         ends = list(accumulate(map(len, pieces)))
@@ -154,7 +153,7 @@ class TokenBytes:
 
 
 def ill_formed(data: bytes) -> Iterator[tuple[int, int]]:
-    """Start and stop of each maximal part that begins no character (Unicode 3.9), which lossy decoders make one U+FFFD."""
+    """Start and stop of each maximal part that begins no character (Unicode 3.9): one U+FFFD to lossy decoders."""
     begin, view = 0, memoryview(data)
     while True:
         try:
@@ -167,8 +166,8 @@ def ill_formed(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def ends_by_bytes(pieces: Sequence[bytes], text: bytes) -> tuple[list[int], bool] | None:
-    """Where tokens end that are the text, and whether they are it exactly; else they stand behind one space that the tokenizer
-    put in front. None where their bytes are others."""
+    """Ends of tokens that are the text, and whether exactly, or behind one space put in front. None where their bytes are
+    others."""
     joined = b"".join(pieces)
     if joined == text:
         return list(accumulate(map(len, pieces))), True
@@ -178,9 +177,9 @@ def ends_by_bytes(pieces: Sequence[bytes], text: bytes) -> tuple[list[int], bool
 
 
 def ends_by_offsets(pieces: Sequence[bytes], text: str, offsets: Sequence[tuple[int, int]], cut: bool) -> list[int]:
-    """Where tokens end by the core's character offsets. Characters between two tokens belong to the second. Tokens that share
-    characters are parted by their own bytes if these are the text's and tokens may `cut` characters, else the first has them
-    all."""
+    """Ends by the core's character offsets. Characters between two tokens belong to the second. Tokens that share
+    characters are parted by their own bytes if these are the text's and tokens may `cut` characters; else the first has
+    them all."""
     data = text.encode()
     place = range(len(data) + 1) if text.isascii() else list(accumulate((len(c.encode()) for c in text), initial=0))
     ends = list(accumulate((place[end] for _, end in offsets), max))

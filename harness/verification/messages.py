@@ -1,4 +1,4 @@
-"""Messages of the verifier's processes: a length, then so many bytes; no wait without a deadline."""
+"""Messages of the verifier's processes: a length, then so many bytes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A pool of killable verifier processes, started when first needed. Subprocesses and pipes: usable from threads, daemonic and
-forked processes and under Ray."""
+"""Killable verifier processes, started when first needed: usable from threads, daemonic and forked processes, and under
+Ray."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _asked = threading.local()
 
 
 def asked_seconds() -> float:
-    """CPU-seconds that processes have used to answer the calling thread, killed ones included."""
+    """CPU-seconds of processes for the calling thread, killed ones included."""
     found: float = getattr(_asked, "seconds", 0.0)
     return found
 
@@ -114,11 +114,11 @@ class Pool:
         return verdicts
 
     def close(self) -> None:
-        """Idempotent; the pool starts again when asked again."""
+        """Idempotent; may be asked again."""
         _kill_all(self._idle, self._owner)
 
     def _decide(self, question: Question) -> Reply:
-        """With the CPU-seconds that it took. A question whose process was killed or stopped is asked once more."""
+        """With its CPU-seconds. Asked once more where the process was killed or stopped."""
         seconds = 0.0
         for _ in range(2):
             worker = self._take()

@@ -27,10 +27,8 @@ _LONGEST = 1 << 17
 
 
 class Verifier:
-    """Decides by mathematics or `by` a scorer. Cheap to create; deterministic; safe to share between threads.
-
-    Most pairs are decided here by `compare`, the rest in a pool of killable processes. workers: default one per core.
-    """
+    """Decides by mathematics or `by` a scorer: most pairs here, the rest in killable processes. Deterministic; safe between
+    threads. workers: default one per core."""
 
     def __init__(self, workers: int | None = None) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -39,7 +37,7 @@ class Verifier:
         self._scorer = MATH
 
     def by(self, scorer: Called) -> Self:
-        """The same processes and verdicts, asked to judge by this scorer."""
+        """The same processes, judging by this scorer."""
         other = copy.copy(self)
         other._scorer = scorer
         return other

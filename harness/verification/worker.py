@@ -1,8 +1,8 @@
-"""One verifier process: reads questions on stdin, answers on stdout, and outlives whatever an answer does to it.
+"""One verifier process: questions on stdin, answers on stdout.
 
-It imports the algebra system, then forks a child that decides, ended by a timer of CPU time and bounded by RLIMIT_AS. The
-parent answers for a dead child and forks the next in milliseconds. A child ended by its limits or by a library's fault is the
-answer's doing, which is wrong; one ended from outside is the verifier's failure.
+It imports the algebra system, then forks a child that decides under a timer of CPU time and RLIMIT_AS, answers for a dead one
+and forks the next in milliseconds. A child ended by its limits or a library's fault is the answer's doing: wrong; one ended
+from outside is the verifier's failure.
 """
 
 from __future__ import annotations
@@ -74,8 +74,7 @@ def _used() -> float:
 
 
 def _answer(requests: FileIO, replies: FileIO, busy: mmap.mmap, before: float) -> int:
-    """The exit status. `busy` falls before the reply is written: a missing reply is noticed, one too many would answer the next
-    question."""
+    """The exit status. `busy` falls before the reply is written: one reply too many would answer the next question."""
     with suppress(AttributeError, OSError):  # Linux only
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     while body := hear(requests):
