@@ -65,18 +65,15 @@ class Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def beside(self, trained: Trained) -> PublishedRow | None:
         """The row for the same model, peers and method, if any. A variant that is no method of the paper counts only as
         independent training, at the rollouts that its name says."""
-        method = self._method(trained)
+        method = trained.variant if trained.factor == 1 else ""
+        if trained.regime == "independent":
+            method = _INDEPENDENT.get((trained.objective, trained.factor), "")
         peers = {_short(peer) for peer in trained.peers}
         for row in self.rows:
             same = _short(row.policy) == _short(trained.model) and row.method == method
             if same and (not row.peer or peers == {_short(row.peer)}):
                 return row
         return None
-
-    def _method(self, trained: Trained) -> str:
-        if trained.regime == "independent":
-            return _INDEPENDENT.get((trained.objective, trained.factor), "")
-        return trained.variant if trained.factor == 1 else ""
 
 
 _INDEPENDENT = {

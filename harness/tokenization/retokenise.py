@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 from math import nan
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int32
 
 from harness.errors import ExchangeError, TokenizationError
 from harness.experience.records import AnswerRecord, Refusal, Rollout
-from harness.tokenization.alignment import Segmentations, chunks, distribute, inexact
+from harness.tokenization.alignment import chunks, distribute, inexact
 from harness.tokenization.codec import Decoded, Encoded, TokenCodec
 
 __all__ = ["Retokenised", "edit_distance", "noncanonical_shares", "retokenise", "text_residual"]
@@ -54,12 +55,14 @@ def retokenise(
             read.append((encoded, text_residual(receiver, record.text, encoded)))
         except TokenizationError as error:
             read.append(ExchangeError(Refusal.UNTRANSLATABLE, str(error)))
+    weights: Iterator[Any] = repeat(None)
     kept = [
         (record, r[0])
         for record, r in zip(records, read, strict=True)
         if isinstance(record, Rollout) and not isinstance(r, ExchangeError)
     ]
-    aligned = iter(_aligned(kept, score) if kept else [])
+    if score is not None and kept:
+        weights = iter(score([record for record, _ in kept], [encoded.ids for _, encoded in kept]))
     results: list[Retokenised | ExchangeError] = []
     for record, r in zip(records, read, strict=True):
         if isinstance(r, ExchangeError):
@@ -67,7 +70,7 @@ def retokenise(
             continue
         encoded, text = r
         tokens = np.append(encoded.ids, np.int32(receiver.eos_id)) if record.finished else encoded.ids
-        residuals, source = next(aligned) if isinstance(record, Rollout) else ({}, ())
+        residuals, source = _aligned(record, encoded, next(weights)) if isinstance(record, Rollout) else ({}, ())
         residuals = {"text": text, **residuals}
         over = [f"{n} residual {v:.4g}, at most {budget[n]:.4g}" for n, v in residuals.items() if v > budget.get(n, v)]
         results.append(
@@ -79,36 +82,22 @@ def retokenise(
 
 
 def _aligned(
-    kept: Sequence[tuple[Rollout, Encoded]], score: Score | None
-) -> list[tuple[dict[str, float], tuple[Float32[np.ndarray, "T"], float, int]]]:
+    record: Rollout, encoded: Encoded, weights: Float32[np.ndarray, "T"] | None
+) -> tuple[dict[str, float], tuple[Float32[np.ndarray, "T"], float, int]]:
     """Residuals, aligned log-probabilities, the source's sum and number."""
-    records = [record for record, _ in kept]
-    sent, sizes = np.array([len(r.tokens) for r in records]), np.array([e.ids.size for _, e in kept])
-    logprobs = np.concatenate([np.array(r.logprobs, dtype=np.float64) for r in records])
-    source_ends = np.concatenate([np.cumsum(r.pieces) for r in records])
-    pair = Segmentations(source_ends, np.concatenate([e.ends for _, e in kept]), sent, sizes)
-    parts = chunks(pair)
-    weights = None
-    if score is not None:
-        weights = np.concatenate([np.asarray(s, dtype=np.float64) for s in score(records, [e.ids for _, e in kept])])
-    aligned = distribute(pair, parts, logprobs, weights)
-    begins = np.cumsum(sizes) - sizes
-    mass = np.add.reduceat(logprobs, np.cumsum(sent) - sent)
-    lost = np.add.reduceat(aligned, begins, dtype=np.float64) - mass
-    guessed = np.add.reduceat(np.repeat(inexact(parts), parts.receiver_sizes), begins, dtype=np.int64)
-    results = []
-    for i, record in enumerate(records):
-        size, count = int(sizes[i]), int(sent[i])
-        residuals = {
-            "boundary": float(guessed[i]) / size,
-            "mass": abs(float(lost[i])),
-            "length": abs(size - count) / count,
-            "canonical": nan if record.noncanonical is None else record.noncanonical,
-        }
-        values = aligned[begins[i] : begins[i] + size]
-        values = np.append(values, np.float32(record.eos_logprob)) if record.finished else values
-        results.append((residuals, (values, float(mass[i]), count)))
-    return results
+    size, count, logprobs = encoded.ids.size, len(record.tokens), np.array(record.logprobs, dtype=np.float64)
+    parts = chunks(np.cumsum(record.pieces), encoded.ends)
+    by = None if weights is None else np.asarray(weights, dtype=np.float64)
+    aligned = distribute(encoded.ends, parts, logprobs, by)
+    (mass,), (got,) = np.add.reduceat(logprobs, [0]), np.add.reduceat(aligned, [0], dtype=np.float64)
+    residuals = {
+        "boundary": float(parts.receiver_sizes[inexact(parts)].sum()) / size,
+        "mass": abs(float(got - mass)),
+        "length": abs(size - count) / count,
+        "canonical": nan if record.noncanonical is None else record.noncanonical,
+    }
+    values = np.append(aligned, np.float32(record.eos_logprob)) if record.finished else aligned
+    return residuals, (values, float(mass), count)
 
 
 def text_residual(codec: TokenCodec, text: str, encoded: Encoded) -> float:
