@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from bench import Row, Size, costs, faster, turns
 
-from harness.tokenization.alignment import Segmentations, chunks
+from harness.tokenization.alignment import chunks
 from harness.tokenization.codec import TokenCodec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "tokenization"))
@@ -54,7 +54,7 @@ def alignment(size: Size) -> list[Row]:
         assert found["TRL"] == found["TRL, gc off"]
 
     sides = {
-        "ours": lambda: [chunks(Segmentations.of(*both)) for both in ends],
+        "ours": lambda: [chunks(*both) for both in ends],
         "TRL": lambda: [ULDLoss._align_by_byte_offsets(*[side[:LENGTH].tolist() for side in both]) for both in offsets],
         "TRL, gc off": uncollected,
     }

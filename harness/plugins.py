@@ -1,4 +1,4 @@
-"""Everything plugs in by entry points, listed without import, loaded when used, their faults told by name."""
+"""Plugins by entry points: listed without import, loaded when used, faults told by name."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Door(Generic[T]):
-    """One group of entry points, e.g. `harness.regimes`. noun: of messages; kind: the class that each subclasses, whose
-    `results_version` is the author's number for cells' keys (docs/versions.md)."""
+    """One group of entry points. noun: of messages. kind: their base class, whose `results_version` is the author's number
+    for cells' keys (docs/versions.md)."""
 
     group: str
     noun: str
@@ -36,7 +36,7 @@ class Door(Generic[T]):
         return {e.name: e for e in sorted(_entry_points(_places()).select(group=self.group), key=lambda e: e.name)}
 
     def load(self, name: str) -> type[T]:
-        """Raises PluginError with the nearest name, or the import's own error."""
+        """Raises PluginError, with the nearest name or the import's error."""
         return _load(self, name)
 
     def origin(self, name: str) -> str:
@@ -45,8 +45,7 @@ class Door(Generic[T]):
         return f"{f'{entry.dist.name} {entry.dist.version}' if entry.dist else '?'} ({entry.value})"
 
     def results_version(self, name: str) -> tuple[str, str]:
-        """What a key calls the code, and its version: ours, a plugin's own, or the digest of its module's syntax. Raises
-        PluginError."""
+        """What a key calls the code, and its version: ours, a plugin's own, or its syntax digest. Raises PluginError."""
         found = self.load(name)
         spec = importlib.util.find_spec(found.__module__)
         file = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
@@ -76,7 +75,7 @@ def _entry_points(places: tuple[tuple[str, int], ...]) -> SelectableGroups:
 
 @contextmanager
 def _without_folder(module: str) -> Iterator[None]:
-    """A folder here that has the module's name is no module, though workers look here first."""
+    """A folder here of the module's name is no module, though workers look here first."""
     spec = None if module in sys.modules else importlib.util.find_spec(module)
     if spec is None or spec.origin is not None:
         yield

@@ -1,4 +1,4 @@
-"""The contract that every regime keeps, as a test for authors of plugins too: `check_regime(BestOfPeers)`. Needs no torch."""
+"""The contract of every regime, as a test: `check_regime(BestOfPeers)`. Needs no torch."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def situations(regime: Regime) -> list[Situation]:
 def _situation(
     name: str, regime: Regime, policies: tuple[str, ...], rollouts: tuple[int, ...] = (4, 4, 4), invalid: float = 0.0
 ) -> Situation:
-    """Every answer has tokens of its own; records are what the regime publishes."""
+    """Answers have tokens of their own; records are what the regime publishes."""
     rng, tag = np.random.default_rng(7), iter(range(1, 1_000_000))
     own: list[Group] = []
     found: dict[str, dict[str, tuple[Any, ...]]] = defaultdict(lambda: defaultdict(tuple))
@@ -121,8 +121,8 @@ def _peer(rng: np.random.Generator, regime: Regime, record: AnswerRecord, answer
 
 
 def check_regime(regime: str | type[Regime], options: Mapping[str, Any] | None = None) -> None:
-    """Every check below, of an installed one's name or a class. Raises AssertionError with the clause that does not hold,
-    PluginError where it does not load."""
+    """Every check below, by an installed name or a class. Raises AssertionError with the clause, PluginError where it does
+    not load."""
     kind = load(regime) if isinstance(regime, str) else regime
 
     def make() -> Regime:

@@ -35,7 +35,7 @@ installed = DOOR.installed
 
 @dataclass(frozen=True, slots=True)
 class RegimeInfo:
-    """One installed regime as listings show it. error: why it does not load."""
+    """As listings show it. error: why it does not load."""
 
     name: str
     origin: str
@@ -70,7 +70,7 @@ def build(name: str, options: Mapping[str, Any]) -> Regime:
 
 
 def check_declaration(regime: Regime) -> None:
-    """Raises PluginError where needs cannot come from shares, or a declaration is wrong."""
+    """Raises PluginError."""
     name, shares = type(regime).__name__, regime.shares
     if not isinstance(shares, frozenset) or not all(isinstance(k, type) and issubclass(k, Record) for k in shares):
         known = ", ".join(sorted(kind.__name__ for kind in SHIPPED))
@@ -93,7 +93,7 @@ def check_declaration(regime: Regime) -> None:
 
 
 def check_options(regime: type[Regime], options: Mapping[str, Any]) -> Any:
-    """A suite's `options` as the regime's Options. Raises PluginError that names the option."""
+    """A suite's `options` as the regime's Options. Raises PluginError."""
     fields = {option_name(f): f.name for f in dataclasses.fields(regime.Options)}
     hints = get_type_hints(regime.Options, include_extras=True)
     checked = {}
@@ -132,12 +132,12 @@ def option_name(field: dataclasses.Field[Any]) -> str:
 
 
 def resolved(options: Any) -> dict[str, Any]:
-    """All options with their values, as a suite would write them."""
+    """All options, as a suite would write them."""
     return {option_name(f): getattr(options, f.name) for f in dataclasses.fields(options)}
 
 
 def listing() -> list[RegimeInfo]:
-    """Every installed regime; a broken plugin is listed with its error."""
+    """Broken plugins with their error."""
     found = []
     for name in DOOR.installed():
         origin = DOOR.origin(name)

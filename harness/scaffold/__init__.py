@@ -1,7 +1,6 @@
-"""`harness new-regime NAME` and its like: a plugin package that installs, passes its contract's test and runs as it is.
+"""`harness new-regime NAME` and its like: a plugin package that installs, passes its contract's test and runs.
 
-Its files are the templates in the folder of its kind, with $name, $module, $title, $group, $kind and $noun; NAME in a path is the
-module.
+Templates lie in the kind's folder, with $name, $module, $title, $group, $kind and $noun; NAME in a path is the module.
 """
 
 from __future__ import annotations
@@ -23,11 +22,8 @@ LONGEST = 40
 
 
 def write_package(door: Door[Any], name: str, into: Path) -> Path:
-    """Write the package `into`/NAME and return its folder.
-
-    Raises UsageError where the name cannot be a plugin's and a module's, or is taken, and where the folder exists or cannot be
-    written.
-    """
+    """Returns its folder, `into`/NAME. Raises UsageError where the name cannot be a plugin's and a module's, or is taken,
+    and where the folder exists or cannot be written."""
     module = name.replace("-", "_")
     noun = f"{'an' if door.noun[0] in 'aeiou' else 'a'} {door.noun}"
     if not NAME.fullmatch(name) or len(name) > LONGEST or keyword.iskeyword(module):

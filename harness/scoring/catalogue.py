@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from harness.errors import PluginError
 from harness.plugins import Door
-from harness.verification.scorer import Called, Math, Scorer
+from harness.verification.scorer import Called, Scorer
 
 DOOR: Door[Scorer] = Door("harness.scorers", "scorer", Scorer)  # type: ignore[type-abstract]
 
@@ -22,11 +22,9 @@ class ScorerInfo:
     remark: str = ""
 
 
-def called(name: str) -> Called | None:
+def called(name: str) -> Called:
     """What `Verifier.by` takes. Raises PluginError."""
     found = DOOR.load(name)
-    if found is Math:
-        return None
     return Called(f"{found.__module__}:{found.__qualname__}", found.cpu_seconds, found.wall_seconds)
 
 

@@ -25,7 +25,7 @@ def names() -> list[str]:
 
 
 def named(text: str) -> str | FileTask:
-    """A task as a command line gives it: a name, or `my.jsonl:exact`, which is read and pinned. Raises DataError, PluginError."""
+    """A task as a command line gives it: a name, or `my.jsonl:exact`, read and pinned. Raises DataError, PluginError."""
     from harness.tasks.jsonl import pinned
 
     file, colon, scorer = text.rpartition(":")
@@ -57,7 +57,7 @@ def source_of(task: str | FileTask) -> TaskSource:
 
 
 def get_task(name: str | FileTask, **parameters: int) -> Task:
-    """Parameters: micro's per_skill, ladder's per_level. Raises PluginError, UsageError for one that it does not take."""
+    """Parameters: micro's per_skill, ladder's per_level. Raises PluginError, UsageError for another."""
     source = source_of(name)
     try:
         return source.evaluation(**parameters)

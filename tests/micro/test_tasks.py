@@ -17,7 +17,7 @@ import pytest
 from harness.engines.embedded.presets import PRESETS, Mixture, draw_examples
 from harness.errors import DataError, UsageError
 from harness.experience.answers import Prompt
-from harness.tasks.micro import LEVELS, SKILLS, draw_fact, evaluation_problems, evaluation_prompts, training_prompts
+from harness.tasks.micro import LEVELS, SKILLS, draw_fact, evaluation_prompts, training_prompts
 from harness.tasks.registry import get_task
 
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
@@ -110,7 +110,7 @@ def test_training_prompts_are_even() -> None:
 
 
 def test_training_never_meets_evaluation() -> None:
-    evaluation = {p.question for p in evaluation_problems()}
+    evaluation = {p.text[3:-3] for p in evaluation_prompts()}
     trained = {p.text[3:-3] for seed in range(150) for p in training_prompts(seed, 32)}
     supervised = {
         example.prompt.removeprefix("Q: ").removesuffix("\nA:").removesuffix(" by steps")

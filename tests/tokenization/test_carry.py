@@ -215,7 +215,7 @@ def test_a_control_token_that_comes_out_all_the_same_is_refused():
     """The net under the renaming: here an ordinary token is declared one afterwards."""
     codec = TokenCodec(zoo.fast(zoo.byte_level()))
     ids = codec.try_encode(["a b"])[0].ids
-    codec._control[ids[-1]] = True
+    codec._control.add(int(ids[-1]))
     assert [type(r).__name__ for r in codec.try_encode(["a", "a b"])] == ["Encoded", "TokenizationError"]
     (result,) = retokenise([Success(**HEADER, text="a b")], codec)
     assert "control" in str(result)
