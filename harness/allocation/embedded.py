@@ -9,17 +9,20 @@ from harness.allocation.cost_model import (
     BANDWIDTH_EFFICIENCY,
     CONTEXT_BYTES,
     DISK,
+    MEAN_ANSWER,
     SCORE_EFFICIENCY,
+    CellDemand,
     Device,
     Memory,
     Phases,
+    PolicyDemand,
+    Workload,
     checkpoint_bytes,
     score_seconds,
     train_seconds,
     trainer_states,
     weight_bytes,
 )
-from harness.allocation.demand import MEAN_ANSWER, CellDemand, PolicyDemand, Workload
 
 FEWER_TOKENS = (4096, 2048, 1024, 512)
 """What is tried where the default does not fit; less costs time."""

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from harness.allocation.cost_model import USABLE
-from harness.allocation.demand import CellDemand
+from harness.allocation.cost_model import USABLE, CellDemand
 from harness.allocation.inventory import (
     LOGICAL,
     Bundle,
@@ -33,7 +32,7 @@ MAX_PARALLEL = 16
 
 
 class Request(NamedTuple):
-    """What runs as a whole: its bundles are reserved all at once. seconds: predicted, for the order alone."""
+    """bundles: reserved all at once. seconds: predicted, for the order alone."""
 
     key: str
     bundles: tuple[Bundle, ...]
@@ -145,10 +144,6 @@ class Predicted(msgspec.Struct, frozen=True):
     memory_bytes: int = 0
     wall_bound: float = 0.0
 
-    @property
-    def gpu_hours(self) -> float:
-        return self.gpu_seconds / 3600
-
 
 class KindPlan(msgspec.Struct, frozen=True):
     """All pending cells of one kind, which share a layout (None on the embedded engine, of which micro_tokens is chosen where the
@@ -183,10 +178,9 @@ class Plan(msgspec.Struct, frozen=True):
     kinds: tuple[KindPlan, ...] = ()
     disk: Disk = Disk()
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Any:
         """Plain data for ``harness plan --json``."""
-        built: dict[str, Any] = msgspec.to_builtins(self)
-        return built
+        return msgspec.to_builtins(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,23 +232,8 @@ def plan_workers(
     if words := (_without_bf16(inventory) if half else "") or _refused(kinds[0], held) or _refused(kinds[1], held):
         return _infeasible(words, cells, sum(job.cells for job in pending), inventory)
     runs = [timetable(_jobs(kind), held) for kind in kinds]
-    most = max(run.together for run in runs)
-    predicted = Predicted(
-        cpu_seconds=sum(run.core_seconds for run in runs),
-        gpu_seconds=sum(run.gpu_seconds for run in runs) / parts,
-        wall_seconds=sum(run.seconds for run in runs),
-        memory_bytes=max(run.memory for run in runs) + max((job.device for job in pending), default=0) * most,
-        wall_bound=sum(run.bound for run in runs),
-    )
-    resources = _resources(
-        inventory,
-        workers=most if workers is None else min(most, workers),
-        cores_used=max(run.cores for run in runs),
-        gpus_used=min(inventory.gpus, max(run.gpus for run in runs)),
-        nodes=held.nodes,
-        shared=parts,
-    )
-    return Plan(True, None, cells, sum(job.cells for job in pending), resources, predicted, tuple(kinds[0]))
+    share = max((job.device for job in pending), default=0)
+    return _feasible(cells, kinds[0], runs, inventory, held, share, parts, workers)
 
 
 def plan_cells(
@@ -300,14 +279,8 @@ def plan_cells(
             best, chosen = run, plans
     if best is None:
         return _infeasible(why, cells, pending, inventory)
-    device_bytes = max(kind.layout.memory_bytes - kind.layout.host for kind in chosen if kind.layout)
-    predicted = Predicted(
-        best.core_seconds, best.gpu_seconds, best.seconds, best.memory + device_bytes * best.together, best.bound
-    )
-    resources = _resources(
-        cluster, workers=best.together, cores_used=best.cores, gpus_used=best.gpus, nodes=cluster.nodes
-    )
-    return Plan(True, None, cells, pending, resources, predicted, tuple(chosen))
+    devices = max(kind.layout.memory_bytes - kind.layout.host for kind in chosen if kind.layout)
+    return _feasible(cells, chosen, [best], cluster, cluster, devices)
 
 
 def _jobs(kinds: Sequence[KindPlan], measured: Mapping[str, float] = {}) -> list[Request]:
@@ -319,11 +292,41 @@ def _jobs(kinds: Sequence[KindPlan], measured: Mapping[str, float] = {}) -> list
 
 
 def _infeasible(words: str | None, cells: int, pending: int, inventory: Inventory) -> Plan:
-    return Plan(words is None, words, cells, pending, _resources(inventory), Predicted())
+    there = Resources(inventory.describe(), inventory.cores, inventory.memory, inventory.gpus)
+    return Plan(words is None, words, cells, pending, there, Predicted())
 
 
-def _resources(inventory: Inventory, **used: Any) -> Resources:
-    return Resources(inventory.describe(), inventory.cores, inventory.memory, inventory.gpus, **used)
+def _feasible(
+    cells: int,
+    kinds: Sequence[KindPlan],
+    runs: Sequence[Timetable],
+    inventory: Inventory,
+    held: Inventory,
+    device_bytes: int,
+    parts: int = 1,
+    workers: int | None = None,
+) -> Plan:
+    """runs: one after the other, on `held`, whose GPUs are `parts` of the inventory's. device_bytes: of a cell."""
+    most = max(run.together for run in runs)
+    predicted = Predicted(
+        cpu_seconds=sum(run.core_seconds for run in runs),
+        gpu_seconds=sum(run.gpu_seconds for run in runs) / parts,
+        wall_seconds=sum(run.seconds for run in runs),
+        memory_bytes=max(run.memory for run in runs) + device_bytes * most,
+        wall_bound=sum(run.bound for run in runs),
+    )
+    resources = Resources(
+        inventory=inventory.describe(),
+        cores=inventory.cores,
+        memory_bytes=inventory.memory,
+        gpus=inventory.gpus,
+        workers=most if workers is None else min(most, workers),
+        cores_used=max(run.cores for run in runs),
+        gpus_used=min(inventory.gpus, max(run.gpus for run in runs)),
+        nodes=held.nodes,
+        shared=parts,
+    )
+    return Plan(True, None, cells, sum(kind.cells for kind in kinds), resources, predicted, tuple(kinds))
 
 
 def _candidates(
@@ -436,7 +439,7 @@ def describe(plan: Plan) -> str:
         return "\n".join([*lines, f"does not fit: {first_of(plan.shortfall or '')}"])
     p, r, d = plan.predicted, plan.resources, plan.disk
     used = f"{r.gpus_used} of {r.gpus} GPUs, " if r.gpus_used else ""
-    cost = f"{p.gpu_hours:.1f} GPU-hours" if p.gpu_seconds else f"{duration(p.cpu_seconds)} of CPU"
+    cost = f"{p.gpu_seconds / 3600:.1f} GPU-hours" if p.gpu_seconds else f"{duration(p.cpu_seconds)} of CPU"
     lines += [
         f"resources  {r.workers} cells side by side on {used}{r.cores_used} of {r.cores} cores, {gigabytes(p.memory_bytes)}",
         f"predicted  {duration(p.wall_seconds)} (no schedule of these layouts takes less than {duration(p.wall_bound)}), {cost}",
@@ -447,7 +450,7 @@ def describe(plan: Plan) -> str:
     alike: dict[object, list[tuple[CellLayout, KindPlan]]] = {}
     for kind in plan.kinds:
         if kind.layout is not None:
-            parts = [(p.policy, p.gpus, p.rollout_gpus, p.tensor_parallel, p.memory) for p in kind.layout.policies]
+            parts = [(p.policy, p.gpus, p.tensor_parallel, p.memory) for p in kind.layout.policies]
             alike.setdefault((kind.layout.arrangement, *parts), []).append((kind.layout, kind))
     for same in alike.values():
         layout = same[0][0]
@@ -473,7 +476,6 @@ def _disk(size: int) -> str:
 
 
 def _policy_lines(policy: PolicyLayout) -> list[str]:
-    where = f"{policy.gpus} GPUs" + (f" to train, {policy.rollout_gpus} to roll out" if policy.split else "")
     ways = [f"ZeRO {policy.zero}", f"micro-batch {policy.micro_batch}"]
     ways += ["checkpointing"] * policy.checkpointing + ["trainer and engine take turns"] * policy.sleeps
     memory = msgspec.structs.asdict(policy.memory)
@@ -481,7 +483,7 @@ def _policy_lines(policy: PolicyLayout) -> list[str]:
     names = {"kv_cache": "KV cache", "context": "contexts and buffers"}
     parts = [f"{names.get(part, part.replace('_', ' '))} {size / 1e9:.1f}" for part, size in memory.items() if size]
     return [
-        f"  {policy.policy}: {where}; {', '.join(ways)}; {policy.engines} rollout engine{'s' if policy.engines != 1 else ''} "
-        f"x TP {policy.tensor_parallel}, {policy.concurrent} answers at once",
+        f"  {policy.policy}: {policy.gpus} GPUs; {', '.join(ways)}; {policy.engines} rollout engine"
+        f"{'s' if policy.engines != 1 else ''} x TP {policy.tensor_parallel}, {policy.concurrent} answers at once",
         f"    {gigabytes(policy.peak)} of {gigabytes(policy.capacity)} per GPU: {', '.join(parts)}",
     ]

@@ -9,10 +9,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from harness.allocation.cost_model import CONTEXT_BYTES, USABLE
-from harness.allocation.demand import CellDemand, PolicyDemand, Workload
+from harness.allocation.cost_model import CONTEXT_BYTES, USABLE, CellDemand, PolicyDemand, Workload
 from harness.allocation.inventory import Inventory, parse
-from harness.allocation.layout import CellLayout, Gpu, cell_layout, host_bytes, least_gpus, policy_layout, split_layout
+from harness.allocation.layout import CellLayout, Gpu, cell_layout, host_bytes, least_gpus, policy_layout
 from harness.allocation.planner import Plan, WorkerDemand, describe, plan_cells, plan_workers
 from harness.allocation.shapes import load_shape
 
@@ -43,7 +42,7 @@ def plan(inventory: str | Inventory, *cells: CellDemand, **more: object) -> Plan
         for p in kind.layout.policies:
             assert max(p.memory.train, p.memory.rollout) <= p.peak <= USABLE * p.capacity
             stacked = kind.layout.arrangement == "stacked"
-            assert p.split or p.sleeps or stacked or p.peak == sum(msgspec.to_builtins(p.memory).values())
+            assert p.sleeps or stacked or p.peak == sum(msgspec.to_builtins(p.memory).values())
             assert p.memory.kv_cache > 0
     return found
 
@@ -157,22 +156,6 @@ def test_a_layout_of_the_suites_own_keeps_its_devices() -> None:
     assert (own.arrangement, own.gpus) == ("stacked", 3)
     assert layout("1xA100-40G", replace(halves(shared=True), policies=halves().policies[:1])) is not None
     assert "does not fit on 1 GPU of 80.0 GB" in str(plan("1xH100-80G", cell("Qwen3-8B", devices=2)).shortfall)
-
-
-def test_a_policy_is_split_over_its_gpus_when_experience_may_be_stale() -> None:
-    """Where that is the faster way: both sides then work at once."""
-    lockstep, stale = (
-        cell_layout(cell("Qwen3-8B", "Qwen3-8B", work=replace(WORK, staleness=n)), 16, H100) for n in (0, 1)
-    )
-    assert lockstep is not None
-    assert stale is not None
-    assert lockstep.arrangement == "colocated"
-    assert stale.step_seconds <= lockstep.step_seconds
-    place = split_layout(PAIR.policies[0], WORK, 8, H100)
-    assert place is not None
-    assert place.split
-    assert (place.gpus + place.rollout_gpus, sum(b.gpus for b in place.bundles)) == (8, 8)
-    assert not place.engine_options()["colocate"]
 
 
 def test_the_base_takes_the_hosts_memory_and_measuring_a_share_of_the_gradients() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from harness.allocation.demand import CellDemand, Lengths, PolicyDemand, Workload
+from harness.allocation.cost_model import CellDemand, Lengths, PolicyDemand, Workload
 from harness.allocation.shapes import load_shape
 from harness.engines.catalogue import engines_of
 from harness.learning import registry

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from harness.allocation import embedded
 from harness.allocation import inventory as machines
 from harness.allocation.chunks import MICRO_TOKENS
-from harness.allocation.cost_model import USABLE, Device, device
-from harness.allocation.demand import CellDemand, Lengths
+from harness.allocation.cost_model import USABLE, CellDemand, Device, Lengths, device
 from harness.allocation.inventory import Bundle, Inventory
 from harness.allocation.layout import START_SECONDS
 from harness.allocation.planner import KindPlan, Plan, WorkerDemand, describe, first_of, plan_cells, plan_workers
