@@ -34,7 +34,7 @@ class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of an engine that has none."""
 
 
-def read_options(kind: type[Options], options: Mapping[str, Any], source: str) -> Options:
+def read_options(kind: type[Options], options: Mapping[str, Any], source: str = "suite") -> Options:
     """`options` as an engine's own struct. Raises SuiteError with the place inside `engine_options`."""
     try:
         return msgspec.convert(dict(options), kind)

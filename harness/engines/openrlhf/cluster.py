@@ -20,7 +20,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from harness import phases
-from harness.allocation.inventory import LOGICAL, VISIBLE, Card, Inventory, from_ray, visible
+from harness.allocation.inventory import LOGICAL, VISIBLE, Bundle, Card, Inventory, from_ray, place, visible
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.offload import Devices
 from harness.engines.openrlhf.plugin import Settings
@@ -89,8 +89,8 @@ def inventory(address: str | None = None) -> Inventory:
 def _cards(node: str) -> list[Card]:
     """The GPUs that CUDA shows on a node, asked by a task that takes nothing there."""
     unchanged = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
-    place = NodeAffinitySchedulingStrategy(node, soft=False)
-    task = ray.remote(num_cpus=0, max_retries=0)(visible).options(scheduling_strategy=place, runtime_env=unchanged)
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    task = ray.remote(num_cpus=0, max_retries=0)(visible).options(scheduling_strategy=there, runtime_env=unchanged)
     try:
         return ray.get(task.remote(), timeout=CARDS_SECONDS)  # type: ignore[no-any-return]
     except RayError as error:
@@ -224,22 +224,12 @@ def _nodes_of(blocks: Sequence[int]) -> list[str]:
     if max(blocks) == 1 or len(total) == 1:
         return []
     for resources in (free, total):
-        space = {node: int(min(has.get("GPU", 0), has.get("CPU", 0))) for node, has in sorted(resources.items())}
-        if found := fit(blocks, space):
-            return found
+        space = {
+            node: Bundle(int(min(has.get("GPU", 0), has.get("CPU", 0)))) for node, has in sorted(resources.items())
+        }
+        if placed := place([Bundle(size) for size in blocks], space):
+            return [node for node, size in zip(placed[1], blocks, strict=True) for _ in range(size)]
     raise InfeasibleError(
         f"a rollout engine's {max(blocks)} devices must be on one node, and the cell's are {sum(blocks)}: no such room on "
-        f"{len(total)} nodes of at most {max(space.values())}; a smaller tensor_parallel fits"
+        f"{len(total)} nodes of at most {max(space.values()).gpus}; a smaller tensor_parallel fits"
     )
-
-
-def fit(blocks: Sequence[int], space: Mapping[str, int]) -> list[str]:
-    """The node of each device: the largest block first, each to the fullest node that holds it. Empty: it does not fit."""
-    left, chosen = dict(space), dict[int, str]()
-    for index in sorted(range(len(blocks)), key=lambda i: -blocks[i]):
-        able = [node for node, devices in left.items() if devices >= blocks[index]]
-        if not able:
-            return []
-        chosen[index] = min(able, key=lambda node: left[node])
-        left[chosen[index]] -= blocks[index]
-    return [chosen[index] for index, size in enumerate(blocks) for _ in range(size)]

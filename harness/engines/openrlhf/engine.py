@@ -53,8 +53,10 @@ class OpenRLHFEngine:
         temperature: float = 1.0,
         chat: bool = False,
         reservation: Reservation,
+        trained: bool = True,
     ) -> None:
-        self.name = name
+        """trained: False is a folder that is only sampled: rollout engines without a trainer."""
+        self.name, self.trained = name, trained
         self._settings = settings
         vocabulary = self._vocabulary = open_vocabulary(folder, chat, name)
         self.version = 0
@@ -88,7 +90,7 @@ class OpenRLHFEngine:
         """Of the engine's actors so far; the last known where they do not answer."""
         everyone = [*self._trainers, *self._rollouts]
         with suppress(EngineError):  # the call that is being timed says better what is wrong
-            calls = [Call(member, member.handle.cpu_seconds.remote()) for member in everyone]
+            calls = [member.call("cpu_seconds") for member in everyone]
             self._used = sum(self._gather(calls, "counting CPU time", METER_SECONDS, watch=[]))
         return self._used
 
@@ -101,10 +103,7 @@ class OpenRLHFEngine:
         many = len(self._rollouts)
         with self._lease.turn(MemoryState.NOTHING, MemoryState.ALL):
             calls = [
-                Call(
-                    member,
-                    member.handle.sample.remote(*zip(*((p, self._request(s, sampling)) for p, s in mine), strict=True)),
-                )
+                member.call("sample", *zip(*((p, self._request(s, sampling)) for p, s in mine), strict=True))
                 for index, member in enumerate(self._rollouts)
                 if (mine := asked[index::many])
             ]
@@ -117,7 +116,7 @@ class OpenRLHFEngine:
                 f"{sampling.max_new_tokens:,} new tokens: they would count as wrong"
             )
         samples = [
-            Sample(one.tokens, one.logprobs, self._vocabulary.text(one.tokens, one.finished), one.finished)
+            replace(one, text=self._vocabulary.text(one.tokens, one.finished))
             for one in (answers[index % many][index // many] for index in range(len(asked)))
         ]
         group = seeds.shape[1]
@@ -132,6 +131,8 @@ class OpenRLHFEngine:
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
     ) -> list[Float32[np.ndarray, "T"]]:
         """The same under the weights of the folder that the engine was opened from."""
+        if not self.trained:
+            raise EngineError(f"policy {self.name!r}: a reference without a trainer is only sampled")
         return self._answer_scores(prompts, answers, "base_logprobs", self._folder)
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
@@ -150,18 +151,11 @@ class OpenRLHFEngine:
         ranks, budget = len(self._trainers), self._settings.micro_batch_tokens
         splits = [learning_splits(batch, own, ranks, budget) for batch, own in zip(batches, rows, strict=True)]
         with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
-            learnt: list[list[Learnt]] = self._gather(
-                [
-                    Call(
-                        member,
-                        member.handle.learn.remote(
-                            [tuple(s.batches[rank] for s in own) for own in splits], optimisation
-                        ),
-                    )
-                    for rank, member in enumerate(self._trainers)
-                ],
-                "updating",
-            )
+            calls = [
+                member.call("learn", [tuple(s.batches[rank] for s in own) for own in splits], optimisation)
+                for rank, member in enumerate(self._trainers)
+            ]
+            learnt: list[list[Learnt]] = self._gather(calls, "updating")
         for index, one in enumerate(learnt[0]):
             check_norm(self.name, self.version + index, one.gradient_norm)
         self.version += optimisation.updates
@@ -196,9 +190,10 @@ class OpenRLHFEngine:
         suspects = [*self._trainers, *self._rollout_cores()]
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.WEIGHTS):
             self._on_workers("expect")
-            calls = self._on_trainers("broadcast_to_vllm")
+            calls = [member.call("broadcast_to_vllm") for member in self._trainers]
             self._gather(calls, "syncing weights", self._settings.sync_seconds, suspects=suspects)
-            sent, *_ = self._gather(self._on_trainers("checksums"), "checking the weight sync")
+            calls = [member.call("checksums") for member in self._trainers]
+            sent, *_ = self._gather(calls, "checking the weight sync")
             for member, arrived in self._on_workers("arrived"):
                 if wrong := seams.differing(sent, arrived):
                     raise EngineError(
@@ -243,7 +238,7 @@ class OpenRLHFEngine:
         mine = self._scores([AnswerRow(ids[:1], np.array(ids[1:], np.int32)) for ids in sequences], "logprobs", True)
         with self._lease.turn(MemoryState.NOTHING, MemoryState.ALL):
             theirs = self._gather(
-                [Call(member, member.handle.prompt_logprobs.remote(sequences)) for member in self._rollouts],
+                [member.call("prompt_logprobs", sequences) for member in self._rollouts],
                 "checking the weight sync",
                 watch=self._rollout_cores(),
             )
@@ -252,11 +247,11 @@ class OpenRLHFEngine:
         return self._rollouts[furthest].name, found[furthest]
 
     def save(self, folder: Path) -> None:
-
         def fill(new: Path) -> None:
-            target = str(new.resolve())
             with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
-                self._gather(self._on_trainers("save", target, checkpoint.OPTIMISER), "saving")
+                target = str(new.resolve())
+                calls = [member.call("save", target, checkpoint.OPTIMISER) for member in self._trainers]
+                self._gather(calls, "saving")
             self.tokenizer.save_pretrained(new)
 
         checkpoint.write(folder, self.name, self.version, fill)
@@ -264,16 +259,15 @@ class OpenRLHFEngine:
     def restore(self, folder: Path) -> None:
         """Continue from a folder of either engine's `save`; without an optimiser's state with a fresh one."""
         seal = checkpoint.check(folder, self.name)
-        if (
-            open_vocabulary(folder, self._vocabulary.chat, self.name).tokenizer.get_vocab()
-            != self.tokenizer.get_vocab()
-        ):
+        tokenizer = open_vocabulary(folder, self._vocabulary.chat, self.name).tokenizer
+        if tokenizer.get_vocab() != self.tokenizer.get_vocab():
             raise CheckpointError(f"{folder}: another tokenizer than that of policy {self.name!r}")
         path = str(folder.resolve())
         with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
             self._load(path)
             if checkpoint.OPTIMISER in seal.files:
-                self._gather(self._on_trainers("load_moments", f"{path}/{checkpoint.OPTIMISER}"), "restoring")
+                moments = f"{path}/{checkpoint.OPTIMISER}"
+                self._gather([member.call("load_moments", moments) for member in self._trainers], "restoring")
         self.version = seal.version
         self.sync()
 
@@ -287,37 +281,38 @@ class OpenRLHFEngine:
 
     def _start(self) -> None:
         settings = self._settings
-        environment, share = seams.environment(settings.sync_seconds), self._slot.part(TRAINER_SHARE)
-        handles = open_trainers(self._group, self._slot.trainers, share, environment, settings.start_seconds)
-        self._trainers = self._members("trainer rank", handles)
+        if self.trained:
+            environment, share = seams.environment(settings.sync_seconds), self._slot.part(TRAINER_SHARE)
+            handles = open_trainers(self._group, self._slot.trainers, share, environment, settings.start_seconds)
+            self._trainers = self._members("trainer rank", handles)
         self._open_rollouts()
-        if settings.sleep:
-            self._lease.hold(MemoryState.ALL, MemoryState.NOTHING)
-        self._load(self._folder)
-        self._rehearse()
+        if self.trained:
+            if settings.sleep:
+                self._lease.hold(MemoryState.ALL, MemoryState.NOTHING)
+            self._load(self._folder)
+            self._rehearse()
 
     def _open_rollouts(self) -> None:
         environment = seams.environment(self._settings.sync_seconds) | seams.runner(len(self._vocabulary.forbidden))
         handles = open_rollouts(self._folder, self._settings, self._group, self._slot, environment)
         self._rollouts = self._members("rollout engine", handles)
-        up = [Call(member, member.handle.processes.remote()) for member in (*self._trainers, *self._rollouts)]
+        up = [member.call("processes") for member in (*self._trainers, *self._rollouts)]
         found = self._gather(up, "starting", self._settings.start_seconds, watch=[])
         self._processes = [process for processes in found for process in processes]
 
     def _hold_trainers(self, held: MemoryState) -> None:
-        if self._trainers:
-            self._gather(self._on_trainers("hold", held), "falling asleep or waking up")
+        calls = [member.call("hold", held) for member in self._trainers]
+        self._gather(calls, "falling asleep or waking up")
 
     def _hold_rollouts(self, held: MemoryState) -> None:
-        calls = [Call(member, member.handle.hold.remote(held)) for member in self._rollouts]
+        calls = [member.call("hold", held) for member in self._rollouts]
         self._gather(calls, "falling asleep or waking up", watch=self._trainers)
 
     def _load(self, folder: str) -> None:
-        calls = self._on_trainers("init_model_from_pretrained", self._strategy, folder, STEPS, None)
-        self._gather(calls, "loading weights", self._settings.start_seconds)
-        engines = [member.handle for member in self._rollouts]
-        joining = self._on_trainers("join", engines, self._vocabulary.forbidden)
-        self._gather(joining, "joining the engines", self._settings.start_seconds)
+        loading = ("init_model_from_pretrained", self._strategy, folder, STEPS, None)
+        joining = ("join", [member.handle for member in self._rollouts], self._vocabulary.forbidden)
+        for doing, asked in (("loading weights", loading), ("joining the engines", joining)):
+            self._gather([member.call(*asked) for member in self._trainers], doing, self._settings.start_seconds)
 
     def _request(self, seed: int, sampling: Sampling) -> SamplingParams:
         return SamplingParams(
@@ -347,10 +342,7 @@ class OpenRLHFEngine:
     def _scores(self, rows: Sequence[AnswerRow], method: str, *arguments: Any) -> list[Float32[np.ndarray, "T"]]:
         split = scoring_split(rows, len(self._trainers), self._settings.micro_batch_tokens)
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.NOTHING):
-            calls = [
-                Call(member, getattr(member.handle, method).remote(split.batches[rank], *arguments))
-                for rank, member in enumerate(self._trainers)
-            ]
+            calls = [member.call(method, split.batches[rank], *arguments) for rank, member in enumerate(self._trainers)]
             found = self._gather(calls, "scoring")
         scores: list[Float32[np.ndarray, "T"]] = [np.zeros(0, np.float32)] * len(rows)
         for groups, flats in zip(split.places, found, strict=True):
@@ -363,11 +355,8 @@ class OpenRLHFEngine:
     def _members(self, kind: str, handles: Sequence[Any]) -> list[RemoteActor]:
         return [RemoteActor(f"policy {self.name!r}: {kind} {index}", handle) for index, handle in enumerate(handles)]
 
-    def _on_trainers(self, method: str, *arguments: Any) -> list[Call]:
-        return [Call(member, getattr(member.handle, method).remote(*arguments)) for member in self._trainers]
-
     def _on_workers(self, method: str) -> list[tuple[RemoteActor, Any]]:
-        calls = [Call(member, member.handle.on_workers.remote(method)) for member in self._rollouts]
+        calls = [member.call("on_workers", method) for member in self._rollouts]
         answers = self._gather(calls, "checking the weight sync", self._settings.sync_seconds)
         return [(call.member, one) for call, found in zip(calls, answers, strict=True) for one in found]
 
@@ -401,19 +390,8 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(measured)) if measured else math.nan
 
 
-class Frozen:
-    """A model that never learns: a reference is the folder that it was opened from."""
-
-    name: str
-
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise EngineError(f"policy {self.name!r}: a reference neither learns nor is stored")
-
-    update = save = restore = _refuse
-
-
-class Base(Frozen):
-    """An open engine's base, in the engine's own processes and memory; sampled before the first update."""
+class Base:
+    """An engine's base, which never learns: in the engine's own processes and memory, sampled before the first update."""
 
     version = 0
 
@@ -429,17 +407,12 @@ class Base(Frozen):
             raise EngineError(f"policy {self.name!r}: its base can be sampled only before the first update")
         return self._engine.sample(prompts, seeds, sampling)
 
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise EngineError(f"policy {self.name!r}: a reference neither learns nor is stored")
+
+    update = save = restore = _refuse
+
     def close(self) -> None:
-        """Nothing to free that is not the engine's."""
-
-
-class OpenRLHFReference(Frozen, OpenRLHFEngine):
-    """A frozen folder by itself, to be sampled: rollout engines without a trainer."""
-
-    def score(
-        self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
-    ) -> list[Float32[np.ndarray, "T"]]:
-        raise EngineError(f"policy {self.name!r}: a reference without a trainer is only sampled")
-
-    def _start(self) -> None:
-        self._open_rollouts()
+        """A trained engine goes on."""
+        if not self._engine.trained:
+            self._engine.close()

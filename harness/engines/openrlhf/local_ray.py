@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import queue
+import select
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -31,8 +30,10 @@ def local_ray(address: str | None = None) -> Iterator[str]:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
         )  # fmt: skip
         assert process.stdin is not None
+        assert process.stdout is not None
         try:
-            address = _address(process)
+            said, _, _ = select.select([process.stdout], [], [], START_SECONDS)
+            address = process.stdout.readline().decode().strip() if said else ""
             if not address:
                 errors.seek(0)
                 lines = errors.read()[-2000:].decode(errors="replace").splitlines() or ["it said nothing"]
@@ -46,17 +47,6 @@ def local_ray(address: str | None = None) -> Iterator[str]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def _address(process: subprocess.Popen[bytes]) -> str:
-    """What it prints as its only line; empty if it dies or the deadline passes first."""
-    said: queue.Queue[str] = queue.Queue()
-    assert process.stdout is not None
-    listen = process.stdout.readline
-    threading.Thread(target=lambda: said.put(listen().decode().strip()), daemon=True).start()
-    with suppress(queue.Empty):
-        return said.get(timeout=START_SECONDS)
-    return ""
 
 
 def main() -> None:

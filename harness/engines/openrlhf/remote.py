@@ -39,8 +39,11 @@ class RemoteActor:
     handle: Any
     sign: str = "pulse"
 
+    def call(self, method: str, *arguments: Any) -> Call:
+        return Call(self, getattr(self.handle, method).remote(*arguments))
+
     def pulse(self) -> Any:
-        return getattr(self.handle, self.sign).remote()
+        return self.call(self.sign).ref
 
 
 @dataclass(frozen=True, slots=True)

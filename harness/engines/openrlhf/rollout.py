@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import ray
-from jaxtyping import Float32, Int32
+from jaxtyping import Float32
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -21,17 +20,9 @@ from harness.engines.openrlhf.cluster import Slot
 from harness.engines.openrlhf.offload import MemoryState
 from harness.engines.openrlhf.plugin import Settings
 from harness.engines.openrlhf.remote import Process, cpu_seconds, processes
+from harness.engines.protocol import Sample
 
 ROLLOUT_SHARE = 0.2  # of a bundle's device, in Ray's books
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Generated:
-    """tokens, logprobs: (T,), with the stop token when `finished`; of the distribution that was sampled."""
-
-    tokens: Int32[np.ndarray, "T"]
-    logprobs: Float32[np.ndarray, "T"]
-    finished: bool
 
 
 class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
@@ -48,9 +39,9 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
     async def update_weight_cuda_ipc(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return await super().update_weight_cuda_ipc(self._stored.get(name, name), *args, **kwargs)
 
-    async def sample(self, prompts: Sequence[list[int]], settings: Sequence[SamplingParams]) -> list[Generated]:
-        """An answer to each prompt. The scheduler is held until it has every request, and its prefix cache is emptied first:
-        what is batched with what, and so the rounding, depends on the call alone."""
+    async def sample(self, prompts: Sequence[list[int]], settings: Sequence[SamplingParams]) -> list[Sample]:
+        """An answer to each prompt, without its text. The scheduler is held until it has every request, and its prefix cache is
+        emptied first: what is batched with what, and so the rounding, depends on the call alone."""
         await self.llm.pause_generation(mode="keep", clear_cache=True)
         tasks = [asyncio.ensure_future(self.generate(*request)) for request in zip(prompts, settings, strict=True)]
         while self.get_num_unfinished_requests() < len(tasks) and not any(task.done() for task in tasks):
@@ -102,9 +93,9 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         self.llm.shutdown()
 
 
-def _generated(output: Any) -> Generated:
+def _generated(output: Any) -> Sample:
     tokens = np.array(output.token_ids, dtype=np.int32)
-    return Generated(tokens, _chosen(output.token_ids, output.logprobs), output.finish_reason == "stop")
+    return Sample(tokens, _chosen(output.token_ids, output.logprobs), "", output.finish_reason == "stop")
 
 
 def _chosen(tokens: Sequence[int], positions: Sequence[Any]) -> Float32[np.ndarray, "T"]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from math import nan, sqrt
 from pathlib import Path
@@ -52,53 +52,37 @@ class Apart(NamedTuple):
     cosine: float = nan
 
 
-@contextmanager
-def _hooked(parameters: Sequence[Tensor], add: Callable[[int, Tensor], None]) -> Iterator[None]:
-    handles = [p.register_hook(partial(add, index)) for index, p in enumerate(parameters)]  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+class Gradients:
+    """An update's gradients over all ranks, as the backward passes make them, before DeepSpeed shards them. With `measure`, own and
+    peer answers' are added up apart: each rank keeps its share of every sum, in fp32; own ones are offloaded while peers' add
+    up."""
 
-
-class Norms:
-    """Sum of the norms of all gradients of an update, over all ranks: NaN or infinite where one of them is, which DeepSpeed
-    does not tell."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        self._parameters = [p for p in module.parameters() if p.requires_grad]
-        self._sum = torch.zeros((), device=self._parameters[0].device)
-
-    def collect(self) -> AbstractContextManager[None]:
-        return _hooked(self._parameters, self._add)
-
-    def sum(self) -> float:
-        """Over all ranks; a collective operation, once."""
-        distributed.all_reduce(self._sum)
-        return float(self._sum)
-
-    def _add(self, index: int, gradient: Tensor) -> None:
-        self._sum += torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32)
-
-
-class Sums:
-    """Gradients of own and of peer answers, added up before DeepSpeed shards them. Each rank keeps its share of every sum,
-    reduced over all ranks, in fp32; own answers' sums are offloaded while peers' add up."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module, measure: bool) -> None:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._ranks, self._rank = distributed.get_world_size(), distributed.get_rank()
+        self._measure, self._norms = measure, torch.zeros((), device=self._parameters[0].device)
         self._sums: dict[str, dict[int, Tensor]] = {"own": {}, "peer": {}}
         self._offloaded = OffloadedTensors([])
 
     @contextmanager
     def collect(self, source: str) -> Iterator[None]:
         """Backward passes inside count for `source`, "own" before "peer"; every rank runs equally many."""
-        with _hooked(self._parameters, partial(self._add, source)):
+        handles = [
+            p.register_hook(partial(self._add, source, index))  # type: ignore[no-untyped-call]
+            for index, p in enumerate(self._parameters)
+        ]
+        try:
             yield
-        if source == "own":
+        finally:
+            for handle in handles:
+                handle.remove()
+        if self._measure and source == "own":
             self._offloaded = OffloadedTensors(self._sums["own"].values(), least=1)
+
+    def norms(self) -> float:
+        """The sum of all their norms: NaN or infinite where one is, which DeepSpeed does not tell. A collective operation, once."""
+        distributed.all_reduce(self._norms)
+        return float(self._norms)
 
     def apart(self) -> Apart:
         own, peer = self._sums["own"], self._sums["peer"]
@@ -110,15 +94,19 @@ class Sums:
             if index in peer:
                 found[2] += (mine * peer[index].double()).sum().cpu()
         found[1] = sum(share.double().square().sum().cpu() for share in peer.values())
-        if self._ranks > 1:
-            found = found.to(self._parameters[0].device)
+        if self._measure and self._ranks > 1:
+            found = found.to(self._norms.device)
             distributed.all_reduce(found)
         norms = [sqrt(square) if there else nan for square, there in zip(found.tolist(), measured, strict=False)]
         scale = norms[0] * norms[1]
         return Apart(norms[0], norms[1], float(found[2]) / scale if scale > 0 else nan)
 
     def _add(self, source: str, index: int, gradient: Tensor) -> None:
-        flat = gradient.detach().float().flatten()
+        gradient = gradient.detach()
+        self._norms += torch.linalg.vector_norm(gradient, dtype=torch.float32)
+        if not self._measure:
+            return
+        flat = gradient.float().flatten()
         if self._ranks > 1:
             flat = flat.clone()
             distributed.all_reduce(flat)
@@ -146,10 +134,9 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
         """One optimiser update, left out where the gradient is not finite. DeepSpeed averages the loss over ranks, here it is
         their sum."""
         statistics: list[AnswerStatistics] = []
-        norms = Norms(self.actor.model.module)
-        sums = Sums(self.actor.model.module) if optimisation.measure else None
+        gradients = Gradients(self.actor.model.module, optimisation.measure)
         for source, batches in (("own", own), ("peer", peer)):
-            with norms.collect(), sums.collect(source) if sums else nullcontext():
+            with gradients.collect(source):
                 for batch in batches:
                     logp = logprobs(self.actor, batch, forbidden)
                     if batch.packed is None:
@@ -158,10 +145,10 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
                         loss, found = surrogate(logp, batch.packed)
                         statistics.append(found)
                     self.strategy.backward(loss * self.strategy.world_size, self.actor, self.actor_optim)
-        if not math.isfinite(together := norms.sum()):
+        if not math.isfinite(together := gradients.norms()):
             return Learnt(statistics, together, Apart())
-        apart = sums.apart() if sums else Apart()
-        sums = None  # its memory is the step's
+        apart = gradients.apart()
+        del gradients  # its memory is the step's
         return Learnt(statistics, self._step(optimisation), apart)
 
     def _step(self, optimisation: Optimisation) -> float:
