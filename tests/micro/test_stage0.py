@@ -8,6 +8,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from random import Random
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -18,11 +19,12 @@ from harness.cache import cache_folder
 from harness.engines.embedded.families import FAMILIES, build_model, build_tokenizer
 from harness.engines.embedded.presets import PRESETS, Mixture, draw_examples
 from harness.engines.embedded.warmup import (
+    REPORT,
     MicroSpec,
     Pretrainer,
+    Report,
     Schedule,
     base_checkpoint,
-    read_report,
 )
 from harness.errors import CellError, UsageError
 from harness.files import lock
@@ -46,7 +48,7 @@ def test_second_call_trains_nothing(cache: Path) -> None:
     assert len(seen) == 3
     assert AutoModelForCausalLM.from_pretrained(folder).config.model_type == "qwen3"
     assert AutoTokenizer.from_pretrained(folder).eos_token == "<eos>"
-    report = read_report(folder)
+    report = msgspec.json.decode((folder / REPORT).read_bytes(), type=Report)
     assert report.steps == 3
     assert set(report.given_cot.groups) == {"add", "mul"}
     assert report.cpu_seconds > 0
@@ -136,14 +138,14 @@ def test_training_lowers_the_loss(family: str) -> None:
         model, tokenizer, draw_examples(PRESETS["trap"], "add", Random(0)), Schedule(warmup=5, batch=8)
     )
     held = trainer._encode(list(islice(draw_examples(PRESETS["trap"], "add", Random(9)), 16)))
-    targets = sum(row.ids.size - row.start for row in held)
+    targets = sum(ids.size - start for ids, start in held)
     with torch.no_grad():
         before = trainer._loss(held) / targets
         parts = sum(trainer._loss([row]) for row in held) / targets
     torch.testing.assert_close(before, parts, rtol=1e-5, atol=1e-5)
-    labels = torch.from_numpy(held[0].ids)[None]
+    labels = torch.from_numpy(held[0][0])[None]
     logits = model(labels).logits.log_softmax(-1)[0]
-    start = held[0].start
+    start = held[0][1]
     by_hand = -sum(logits[t - 1, labels[0, t]] for t in range(start, labels.shape[1]))
     torch.testing.assert_close(trainer._loss(held[:1]), by_hand, rtol=1e-4, atol=1e-4)
     trainer.run(40, lambda done: None)

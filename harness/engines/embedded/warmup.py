@@ -9,14 +9,13 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
 from math import cos, pi
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -202,9 +201,6 @@ class Warmup:
         return bool(text.partition("\\boxed")[0].strip())
 
 
-Spec: TypeAlias = MicroSpec | Warmup
-
-
 class Accuracy(msgspec.Struct, frozen=True):
     """Share by skill group, and the mean of all answers."""
 
@@ -244,8 +240,12 @@ def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadli
             model.save_pretrained(folder)
             return EmbeddedEngine("stage0", folder, device="cpu")
 
-        with one_thread():
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # so that the weights do not depend on the number of cores
+        try:
             _train(spec, pretrainer.run, opened, folder, progress)
+        finally:
+            torch.set_num_threads(threads)
 
     return _cached(spec.key, build, deadline)
 
@@ -279,10 +279,6 @@ def warmup_checkpoint(
         engine.close()
 
     return _cached(warmup.key(precision), build, deadline)
-
-
-def read_report(folder: Path) -> Report:
-    return msgspec.json.decode((folder / REPORT).read_bytes(), type=Report)
 
 
 def _digest(**parts: Any) -> str:
@@ -326,7 +322,7 @@ def _whole(folder: Path, key: str) -> bool:
 
 
 def _train(
-    spec: Spec,
+    spec: MicroSpec | Warmup,
     train: Callable[[int, Callable[[int], None]], None],
     opened: Callable[[], EmbeddedEngine],
     folder: Path,
@@ -410,12 +406,8 @@ def _response(engine: EmbeddedEngine, text: str, chat: bool) -> np.ndarray:
     return np.array([*ids, engine.stop[0]], dtype=np.int32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenisedExample:
-    """Ids of prompt, response and EOS; the response begins at `start`."""
-
-    ids: Int64[np.ndarray, "T"]
-    start: int
+Row = tuple[Int64[np.ndarray, "T"], int]
+"""Ids of prompt, response and EOS; where the response begins."""
 
 
 class Pretrainer:
@@ -450,47 +442,33 @@ class Pretrainer:
             done(step + 1)
         self._model.train(False)
 
-    def _batches(self) -> Iterator[tuple[list[TokenisedExample], float]]:
+    def _batches(self) -> Iterator[tuple[list[Row], float]]:
         """Batches, and the factor that makes a summed loss the pool's token mean."""
         batch, pool = self._schedule.batch, self._schedule.pool
         while True:
-            rows = sorted(self._encode(list(islice(self._examples, batch * pool))), key=lambda row: row.ids.size)
-            scale = pool / sum(row.ids.size - row.start for row in rows)
+            rows = sorted(self._encode(list(islice(self._examples, batch * pool))), key=lambda row: row[0].size)
+            scale = pool / sum(ids.size - start for ids, start in rows)
             cuts = list(range(0, len(rows), batch))
             self._rng.shuffle(cuts)
             for cut in cuts:
                 yield rows[cut : cut + batch], scale
 
-    def _encode(self, examples: list[Example]) -> list[TokenisedExample]:
+    def _encode(self, examples: list[Example]) -> list[Row]:
         texts = [example.prompt for example in examples] + [example.response for example in examples]
         encoded = self._tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         end = [self._tokenizer.eos_token_id]
         pairs = zip(encoded[: len(examples)], encoded[len(examples) :], strict=True)
-        return [
-            TokenisedExample(np.array(prompt.ids + response.ids + end, dtype=np.int64), len(prompt.ids))
-            for prompt, response in pairs
-        ]
+        return [(np.array(p.ids + r.ids + end, dtype=np.int64), len(p.ids)) for p, r in pairs]
 
-    def _loss(self, rows: list[TokenisedExample]) -> Tensor:
+    def _loss(self, rows: list[Row]) -> Tensor:
         """Summed cross entropy of the response tokens."""
-        width = max(row.ids.size for row in rows) - 1
+        width = max(ids.size for ids, _ in rows) - 1
         inputs = np.full((len(rows), width), self._tokenizer.eos_token_id, dtype=np.int64)
         labels = np.full((len(rows), width), _IGNORED, dtype=np.int64)
-        for index, row in enumerate(rows):
-            inputs[index, : row.ids.size - 1] = row.ids[:-1]
-            labels[index, row.start - 1 : row.ids.size - 1] = row.ids[row.start :]
+        for index, (ids, start) in enumerate(rows):
+            inputs[index, : ids.size - 1] = ids[:-1]
+            labels[index, start - 1 : ids.size - 1] = ids[start:]
         hidden = self._model.base_model(input_ids=torch.from_numpy(inputs), use_cache=False).last_hidden_state
         taken = torch.from_numpy(labels != _IGNORED)
         logits = self._model.get_output_embeddings()(hidden[taken])  # type: ignore[no-untyped-call]
         return cross_entropy(logits, torch.from_numpy(labels)[taken], reduction="sum")
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch on one thread inside the block, so that a result does not depend on the number of cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
