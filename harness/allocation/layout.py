@@ -35,37 +35,25 @@ from harness.allocation.cost_model import (
 )
 from harness.allocation.inventory import LOGICAL, Bundle
 
-SIZES = (*range(1, 17), *(2**n for n in range(5, 13)))
-"""Numbers of GPUs that are tried for a policy alone."""
+SIZES = (*range(1, 17), *(2**n for n in range(5, 13)))  # numbers of GPUs that are tried for a policy alone
 MICRO_BATCHES = (16, 8, 4, 2, 1)
-LEAST_CONCURRENT = 8
-"""A rollout engine that holds fewer sequences at once is not worth starting (fewer answers than that: all of them)."""
-TURNS_GAIN = 0.9
-"""Trainer and rollout engine take turns in the memory only where a step gets shorter at least by this factor, or fits at all."""
-HOST_BYTES = 4 * 10**9
-"""RAM of a trainer's and a rollout engine's processes beside what is put to sleep there: a prior."""
-LOGICAL_HOST_BYTES = 3 * 10**9
-"""The same where a GPU is a core of a CPU, what a CUDA context would hold included: docs/openrlhf.md has the measurement."""
-REDUCE_BUCKET = 5 * 10**7
-"""Elements of gradients that ZeRO 2 and 3 reduce at once. DeepSpeed's default is ten times as many: 1 GB of bf16."""
-LIVE_PARAMETERS = 10**9
-"""Of whole weights that ZeRO 3 keeps gathered at most, DeepSpeed's default."""
-LOGITS_BYTES = 12
-"""Per token and entry of the vocabulary, of a backward pass through the log-softmax: three fp32 copies at the fullest moment."""
-DOUBLES_BYTES = 24
-"""Per entry of the largest matrix: gradients are compared in float64, three copies at a time."""
-HOST_LINK = 20e9
-"""Bytes per second between a GPU and the host's memory (PCIe 5 x16, pinned), a prior."""
-SYNC_LINK = 50e9
-"""Bytes per second of the weight sync between trainer and rollout engine, a prior."""
-START_SECONDS = 120.0
-"""Loading models and starting engines of a cell on GPUs: a prior."""
+LEAST_CONCURRENT = 8  # sequences below which a rollout engine is not worth starting, where there are as many answers
+TURNS_GAIN = 0.9  # trainer and rollout engine take turns where nothing else fits, or a step gets shorter by this factor
+HOST_BYTES = 4 * 10**9  # RAM of a trainer's and a rollout engine's processes beside what sleeps there: a prior
+LOGICAL_HOST_BYTES = 3 * 10**9  # where a GPU is a core, what a CUDA context would hold included (docs/openrlhf.md)
+REDUCE_BUCKET = (
+    5 * 10**7
+)  # elements of gradients that ZeRO 2 and 3 reduce at once; DeepSpeed's default takes 1 GB of bf16
+LIVE_PARAMETERS = 10**9  # of whole weights that ZeRO 3 keeps gathered at most, DeepSpeed's default
+LOGITS_BYTES = 12  # per token and entry of the vocabulary, backward through the log-softmax: three fp32 copies
+DOUBLES_BYTES = 24  # per entry of the largest matrix: gradients are compared in float64, three copies at a time
+HOST_LINK, SYNC_LINK = 20e9, 50e9  # bytes per second to the host (PCIe 5 x16, pinned), and of a weight sync: priors
+START_SECONDS = 120.0  # loading models and starting engines of a cell on GPUs: a prior
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One kind of GPU. node: how many a node has, the most that tensor parallelism may span. stacks: whether several policies may
-    take turns on one."""
+    """node: how many a node has, which tensor parallelism must not exceed. stacks: whether policies may take turns on one."""
 
     kind: str
     memory: int
@@ -78,7 +66,7 @@ class Gpu:
 
     @property
     def context(self) -> int:
-        """Bytes that each process takes beside its states and caches, asleep or not."""
+        """Bytes of each process beside its states and caches, asleep or not."""
         return 0 if self.kind == LOGICAL else CONTEXT_BYTES
 
     @property
@@ -88,12 +76,12 @@ class Gpu:
 
     @property
     def pinned(self) -> int:
-        """RAM by what waits there: torch rounds each piece up to a power of two. Where a GPU is a core, it waits in a file."""
+        """RAM by what sleeps there: torch rounds up to powers of two. Where a GPU is a core, it sleeps in a file."""
         return 0 if self.kind == LOGICAL else 2
 
 
 class StepSeconds(msgspec.Struct, frozen=True):
-    """Seconds of one step of one policy by phase; `move` is weight sync and waking or putting to sleep."""
+    """Of one policy's step; `move` is weight sync, waking and putting to sleep."""
 
     rollout: float = 0.0
     score: float = 0.0
@@ -231,12 +219,8 @@ def _trainers(policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu) -> Ite
 
 
 def activation_bytes(policy: PolicyDemand, tokens: int, checkpointing: bool) -> int:
-    """What the backward pass of so many tokens needs kept, logits included.
-
-    Per token what autograd keeps of transformers' own modules (`meta`), with an attention kernel that stores no scores. With
-    checkpointing only each layer's input is kept, and one layer is recomputed at a time (in the manner of Korthikanti et al.,
-    arXiv 2205.05198). The head adds `LOGITS_BYTES`.
-    """
+    """What the backward pass of so many tokens needs kept, logits included: what autograd keeps of transformers' own modules
+    (`meta`); with checkpointing each layer's input, and one layer at a time (Korthikanti et al., arXiv 2205.05198)."""
     model, size = policy.model, policy.value_bytes
     kept = model.half if size == 2 else model.full
     layers = model.layers * size * model.hidden + kept.layer if checkpointing else kept.layers
@@ -244,21 +228,16 @@ def activation_bytes(policy: PolicyDemand, tokens: int, checkpointing: bool) -> 
 
 
 def measuring_bytes(policy: PolicyDemand, ranks: int, activations: int) -> int:
-    """Own and peer gradients apart: a rank's share of one sum of gradients in fp32, and two copies of the largest one on its way.
-
-    Once the activations are gone, float64 copies of shares of it take their place.
-    """
+    """Own and peer gradients apart: a rank's share of one sum in fp32, and two copies of the largest on its way; float64 copies
+    once the activations are gone."""
     compared = DOUBLES_BYTES * policy.model.largest // ranks
     whole = 4 * policy.model.parameters // ranks + max(8 * policy.model.largest, compared - activations)
     return whole if policy.measured else 0
 
 
 def working_bytes(policy: PolicyDemand, zero: int, ranks: int, activations: int, measuring: int) -> int:
-    """The most that comes and goes beside states and `measuring`, which ends before the step.
-
-    In a pass: activations, with ZeRO 2 its own gradients, with ZeRO 3 the weights that are gathered. In the step: AdamW's square
-    root of the variances, and with ZeRO 3 the gradients as one tensor, each of a rank's share in fp32.
-    """
+    """The most that comes and goes beside states and `measuring`. In a pass: activations, ZeRO 2's own gradients, ZeRO 3's
+    gathered weights. In the step: the root of the variances, with ZeRO 3 the gradients too, of a rank's share in fp32."""
     psi = policy.model.parameters
     own = policy.value_bytes * psi // ranks if zero == 2 else 0
     gathered = min(psi, LIVE_PARAMETERS) * policy.value_bytes if zero == 3 else 0
@@ -267,12 +246,8 @@ def working_bytes(policy: PolicyDemand, zero: int, ranks: int, activations: int,
 
 
 def host_bytes(policy: PolicyDemand, zero: int, ranks: int, gpu: Gpu) -> int:
-    """RAM of the trainer's ranks beside their processes: what leaves the GPUs while it works, and a checkpoint being written, whose
-    weights and optimiser's state one rank has whole.
-
-    The former are the trainer's own weights while the base is scored in their place, or the sums of own gradients while peers' add
-    up, never both.
-    """
+    """RAM of the trainer's ranks beside their processes: a checkpoint being written, which one rank has whole, and the weights
+    while the base is scored in their place, or the sums of own gradients while peers' add up, never both."""
     base = weight_bytes(policy.model, policy.precision) // (ranks if zero == 3 else 1) if policy.reference else 0
     away = max(base, 4 * policy.model.parameters // ranks if policy.measured else 0)
     return gpu.pinned * away * ranks + checkpoint_bytes(policy.model, policy.precision, tokenizer=0).whole
@@ -289,8 +264,7 @@ Place = Callable[[PolicyDemand, int], PolicyLayout | None]
 
 
 class CellLayout(msgspec.Struct, frozen=True):
-    """One kind of cell: its policies' places, the step they make together, and the bytes of GPUs and hosts. phases: of the whole
-    cell, whose sum is `seconds`."""
+    """memory_bytes: of GPUs and hosts. phases: of the whole cell."""
 
     arrangement: Literal["colocated", "stacked"]
     gpus: int
@@ -337,7 +311,7 @@ def cell_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
 
 
 def _in_turns(layout: PolicyLayout | None, gpu: Gpu) -> PolicyLayout | None:
-    """With what it puts to sleep for the next policy's turn, where trainer and engine do not sleep by themselves."""
+    """With what sleeps while it is another policy's turn."""
     if layout is None or layout.sleeps:
         return layout
     moved = layout.memory.states + layout.memory.rollout_weights
@@ -348,10 +322,8 @@ def _in_turns(layout: PolicyLayout | None, gpu: Gpu) -> PolicyLayout | None:
 def _shares(policies: tuple[PolicyDemand, ...], gpus: int, layout: Place) -> list[int]:
     """GPUs of each policy that minimise the slowest policy's step; none if even the least does not fit.
 
-    One GPU after the other goes to the policy that is slowest at that moment; where a policy's next useful size is further off (a
-    size that is no faster), it takes the whole jump. For seconds that never rise with GPUs this greedy is optimal: in any better
-    division the slowest policy here would have more GPUs, so another would have fewer than when it was itself the slowest. GPUs
-    that help nobody stay unused.
+    The slowest policy takes one GPU after the other, or as many as its next faster size wants. Optimal for seconds that never rise
+    with GPUs: in a better division the slowest policy would have more, so another fewer than when it was the slowest.
     """
 
     def seconds(index: int, number: int) -> float:
@@ -372,7 +344,7 @@ def _shares(policies: tuple[PolicyDemand, ...], gpus: int, layout: Place) -> lis
 
 
 def _cell(cell: CellDemand, gpus: int, places: list[PolicyLayout], on: Device, stacked: bool) -> CellLayout:
-    """All steps and what surrounds them. The slowest policy of a step sets its pace; of each other phase likewise."""
+    """The slowest policy sets the pace of each phase."""
     work = cell.workload
     together: Callable[[list[float]], float] = sum if stacked else max
     pairs = list(zip(cell.policies, places, strict=True))

@@ -1,5 +1,5 @@
-"""The plan of a suite on an inventory: layouts, resources, predicted time and cost, or what is short and by how much; and the
-scheduler that plays it, in the prediction and in the run."""
+"""The plan of a suite on an inventory, or what is short and by how much; and the scheduler that plays it, in the prediction and in
+the run."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from harness.allocation.inventory import (
 )
 from harness.allocation.layout import CellLayout, Gpu, PolicyLayout, cell_layout, least_gpus, policy_layout
 
-MAX_PARALLEL = 16
-"""Numbers of cells side by side that are tried."""
+MAX_PARALLEL = 16  # numbers of cells side by side that are tried
 
 
 # The scheduler --------------------------------------------------------------------------------------------------------
@@ -40,12 +39,8 @@ class Request(NamedTuple):
 
 
 class Scheduler:
-    """Which of a finite batch of jobs run now.
-
-    A job is given all of its bundles at once or none, and never more later, so nothing is held while waiting. Whatever fits starts,
-    the widest first, then the longest (left to the end they would idle the rest). A job that fits the empty inventory starts when
-    all before it have ended, at the latest; so each job of a finite batch starts.
-    """
+    """Which of a finite batch of jobs run now. A job is given all of its bundles at once or none, so nothing is held while waiting.
+    Whatever fits starts, the widest first, then the longest. Each job starts, when all others have ended at the latest."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory, self.free = inventory, capacity(inventory)
@@ -65,7 +60,7 @@ class Scheduler:
         return self._start()
 
     def _width(self, job: Request) -> float:
-        """Share of the inventory that it takes, of the scarcer of GPUs and cores."""
+        """Share of the inventory's GPUs or cores, whichever is more."""
         gpus, cores = sum(b.gpus for b in job.bundles), sum(b.cores for b in job.bundles)
         return max(gpus / max(1, self._inventory.gpus), cores / max(1, self._inventory.cores))
 
@@ -84,7 +79,7 @@ class Scheduler:
 
 
 class Timetable(NamedTuple):
-    """What a schedule comes to: its length, below which no schedule is, core- and GPU-seconds, and the fullest moments."""
+    """bound: no schedule is shorter. The last four are of the fullest moments."""
 
     seconds: float = 0.0
     bound: float = 0.0
@@ -120,8 +115,7 @@ def timetable(jobs: Sequence[Request], inventory: Inventory) -> Timetable:
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """What there is, and how much of it the plan uses at once. workers: cells side by side. nodes: that they are placed on;
-    shared: parts into which these have cut each GPU."""
+    """workers: cells side by side. nodes: that they are placed on; shared: parts into which these have cut each GPU."""
 
     inventory: str
     cores: int
@@ -135,8 +129,8 @@ class Resources(msgspec.Struct, frozen=True):
 
 
 class Predicted(msgspec.Struct, frozen=True):
-    """Of all pending cells. cpu_seconds: of reserved cores; gpu_seconds: of reserved GPUs; memory_bytes: host and devices
-    together, at the fullest moment; wall_bound: no schedule of these layouts is shorter."""
+    """cpu_seconds, gpu_seconds: reserved; memory_bytes: host and devices at the fullest moment; wall_bound: no schedule of these
+    layouts is shorter."""
 
     cpu_seconds: float = 0.0
     gpu_seconds: float = 0.0
@@ -146,8 +140,8 @@ class Predicted(msgspec.Struct, frozen=True):
 
 
 class KindPlan(msgspec.Struct, frozen=True):
-    """All pending cells of one kind, which share a layout (None on the embedded engine, of which micro_tokens is chosen where the
-    default does not fit). bundles: what each reserves."""
+    """All pending cells of one kind. bundles: what each reserves. layout: None on the embedded engine, of which micro_tokens is
+    chosen where the default does not fit."""
 
     kind: str
     cells: int
@@ -158,8 +152,7 @@ class KindPlan(msgspec.Struct, frozen=True):
 
 
 class Disk(msgspec.Struct, frozen=True):
-    """Bytes that the pending cells keep when all are done, and at the fullest moment before; of what is fetched or made first
-    (base checkpoints, models), each once."""
+    """Bytes that the pending cells keep, and at the fullest moment; caches: of base checkpoints and models."""
 
     kept: int = 0
     running: int = 0
@@ -167,7 +160,7 @@ class Disk(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The answer. shortfall: in words, None where everything fits."""
+    """shortfall: in words, None where everything fits."""
 
     feasible: bool
     shortfall: str | None
@@ -179,15 +172,13 @@ class Plan(msgspec.Struct, frozen=True):
     disk: Disk = Disk()
 
     def as_json(self) -> Any:
-        """Plain data for ``harness plan --json``."""
         return msgspec.to_builtins(self)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerDemand:
-    """So many cells of a kind, each in one process: seconds by prior or measurement, peak bytes of RAM, and of a GPU where it takes
-    one, which it keeps busy for a share of the time. micro_tokens: what it was counted with, where that is the planner's choice.
-    half: whether a policy is computed in bf16."""
+    """Cells of a kind, each in one process. memory, device: peak bytes of RAM, and of a GPU where it takes one; busy: share of the
+    time that it keeps that at work. micro_tokens: where that is the planner's choice. half: a policy is computed in bf16."""
 
     kind: str
     cells: int
@@ -212,11 +203,8 @@ def plan_workers(
     first: Sequence[WorkerDemand] = (),
     workers: int | None = None,
 ) -> Plan:
-    """The embedded engine: one worker process per cell, on its cores, or on a GPU that it shares with as many others as its
-    memory holds.
-
-    first: what must end before any cell starts (base checkpoints). workers: most processes at once.
-    """
+    """One worker process per cell, on its cores, or on a GPU that it shares with as many as its memory holds. first: what must end
+    before any cell starts (base checkpoints). workers: most processes at once."""
     everything = (*first, *pending)
     held, parts = inventory, 1
     if workers is not None:
@@ -242,12 +230,8 @@ def plan_cells(
     inventory: Inventory,
     measured: Mapping[str, float] | None = None,
 ) -> Plan:
-    """Cells whose policies have GPUs of their own (the openrlhf engine), on a cluster's GPUs (logical ones where it has none).
-
-    The number of cells side by side is the one whose makespan bound is the least; within a cell the GPUs are shared out so that
-    its policies finish a step together. kinds: of pending cells, with their number. measured: seconds per kind of cell, which take
-    the prediction's place.
-    """
+    """Cells whose policies have GPUs of their own, logical ones where there are none: so many side by side as take the least time.
+    kinds: of pending cells, with their number. measured: seconds by kind, in the prediction's place."""
     cluster = inventory if inventory.gpus else inventory.with_logical_gpus()
     pending = sum(count for _, count in kinds.values())
     half = any(p.precision == "bf16" for cell, _ in kinds.values() for p in cell.policies)
@@ -332,7 +316,7 @@ def _feasible(
 def _candidates(
     kinds: Mapping[str, tuple[CellDemand, int]], total: int, gpu: Gpu
 ) -> list[tuple[float, dict[str, CellLayout]]]:
-    """Layouts per kind for several numbers of cells side by side, with the makespan's bound, the least first; at most three."""
+    """Layouts by kind for several numbers of cells side by side, with the makespan's bound, the three least."""
     most = min(total, sum(count for _, count in kinds.values()), MAX_PARALLEL)
     sizes = sorted({total // side for side in range(1, most + 1)})
     found = []
@@ -387,7 +371,7 @@ def _named(kinds: Sequence[str]) -> str:
 
 
 def _uniform(nodes: Sequence[Node]) -> tuple[Gpu, Inventory]:
-    """The kind of GPU with most memory in all, and the nodes that have it: a cell's ranks should be equally fast."""
+    """The kind with most memory in all, and its nodes: a cell's ranks should be equally fast."""
     memory: dict[tuple[str, int], int] = {}
     for node in nodes:
         kind = (node.gpu_kind, node.gpu_memory)
@@ -398,7 +382,6 @@ def _uniform(nodes: Sequence[Node]) -> tuple[Gpu, Inventory]:
 
 
 def _without_bf16(inventory: Inventory) -> str:
-    """In words, which GPUs there are that do not multiply bf16."""
     kinds = sorted({n.gpu_kind for n in inventory.nodes if n.gpus and not has_bf16(n.gpu_kind)})
     return f"{', '.join(kinds)} multiplies no bf16: engine_options.dtype=fp32 does without" if kinds else ""
 
@@ -413,7 +396,6 @@ def _refused(kinds: Sequence[KindPlan], inventory: Inventory) -> str:
 
 
 def _at_most(inventory: Inventory, cores: int) -> Inventory:
-    """The same nodes with at most so many cores in all."""
     nodes = []
     for node in inventory.nodes:
         nodes.append(replace(node, cores=min(node.cores, cores)))
@@ -433,7 +415,7 @@ def duration(seconds: float) -> str:
 
 
 def describe(plan: Plan) -> str:
-    """Cells, resources and prediction, then each distinct layout with memory per GPU by part; or what is short."""
+    """Cells, resources and prediction, then each distinct layout; or what is short."""
     lines = [f"inventory  {plan.resources.inventory}", f"cells      {plan.cells}, {plan.pending} to do"]
     if not plan.feasible:
         return "\n".join([*lines, f"does not fit: {first_of(plan.shortfall or '')}"])

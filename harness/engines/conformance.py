@@ -31,8 +31,8 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An engine under test. make: gives a fresh engine of that name at version 0, always with the same weights. prompts: at least
-    6, of different lengths. folder: empty."""
+    """make: a fresh engine of that name at version 0, always with the same weights. prompts: at least 6, of different lengths.
+    folder: empty."""
 
     make: Callable[[str], PolicyEngine]
     prompts: tuple[Prompt, ...]
@@ -71,7 +71,7 @@ class Case:
 
 
 def tiny_policy(folder: Path, family: str = "llama") -> Path:
-    """A micro policy, trained for a second so that it ends its answers, as a Hugging Face folder."""
+    """A micro policy that ends its answers, trained for a second."""
     from harness.engines.embedded.families import build_model, build_tokenizer
     from harness.engines.embedded.presets import Example
     from harness.engines.embedded.warmup import Pretrainer, Schedule
@@ -97,7 +97,6 @@ def _problems(count: int, seed: int) -> list[Problem]:
 
 
 def _on_engine(check: Callable[[Case, PolicyEngine], None]) -> Callable[[Case], None]:
-    """The check on an engine that is closed after it."""
 
     @wraps(check)
     def run(case: Case) -> None:
@@ -187,7 +186,7 @@ def updates_move_probability_towards_advantage(case: Case, engine: PolicyEngine)
 
 @_on_engine
 def updates_without_gradient_change_nothing(case: Case, engine: PolicyEngine) -> None:
-    """Advantages of 0, and no terms at all: the weights stay, the version moves on."""
+    """Advantages of 0, and no terms: the weights stay, the version moves on."""
     samples = case.sample(engine)
     before = case.score(engine, samples)
     report = engine.update(case.prompts, [case.term(samples, [0.0])], case.optimisation(updates=2))
@@ -199,7 +198,7 @@ def updates_without_gradient_change_nothing(case: Case, engine: PolicyEngine) ->
 
 @_on_engine
 def a_gradient_that_is_no_number_ends_the_training(case: Case, engine: PolicyEngine) -> None:
-    """It is the training's fault and not the engine's: a tuner takes such a trial for lost and goes on."""
+    """The training's fault and not the engine's: a tuner takes such a trial for lost."""
     term, said = case.term(case.sample(engine), [math.nan, 1.0]), ("none", "it learnt")
     try:
         engine.update(case.prompts, [term], case.optimisation())
@@ -209,7 +208,7 @@ def a_gradient_that_is_no_number_ends_the_training(case: Case, engine: PolicyEng
 
 
 def measuring_changes_nothing(case: Case) -> None:
-    """Gradient norms of own and peer terms alone and their cosine are consistent, and free of side effects."""
+    """Norms of own and peer gradients and their cosine are consistent, and free of side effects."""
     scores, reports = [], []
     for measure in (False, True):
         engine = case.make("a")
@@ -298,7 +297,7 @@ def restored_engine_continues_exactly(case: Case, engine: PolicyEngine) -> None:
 
 @_on_engine
 def broken_checkpoints_are_refused(case: Case, engine: PolicyEngine) -> None:
-    """Truncated, altered, incomplete, foreign and absent checkpoints: one clear line, and the engine is as before."""
+    """In one clear line, and the engine is as before."""
     samples = case.sample(engine)
     before = case.score(engine, samples)
     good = case.folder / "good"

@@ -26,7 +26,7 @@ from harness.engines.embedded.warmup import (
     Schedule,
     base_checkpoint,
 )
-from harness.errors import CellError, UsageError
+from harness.errors import CellError
 from harness.files import lock
 
 TINY = MicroSpec("qwen", "mul", steps=3, rounds=0, gate=0.0, probes=1)
@@ -160,11 +160,3 @@ def test_schedule() -> None:
     assert rates[4] == 1.0
     assert all(later < earlier for earlier, later in pairwise(rates[4:]))
     assert rates[-1] == pytest.approx(0.1, abs=0.02)
-
-
-@pytest.mark.parametrize("change", [{"family": "mamba"}, {"strong": "div"}, {"preset": "trapp"}])
-def test_unknown_names_are_refused(change: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match=next(iter(change.values()))):
-        replace(TINY, **change)
-    with pytest.raises(UsageError, match="weak_cot"):
-        Mixture(weak_cot=1.5)

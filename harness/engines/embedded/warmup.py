@@ -42,7 +42,7 @@ from harness.engines.embedded.presets import (
     draw_ladder_examples,
 )
 from harness.engines.protocol import Optimisation, Sample, Sampling
-from harness.errors import CellError, CheckpointError, DiskFullError, UsageError
+from harness.errors import CellError, CheckpointError, DiskFullError
 from harness.experience.answers import Prompt
 from harness.files import is_full, lock
 from harness.learning.terms import Objective, Term, TermAnswer
@@ -68,8 +68,7 @@ _IGNORED = -100
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """AdamW at `learning_rate` after a linear rise, then by a cosine down to `floor` times that. A `Pretrainer` draws `pool`
-    batches together."""
+    """A linear rise, then a cosine down to `floor` times `learning_rate`. A `Pretrainer` draws `pool` batches together."""
 
     batch: int = 16
     pool: int = 4
@@ -90,7 +89,7 @@ class Schedule:
 @dataclass(frozen=True, slots=True)
 class MicroSpec:
     """A micro family's base. steps: of the first round; further ones have a quarter. gate: least accuracy in every skill group.
-    probes: held-out prompts a skill that measure it."""
+    probes: held-out prompts a skill."""
 
     boxed: ClassVar[str] = r"\\boxed\{(-?\d+)\}"
 
@@ -103,15 +102,6 @@ class MicroSpec:
     gate: float = 0.65
     probes: int = 40
     schedule: Schedule = field(default_factory=Schedule)
-
-    def __post_init__(self) -> None:
-        for kind, name, known in (
-            ("micro family", self.family, STEPS),
-            ("stage 0 preset", self.preset, PRESETS),
-            ("skill group", self.strong, micro.GROUPS),
-        ):
-            if name not in known:
-                raise UsageError(f"unknown {kind} {name!r}; there are {', '.join(known)}")
 
     @property
     def title(self) -> str:
@@ -137,8 +127,7 @@ class MicroSpec:
 
 @dataclass(frozen=True, slots=True)
 class Warmup:
-    """A pretrained model's. content: says which weights it begins from. task: micro, or levels of the ladder. The rest as in
-    `MicroSpec`."""
+    """A pretrained model's. content: which weights it begins from. task: micro, or levels of the ladder."""
 
     boxed: ClassVar[str] = r"\\boxed\{([^{}]*)\}"
 
@@ -155,14 +144,6 @@ class Warmup:
     rounds: int = 4
     gate: float = 0.1
     probes: int = 12
-
-    def __post_init__(self) -> None:
-        if self.preset not in PRESETS:
-            raise UsageError(f"unknown stage 0 preset {self.preset!r}; there are {', '.join(PRESETS)}")
-        if self.task != "micro" and not ladder.is_ladder(self.task):
-            raise UsageError(
-                f"stage 0 has no examples of {self.task!r}; it has those of micro and of the ladder's levels"
-            )
 
     @property
     def title(self) -> str:
@@ -226,8 +207,8 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadline: float = 3600.0) -> Path:
-    """A micro family's base: from the cache, or trained now. Raises CellError where the gate does not hold after all rounds, or
-    another process that makes it is not done in time, DiskFullError, and Interrupted while it waits."""
+    """From the cache, or trained now. Raises CellError where the gate does not hold, or another process that makes it is not
+    done in time, DiskFullError, and Interrupted while it waits."""
 
     def build(folder: Path) -> None:
         tokenizer = build_tokenizer(spec.family)
@@ -260,7 +241,7 @@ def warmup_checkpoint(
     threads: int | None = None,
     deadline: float = 7200.0,
 ) -> Path:
-    """The model in `folder` after its warm-up: from the cache, or trained now. Raises as `base_checkpoint`, and EngineError."""
+    """The model in `folder` after its warm-up. Raises as `base_checkpoint`, and EngineError."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     precision = dtype or chosen(read_config(folder / "config.json"))
 
@@ -328,8 +309,7 @@ def _train(
     folder: Path,
     progress: Progress | None,
 ) -> None:
-    """Train until the gate holds, and leave the report in `folder`. train: makes so many steps. opened: the engine of what it
-    has made."""
+    """Until the gate holds; the report is left in `folder`. opened: the engine of what was made."""
     began, steps = time.process_time(), 0
     for extra in range(spec.rounds + 1):
         planned = max(1, spec.budget // 4) if extra else spec.budget
@@ -383,7 +363,7 @@ def _is_right(boxed: str, prompt: Prompt, sample: Sample) -> bool:
 
 
 def _learn(engine: EmbeddedEngine, examples: Sequence[Example], warmup: Warmup, step: int, steps: int) -> None:
-    """One optimiser step: the mean over examples of each response's mean log-likelihood, its end included."""
+    """One step: the mean over examples of each response's mean log-likelihood, its end included."""
     prompts = [Prompt(f"{step}/{place}", example.prompt, "") for place, example in enumerate(examples)]
     answers = tuple(
         TermAnswer(prompt.id, _response(engine, example.response, warmup.chat), advantage=1.0)
@@ -411,7 +391,7 @@ Row = tuple[Int64[np.ndarray, "T"], int]
 
 
 class Pretrainer:
-    """Trains a small model. Examples are sorted by length within a pool, so that hardly any padding is computed."""
+    """Examples are sorted by length within a pool, so that hardly any padding is computed."""
 
     def __init__(
         self,

@@ -1,5 +1,4 @@
-"""Ray itself, and the one reservation that holds all of a cell's resources: a placement group, which Ray grants whole or not at
-all."""
+"""Ray, and the one reservation of all of a cell's resources: a placement group, which Ray grants whole or not at all."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ OWN = "local"  # Ray's word for a new cluster; without an address it joins which
 
 
 def connect(devices: int | None = None, address: str | None = None, quiet: bool = False) -> None:
-    """Join the cluster at `address`, by default that of `RAY_ADDRESS`, or start a Ray of our own with so many logical GPUs
-    where there is no CUDA, by default one per core. Idempotent. Raises EngineError where no cluster answers."""
+    """Join the cluster at `address` or `RAY_ADDRESS`, or start a Ray of our own, without CUDA with so many logical GPUs (one
+    per core). Idempotent. Raises EngineError where no cluster answers."""
     with _connecting:
         if ray.is_initialized():
             return
@@ -69,7 +68,6 @@ def connect(devices: int | None = None, address: str | None = None, quiet: bool 
 
 
 def _join(address: str, environment: dict[str, Any], quiet: bool) -> None:
-    """What its actors say on stderr is heard here, in the cell's log, unless `quiet`."""
     host, _, port = address.rpartition(":")
     try:
         if port.isdecimal() and "/" not in host:  # Ray itself waits long for an address at which nothing is
@@ -87,7 +85,7 @@ def inventory(address: str | None = None) -> Inventory:
 
 
 def _cards(node: str) -> list[Card]:
-    """The GPUs that CUDA shows on a node, asked by a task that takes nothing there."""
+    """Asked by a task that takes nothing there."""
     unchanged = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     task = ray.remote(num_cpus=0, max_retries=0)(visible).options(scheduling_strategy=there, runtime_env=unchanged)
@@ -99,7 +97,7 @@ def _cards(node: str) -> list[Card]:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One policy's bundles: of each trainer rank, and of each rollout engine's first device."""
+    """Bundles of each trainer rank, and of each rollout engine's first device."""
 
     trainers: tuple[int, ...]
     rollouts: tuple[int, ...]
@@ -107,13 +105,13 @@ class Slot:
     policies: int = 1
 
     def part(self, share: float) -> float:
-        """What a process may book of its bundle, which its policies divide among themselves; Ray knows four decimals."""
+        """What a process books of its bundle, which the policies divide; Ray knows four decimals."""
         return int(share / self.policies * 10_000) / 10_000
 
 
 class Reservation:
-    """All bundles of a cell; a bundle is one GPU and one CPU. Raises InfeasibleError where the cluster has too few devices even
-    when idle, EngineError where others did not free enough within the longest `start_seconds`."""
+    """A bundle is one GPU and one CPU. Raises InfeasibleError where the cluster has too few even when idle, EngineError where
+    others did not free enough within the longest `start_seconds`."""
 
     def __init__(self, policies: Mapping[str, Settings]) -> None:
         connect()
@@ -146,7 +144,7 @@ class Reservation:
                 )
 
     def release(self, deadline: float = 30.0) -> None:
-        """Give everything back and wait until Ray has it. Idempotent; raises EngineError after `deadline` seconds."""
+        """Wait until Ray has it all back. Idempotent; raises EngineError after `deadline` seconds."""
         if not ray.is_initialized():
             return
         remove_placement_group(self.group)
@@ -165,8 +163,7 @@ class Reservation:
 
 
 def layout(policies: Mapping[str, Settings]) -> tuple[dict[str, Slot], list[int]]:
-    """Each policy's slot, and the sizes of the blocks of neighbouring devices that must lie on one node: a rollout engine's
-    tensor-parallel ones. Raises EngineError as `shared`."""
+    """Each policy's slot, and the sizes of the blocks of neighbouring devices that must lie on one node: tensor-parallel ones."""
     together = shared(policies.values())
     slots: dict[str, Slot] = {}
     inside: set[int] = set()  # devices in one block with the one before them
@@ -195,9 +192,8 @@ def shared(policies: Iterable[Settings]) -> bool:
 
 
 def _grouped(blocks: Sequence[int], deadline: float) -> PlacementGroup | None:
-    """A placement group of one bundle per device; None after `deadline` seconds. Ray's own packing would divide a block between
-    two nodes, so where there are blocks and several nodes each block is given its node, and another one if that does not
-    become free."""
+    """A placement group of one bundle per device; None after `deadline` seconds. Ray's packing would divide a block between two
+    nodes, so each is given its node, and another one if that does not become free."""
     end = monotonic() + deadline
     bundles = [{"GPU": 1.0, "CPU": 1.0}] * sum(blocks)
     while True:
@@ -218,8 +214,7 @@ def _grouped(blocks: Sequence[int], deadline: float) -> PlacementGroup | None:
 
 
 def _nodes_of(blocks: Sequence[int]) -> list[str]:
-    """The node of each device: where there is space now, else on an idle cluster. Empty where any will do. Raises
-    InfeasibleError."""
+    """Of each device: where there is space now, else on an idle cluster. Empty where any will do. Raises InfeasibleError."""
     free, total = seams.node_resources()
     if max(blocks) == 1 or len(total) == 1:
         return []

@@ -1,5 +1,5 @@
-"""One policy on a Ray cluster, trained by DeepSpeed actors and sampled by vLLM. What is learnt is decided where the embedded
-engine decides it: mini-batches and surrogate are the same code. Policies that share devices take turns."""
+"""One policy on a Ray cluster, trained by DeepSpeed actors and sampled by vLLM, with the embedded engine's mini-batches and
+surrogate."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from vllm import SamplingParams
 from harness.engines import checkpoint
 from harness.engines.learner import check_norm
 from harness.engines.openrlhf import seams
-from harness.engines.openrlhf.batches import AnswerRow, learning_splits, scoring_split
 from harness.engines.openrlhf.cluster import Reservation, connect
 from harness.engines.openrlhf.offload import DeviceLease, MemoryState
 from harness.engines.openrlhf.plugin import Settings
 from harness.engines.openrlhf.remote import Call, Process, RemoteActor, end, gather
 from harness.engines.openrlhf.rollout import open_rollouts
 from harness.engines.openrlhf.strategy import Strategy
-from harness.engines.openrlhf.trainer import Learnt, open_trainers
+from harness.engines.openrlhf.trainer import AnswerRow, Learnt, learning_splits, open_trainers, scoring_split
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
 from harness.engines.tally import Tally
 from harness.engines.vocabulary import open_vocabulary
@@ -41,8 +40,8 @@ STEPS = 1 << 30  # length of OpenRLHF's learning-rate schedule, which is constan
 
 
 class OpenRLHFEngine:
-    """A PolicyEngine over a Hugging Face folder that every node of the cluster can read. Raises EngineError where the folder
-    does not open, or a part of the engine does not come up within its deadline."""
+    """A PolicyEngine over a Hugging Face folder that every node can read. Raises EngineError where that does not open, or a
+    part does not come up within its deadline."""
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class OpenRLHFEngine:
         reservation: Reservation,
         trained: bool = True,
     ) -> None:
-        """trained: False is a folder that is only sampled: rollout engines without a trainer."""
+        """trained: False is only sampled: rollout engines without a trainer."""
         self.name, self.trained = name, trained
         self._settings = settings
         vocabulary = self._vocabulary = open_vocabulary(folder, chat, name)
@@ -87,7 +86,7 @@ class OpenRLHFEngine:
             raise
 
     def cpu_seconds(self) -> float:
-        """Of the engine's actors so far; the last known where they do not answer."""
+        """Of the engine's actors; the last known where they do not answer."""
         everyone = [*self._trainers, *self._rollouts]
         with suppress(EngineError):  # the call that is being timed says better what is wrong
             calls = [member.call("cpu_seconds") for member in everyone]
@@ -97,7 +96,7 @@ class OpenRLHFEngine:
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
-        """vLLM draws its own random numbers from a seed: other answers than the embedded engine's."""
+        """vLLM draws other random numbers from a seed than the embedded engine."""
         ids = [self._vocabulary.encode(prompt) for prompt in prompts]
         asked = [(prompt, int(seed)) for prompt, group in zip(ids, seeds, strict=True) for seed in group]
         many = len(self._rollouts)
@@ -130,13 +129,12 @@ class OpenRLHFEngine:
     def score_base(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
     ) -> list[Float32[np.ndarray, "T"]]:
-        """The same under the weights of the folder that the engine was opened from."""
+        """Under the weights of the folder that the engine was opened from."""
         if not self.trained:
             raise EngineError(f"policy {self.name!r}: a reference without a trainer is only sampled")
         return self._answer_scores(prompts, answers, "base_logprobs", self._folder)
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
-        """The rollout engines take the new weights and are checked to have them."""
         with self._lease.whole_turn():
             return self._update(prompts, terms, optimisation)
 
@@ -185,8 +183,7 @@ class OpenRLHFEngine:
         )
 
     def sync(self) -> None:
-        """Send the trainer's weights to the rollout engines. Raises EngineError where a tensor did not arrive as the trainer
-        has it."""
+        """Raises EngineError where a tensor did not arrive at a rollout engine as the trainer has it."""
         suspects = [*self._trainers, *self._rollout_cores()]
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.WEIGHTS):
             self._on_workers("expect")
@@ -202,7 +199,7 @@ class OpenRLHFEngine:
                     )
 
     def _rehearse(self) -> None:
-        """Lose the rollout engines' parameters and sync: they must be again what vLLM itself has read from the folder."""
+        """Lose the rollout engines' parameters and sync: they must be what vLLM itself has read."""
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.WEIGHTS):
             read = self._on_workers("held")
             self._on_workers("lose")
@@ -214,8 +211,8 @@ class OpenRLHFEngine:
                     )
 
     def check_sync(self, rows: Sequence[AnswerRow]) -> float:
-        """Largest mean difference per token (nats) between rollout engines and trainer on a few of the rows. Raises EngineError
-        beyond `USUAL` times what it was before the first update and `settings.tolerance`."""
+        """Largest mean difference per token (nats) between rollout engines and trainer. Raises EngineError beyond `USUAL` times
+        what it was before the first update and `settings.tolerance`."""
         member, worst = self._difference(rows)
         before = self._before or 0.0
         allowed = USUAL * before + self._settings.tolerance
@@ -228,7 +225,7 @@ class OpenRLHFEngine:
         return worst
 
     def _difference(self, rows: Sequence[AnswerRow]) -> tuple[str, float]:
-        """The rollout engine that is furthest from the trainer, and how far."""
+        """The rollout engine furthest from the trainer, and how far."""
         room = self._settings.max_length or math.inf  # for the one token that a rollout engine is to add
         probes = [row for row in rows if 1 < row.length < room][: PROBES * len(self._rollouts) : len(self._rollouts)]
         if not probes:
@@ -257,7 +254,7 @@ class OpenRLHFEngine:
         checkpoint.write(folder, self.name, self.version, fill)
 
     def restore(self, folder: Path) -> None:
-        """Continue from a folder of either engine's `save`; without an optimiser's state with a fresh one."""
+        """From either engine's `save`; without an optimiser's state with a fresh one."""
         seal = checkpoint.check(folder, self.name)
         tokenizer = open_vocabulary(folder, self._vocabulary.chat, self.name).tokenizer
         if tokenizer.get_vocab() != self.tokenizer.get_vocab():
@@ -361,7 +358,7 @@ class OpenRLHFEngine:
         return [(call.member, one) for call, found in zip(calls, answers, strict=True) for one in found]
 
     def _rollout_cores(self) -> list[RemoteActor]:
-        """The rollout engines, watched down to vLLM's own process, which hears nothing while it takes weights."""
+        """Watched down to vLLM's own process, which hears nothing while it takes weights."""
         return [replace(member, sign="core_pulse") for member in self._rollouts]
 
     def _gather(
@@ -372,7 +369,6 @@ class OpenRLHFEngine:
         watch: Sequence[RemoteActor] | None = None,
         suspects: Sequence[RemoteActor] | None = None,
     ) -> list[Any]:
-        """Results by the deadline, `call_seconds` by default. watch: by default all."""
         if self._closed:
             raise EngineError(f"policy {self.name!r}: the engine is closed")
         return gather(
@@ -391,7 +387,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 class Base:
-    """An engine's base, which never learns: in the engine's own processes and memory, sampled before the first update."""
+    """An engine's base, which never learns, in the engine's own memory; sampled before the first update."""
 
     version = 0
 

@@ -1,4 +1,4 @@
-"""One Ray cluster for all of a run's cells, so that Ray itself shares the devices out among them. Imports without Ray."""
+"""One Ray cluster for all of a run's cells. Imports without Ray."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ END_SECONDS = 30.0
 
 @contextmanager
 def local_ray(address: str | None = None) -> Iterator[str]:
-    """Address of the cluster: `address` or `RAY_ADDRESS`, else of one of our own in a process that ends when its stdin closes,
-    so it cannot outlive the run. Raises EngineError where Ray does not start."""
+    """`address` or `RAY_ADDRESS`, else that of a cluster of our own, in a process that ends when its stdin closes. Raises
+    EngineError where Ray does not start."""
     if address := address or os.environ.get("RAY_ADDRESS"):
         yield address
         return
@@ -50,7 +50,6 @@ def local_ray(address: str | None = None) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the address of a cluster on this machine, and end it when stdin closes."""
     for ignored in (signal.SIGINT, signal.SIGTERM):  # the run decides what they mean, and closes stdin
         signal.signal(ignored, signal.SIG_IGN)
     out = os.dup(1)

@@ -139,7 +139,7 @@ class OpenRLHF(Engines):
 
     @staticmethod
     def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
-        from harness.engines.folder import read_folder
+        from harness.engines.vocabulary import read_folder
 
         config, tokenizer = read_folder(folder)
         asked, limit = read_options(Settings, options).max_length, getattr(config, "max_position_embeddings", None)

@@ -30,7 +30,7 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
     _held = MemoryState.ALL
 
     async def name_weights(self, stored: Mapping[str, str]) -> None:
-        """From now on the trainer's weights of these names are taken under those that a checkpoint has."""
+        """Take the trainer's weights of these names under those that a checkpoint has."""
         self._stored = stored
 
     async def update_weight(self, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -50,7 +50,7 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         return [_generated(output.outputs[0]) for output in await asyncio.gather(*tasks)]
 
     async def prompt_logprobs(self, sequences: Sequence[list[int]]) -> list[Float32[np.ndarray, "T-1"]]:
-        """Log-probability of every token but the first, at temperature 1, from a fresh forward pass."""
+        """Of every token but the first, at temperature 1, from a fresh forward pass."""
         asked = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
         outputs = await asyncio.gather(*(self.generate(sequence, asked) for sequence in sequences))
         return [_chosen(s[1:], output.prompt_logprobs[1:]) for s, output in zip(sequences, outputs, strict=True)]
@@ -59,7 +59,7 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         return list(await self.llm.collective_rpc(method))
 
     async def hold(self, wanted: MemoryState) -> None:
-        """vLLM's sleep of level 1, and the two stages of its waking up."""
+        """vLLM's sleep of level 1, and its two stages of waking up."""
         if wanted < self._held:
             if self._held < MemoryState.ALL:
                 await self.wake_up(["kv_cache"])  # vLLM does not fall asleep again from half way
@@ -76,12 +76,12 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         return os.getpid()
 
     async def core_pulse(self) -> int:
-        """A sign of life of the engine's own process too."""
+        """Of the engine's own process too."""
         await self.llm.is_sleeping()
         return os.getpid()
 
     async def processes(self) -> list[Process]:
-        """Of this actor; where the engine spans several devices, of vLLM's workers too, which Ray started."""
+        """Where the engine spans several devices, of vLLM's workers too, which Ray started."""
         apart = self.kwargs["distributed_executor_backend"] == "ray"
         workers = await self.llm.collective_rpc("worker_processes") if apart else []
         return [*processes(), *(Process(*process) for found in workers for process in found)]
@@ -105,8 +105,8 @@ def _chosen(tokens: Sequence[int], positions: Sequence[Any]) -> Float32[np.ndarr
 def open_rollouts(
     folder: str, settings: Settings, group: PlacementGroup, slot: Slot, environment: dict[str, str]
 ) -> list[Any]:
-    """Handles of the policy's rollout engines, still starting. OpenRLHF's `create_vllm_engines` takes no actor class, chooses
-    bundles from the group's first on, and always runs in bf16."""
+    """Rollout engines, still starting. OpenRLHF's `create_vllm_engines` takes no actor class, chooses bundles from the group's
+    first on, and always runs in bf16."""
     actor = ray.remote(runtime_env={"env_vars": environment})(RolloutWorker)
     alone, share = settings.tensor_parallel == 1, slot.part(ROLLOUT_SHARE)
     booked = share if alone else 0  # several devices are booked by vLLM's own workers

@@ -99,7 +99,6 @@ def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = Non
         longest=longest,
         trained=1.0 + peers * trained,
         scored=peers * scored,
-        staleness=cell.sharing.max_staleness,
         measured=training.steps // training.measure_every if training.measure_every else 0,
         evaluated=evaluated.answers,
         evaluation_tokens=evaluated.tokens,
