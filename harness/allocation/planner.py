@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -175,53 +175,33 @@ class Plan(msgspec.Struct, frozen=True):
         return msgspec.to_builtins(self)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerDemand:
-    """Cells of a kind, each in one process. memory, device: peak bytes of RAM, and of a GPU where it takes one; busy: share of the
-    time that it keeps that at work. micro_tokens: where that is the planner's choice. half: a policy is computed in bf16."""
-
-    kind: str
-    cells: int
-    seconds: float
-    memory: int
-    device: int = 0
-    busy: float = 1.0
-    micro_tokens: int = 0
-    cores: int = 1
-    half: bool = False
-
-    @property
-    def plan(self) -> KindPlan:
-        bundle = Bundle(int(self.device > 0), self.cores, self.memory, self.device)
-        return KindPlan(self.kind, self.cells, self.seconds, (bundle,), micro_tokens=self.micro_tokens)
-
-
 def plan_workers(
     cells: int,
-    pending: Sequence[WorkerDemand],
+    pending: Sequence[KindPlan],
     inventory: Inventory,
-    first: Sequence[WorkerDemand] = (),
+    first: Sequence[KindPlan] = (),
     workers: int | None = None,
+    busy: float = 1.0,
+    half: bool = False,
 ) -> Plan:
     """One worker process per cell, on its cores, or on a GPU that it shares with as many as its memory holds. first: what must end
-    before any cell starts (base checkpoints). workers: most processes at once."""
-    everything = (*first, *pending)
+    before any cell starts (base checkpoints). workers: most processes at once. busy: share of the time that a process keeps a GPU
+    at work. half: a policy is computed in bf16."""
+    bundles = [bundle for kind in (*first, *pending) for bundle in kind.bundles]
     held, parts = inventory, 1
     if workers is not None:
-        held = _at_most(held, workers * max((job.cores for job in everything), default=1))
-    device = max((job.device for job in everything), default=0)
+        held = _at_most(held, workers * max((bundle.cores for bundle in bundles), default=1))
+    device = max((bundle.gpu_memory for bundle in bundles), default=0)
     sizes = [int(node.gpu_memory * USABLE) for node in held.nodes if node.gpus]
     if device and sizes:  # every GPU as so many as it holds processes, by its memory and by its time
-        parts = max(1, min(min(sizes) // device, int(1 / max(job.busy for job in everything))))
+        parts = max(1, min(min(sizes) // device, int(1 / busy)))
         nodes = (replace(n, gpus=n.gpus * parts, gpu_memory=int(n.gpu_memory * USABLE) // parts) for n in held.nodes)
         held = Inventory(tuple(nodes))
-    half = any(job.device and job.half for job in pending)
-    kinds = [[job.plan for job in jobs] for jobs in (pending, first)]
-    if words := (_without_bf16(inventory) if half else "") or _refused(kinds[0], held) or _refused(kinds[1], held):
-        return _infeasible(words, cells, sum(job.cells for job in pending), inventory)
-    runs = [timetable(_jobs(kind), held) for kind in kinds]
-    share = max((job.device for job in pending), default=0)
-    return _feasible(cells, kinds[0], runs, inventory, held, share, parts, workers)
+    without = _without_bf16(inventory) if half and device else ""
+    if words := without or _refused(pending, held) or _refused(first, held):
+        return _infeasible(words, cells, sum(kind.cells for kind in pending), inventory)
+    runs = [timetable(_jobs(kinds), held) for kinds in (pending, first)]
+    return _feasible(cells, pending, runs, inventory, held, device, parts, workers)
 
 
 def plan_cells(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 from random import Random
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -22,7 +22,6 @@ from harness.engines.embedded.warmup import (
     REPORT,
     MicroSpec,
     Pretrainer,
-    Report,
     Schedule,
     base_checkpoint,
 )
@@ -48,10 +47,10 @@ def test_second_call_trains_nothing(cache: Path) -> None:
     assert len(seen) == 3
     assert AutoModelForCausalLM.from_pretrained(folder).config.model_type == "qwen3"
     assert AutoTokenizer.from_pretrained(folder).eos_token == "<eos>"
-    report = msgspec.json.decode((folder / REPORT).read_bytes(), type=Report)
-    assert report.steps == 3
-    assert set(report.given_cot.groups) == {"add", "mul"}
-    assert report.cpu_seconds > 0
+    report = json.loads((folder / REPORT).read_bytes())
+    assert report["steps"] == 3
+    assert set(report["given_cot"]["groups"]) == {"add", "mul"}
+    assert report["cpu_seconds"] > 0
     assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".")] == []
 
 

@@ -193,19 +193,6 @@ class Accuracy(msgspec.Struct, frozen=True):
         return min(self.groups.values())
 
 
-class Report(msgspec.Struct, frozen=True):
-    """`stage0.json`. given_cot: on prompts that ask for steps; sampled, greedy: on plain ones. cot_share: of the sampled, those
-    with steps."""
-
-    spec: dict[str, object]
-    steps: int
-    given_cot: Accuracy
-    sampled: Accuracy
-    greedy: Accuracy
-    cot_share: Accuracy
-    cpu_seconds: float
-
-
 def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadline: float = 3600.0) -> Path:
     """From the cache, or trained now. Raises CellError where the gate does not hold, or another process that makes it is not
     done in time, DiskFullError, and Interrupted while it waits."""
@@ -326,15 +313,15 @@ def _train(
             f"{spec.title}: accuracy given chain of thought is {given_cot.groups} after {steps} steps; RL needs {spec.gate}"
         )
     plain = spec.questions(hinted=False)
-    report = Report(
-        spec=asdict(spec),
-        steps=steps,
-        given_cot=given_cot,
-        sampled=measured(plain),
-        greedy=measured(plain, temperature=0.0, samples=1),
-        cot_share=_share(engine, lambda prompt, sample: spec.reasons(sample.text), plain),
-        cpu_seconds=time.process_time() - began,
-    )
+    report = {
+        "spec": asdict(spec),
+        "steps": steps,
+        "given_cot": given_cot,  # on prompts that ask for steps, the others on plain ones
+        "sampled": measured(plain),
+        "greedy": measured(plain, temperature=0.0, samples=1),
+        "cot_share": _share(engine, lambda prompt, sample: spec.reasons(sample.text), plain),  # of answers with steps
+        "cpu_seconds": time.process_time() - began,
+    }
     (folder / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(report)))
 
 
