@@ -41,7 +41,7 @@ class PolicyDemand:
 
     @property
     def adapters(self) -> int:
-        """Parameters beside the model's own: as if all linear layers were as narrow as the hidden state."""
+        """Parameters beside the model's own, as if all linear layers were as narrow as the hidden state."""
         return 2 * self.lora * (self.model.matmul - self.model.vocab * self.model.hidden) // self.model.hidden
 
     @property
@@ -82,7 +82,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class CellDemand:
-    """shared: whether the policies take turns on the same GPUs, where that is not for the planner to choose."""
+    """shared: whether the policies take turns on the same GPUs; None leaves it to the planner."""
 
     policies: tuple[PolicyDemand, ...]
     workload: Workload
@@ -90,7 +90,7 @@ class CellDemand:
 
 
 class Lengths(NamedTuple):
-    """Tokens. prompt: longest in training; longest: prompt and answer together of all that is asked, in evaluation too."""
+    """Tokens. prompt: longest in training; longest: prompt and answer together, in evaluation too."""
 
     prompt: int
     longest: int
@@ -169,7 +169,7 @@ class Checkpoint(NamedTuple):
 
     @property
     def whole(self) -> int:
-        """Of one to go on from."""
+        """To go on from."""
         return self.kept + self.optimiser
 
 

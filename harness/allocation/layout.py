@@ -66,7 +66,7 @@ class Gpu:
 
     @property
     def context(self) -> int:
-        """Bytes of each process beside its states and caches, asleep or not."""
+        """Of each process beside its states and caches, asleep or not."""
         return 0 if self.kind == LOGICAL else CONTEXT_BYTES
 
     @property
@@ -117,12 +117,12 @@ class PolicyLayout(msgspec.Struct, frozen=True):
 
     @property
     def bundles(self) -> tuple[Bundle, ...]:
-        """What to reserve: a bundle per tensor-parallel group, which must not cross nodes; a core with each GPU."""
+        """One per tensor-parallel group, which must not cross nodes; a core with each GPU."""
         size = self.tensor_parallel
         return (Bundle(size, size, self.host // self.gpus * size, self.capacity),) * self.engines
 
     def engine_options(self) -> dict[str, int | float | bool]:
-        """The layout as `engine_options` of the openrlhf engine."""
+        """Of the openrlhf engine."""
         return {
             "zero_stage": self.zero,
             "trainers": self.gpus,
@@ -144,7 +144,7 @@ def policy_layout(
     policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int = 0
 ) -> tuple[PolicyLayout | None, int]:
     """The fastest way to put trainer and rollouts of one policy on the same GPUs, None if nothing fits; and the bytes per GPU
-    without which nothing does (0: memory is not what lacks). others: policies that sleep on these GPUs meanwhile."""
+    without which nothing does (0: memory is not what lacks). others: policies that sleep there meanwhile."""
     best: PolicyLayout | None = None
     least, asleep = 0, 2 * gpu.context * others  # a sleeping process keeps its context
     if policy.devices not in {None, gpus}:
@@ -254,7 +254,7 @@ def host_bytes(policy: PolicyDemand, zero: int, ranks: int, gpu: Gpu) -> int:
 
 
 def least_gpus(policy: PolicyDemand, work: Workload, gpu: Gpu) -> int | None:
-    """The fewest GPUs on which the policy can be trained, or None."""
+    """On which the policy can be trained, or None."""
     return next((gpus for gpus in SIZES if policy_layout(policy, work, gpus, gpu)[0]), None)
 
 
@@ -283,7 +283,7 @@ class CellLayout(msgspec.Struct, frozen=True):
 
     @property
     def bundles(self) -> tuple[Bundle, ...]:
-        """What to reserve, as of each policy; once where all share the GPUs."""
+        """One per tensor-parallel group, which must not cross nodes; a core with each GPU."""
         if self.arrangement != "stacked":
             return tuple(bundle for p in self.policies for bundle in p.bundles)
         widest = max(p.tensor_parallel for p in self.policies)
@@ -293,7 +293,7 @@ class CellLayout(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=65536)
 def cell_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
-    """The fastest arrangement of a cell on at most so many GPUs, or None if it does not fit."""
+    """The fastest way on at most so many GPUs, or None."""
     work, several = cell.workload, len(cell.policies) > 1
 
     def alone(policy: PolicyDemand, number: int) -> PolicyLayout | None:

@@ -42,24 +42,22 @@ class Case:
 
     @property
     def seeds(self) -> UInt64[np.ndarray, "P G"]:
-        """(P, G), the same each time."""
+        """The same each time."""
         return np.random.default_rng(7).integers(0, 2**64, (len(self.prompts), self.group), dtype=np.uint64)
 
     def sample(self, engine: PolicyEngine, temperature: float = 1.0) -> list[list[Sample]]:
-        """Answers to all prompts."""
         return engine.sample(self.prompts, self.seeds, Sampling(temperature, self.max_tokens))
 
     def score(self, engine: PolicyEngine, samples: Sequence[Sequence[Sample]]) -> list[Float32[np.ndarray, "T"]]:
-        """Log-probabilities of samples, in their order."""
+        """In the samples' order."""
         prompts = [p for p, group in zip(self.prompts, samples, strict=True) for _ in group]
         return engine.score(prompts, [s.tokens for group in samples for s in group])
 
     def optimisation(self, **changes: object) -> Optimisation:
-        """Settings, changed where the check says so."""
         return replace(Optimisation(learning_rate=1e-3, max_tokens=self.max_tokens), **changes)  # type: ignore[arg-type]
 
     def term(self, samples: Sequence[Sequence[Sample]], advantages: Sequence[float], source: str = "own") -> Term:
-        """A GRPO term over the samples."""
+        """GRPO over the samples."""
         answers = [
             TermAnswer(prompt.id, sample.tokens, advantages[index % len(advantages)], sample.logprobs)
             for prompt, group in zip(self.prompts, samples, strict=True)
@@ -87,7 +85,7 @@ def tiny_policy(folder: Path, family: str = "llama") -> Path:
 
 
 def tiny_prompts(count: int) -> tuple[Prompt, ...]:
-    """Prompts for `tiny_policy`, of different lengths."""
+    """For `tiny_policy`."""
     return tuple(Prompt(f"p{i}", p.prompt, "0") for i, p in enumerate(_problems(count, seed=5)))
 
 
@@ -108,7 +106,7 @@ def _on_engine(check: Callable[[Case, PolicyEngine], None]) -> Callable[[Case], 
 
 @_on_engine
 def samples_are_well_formed(case: Case, engine: PolicyEngine) -> None:
-    """Shapes, dtypes, EOS at the end of finished answers and nowhere else, text without EOS."""
+    """Shapes, dtypes, EOS at the end of finished answers alone, text without it."""
     assert all(prompt.text in engine.reads(prompt) for prompt in case.prompts)
     samples = case.sample(engine)
     assert [len(group) for group in samples] == [case.group] * len(case.prompts)
@@ -129,7 +127,7 @@ def samples_are_well_formed(case: Case, engine: PolicyEngine) -> None:
 
 @_on_engine
 def answers_depend_on_seed_and_weights_only(case: Case, engine: PolicyEngine) -> None:
-    """The same answer alone, in another order, beside other answers; another seed gives another answer."""
+    """The same alone, in another order and beside others; another seed gives another answer."""
     whole, settings = case.sample(engine), Sampling(1.0, case.max_tokens)
     _same(whole, case.sample(engine), exact=True)
     backwards = engine.sample(case.prompts[::-1], case.seeds[::-1], settings)[::-1]
@@ -144,14 +142,13 @@ def answers_depend_on_seed_and_weights_only(case: Case, engine: PolicyEngine) ->
 
 @_on_engine
 def greedy_ignores_the_seed(case: Case, engine: PolicyEngine) -> None:
-    """Temperature 0: all answers of a group are alike, whatever the seeds."""
     for group in case.sample(engine, temperature=0.0):
         assert all(np.array_equal(sample.tokens, group[0].tokens) for sample in group)
 
 
 @_on_engine
 def scores_equal_sampled_logprobs(case: Case, engine: PolicyEngine) -> None:
-    """Teacher-forced log-probabilities are those that came with the samples, in any batch."""
+    """In any batch."""
     samples = case.sample(engine)
     flat = [s for group in samples for s in group]
     together = case.score(engine, samples)
@@ -166,7 +163,7 @@ def scores_equal_sampled_logprobs(case: Case, engine: PolicyEngine) -> None:
 
 @_on_engine
 def updates_move_probability_towards_advantage(case: Case, engine: PolicyEngine) -> None:
-    """Answers of positive advantage become likelier, the others less likely; the report counts them."""
+    """The report counts them."""
     samples = case.sample(engine)
     before = case.score(engine, samples)
     report = engine.update(case.prompts, [case.term(samples, [1.0, -1.0, 0.0, 1.0])], case.optimisation())
@@ -230,8 +227,7 @@ def measuring_changes_nothing(case: Case) -> None:
 
 @_on_engine
 def old_denominators_are_of_the_steps_start(case: Case, engine: PolicyEngine) -> None:
-    """However far the sampler's log-probabilities are off, the trainer's old ones give ratios of 1 to the step's start; the
-    sampler's own give what is off."""
+    """Whatever the sampler's log-probabilities, the trainer's old ones give ratios of 1; the sampler's own give what is off."""
     samples = case.sample(engine)
     own = case.term(samples, [1.0, -1.0])
     off = 0.01 * (-1.0) ** np.arange(len(own.answers))
@@ -258,7 +254,7 @@ def old_denominators_are_of_the_steps_start(case: Case, engine: PolicyEngine) ->
 
 
 def _compare_later_ratios(case: Case, engine: PolicyEngine, terms: list[Term]) -> None:
-    """Two updates at once, against two steps of one update of which the second is told the first one's start."""
+    """Two updates at once, against two steps of which the second is told the first one's start."""
     settings = case.optimisation(learning_rate=1e-4, max_tokens=case.max_tokens)
     prompts = {p.id: p for p in case.prompts}
     start = engine.score([prompts[a.prompt_id] for a in terms[0].answers], [a.tokens for a in terms[0].answers])
@@ -275,7 +271,7 @@ def _compare_later_ratios(case: Case, engine: PolicyEngine, terms: list[Term]) -
 
 @_on_engine
 def restored_engine_continues_exactly(case: Case, engine: PolicyEngine) -> None:
-    """save, restore into a fresh engine, train on: the same numbers, bit for bit."""
+    """Into a fresh engine: the same numbers, bit for bit."""
     samples = case.sample(engine)
     terms = [case.term(samples, [1.0, -1.0])]
     engine.update(case.prompts, terms, case.optimisation(updates=2))
@@ -335,7 +331,7 @@ def broken_checkpoints_are_refused(case: Case, engine: PolicyEngine) -> None:
 
 @_on_engine
 def checkpoints_are_ordinary_folders(case: Case, engine: PolicyEngine) -> None:
-    """`AutoModelForCausalLM` and `AutoTokenizer` open a checkpoint, and the model gives the engine's own scores."""
+    """transformers opens one, and its model gives the engine's scores."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -358,7 +354,6 @@ def checkpoints_are_ordinary_folders(case: Case, engine: PolicyEngine) -> None:
 
 
 def closing_twice_is_fine(case: Case) -> None:
-    """`close` is idempotent."""
     engine = case.make("a")
     engine.close()
     engine.close()
@@ -383,7 +378,6 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
 
 
 def name_of(check: Callable[[Case], None]) -> str:
-    """Test id of a check."""
     return check.__name__
 
 
