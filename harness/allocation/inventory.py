@@ -169,8 +169,9 @@ def _bytes(size: str) -> int:
 
 
 def parse(text: str) -> Inventory:
-    """``[NODESx]COUNTxKIND-SIZE[+COREScpu-RAM]`` or ``[NODESx]COREScpu-RAM``, the latter each node's; ``G`` is 10**9 bytes, ``Gi``
-    2**30. GPUs stand in nodes of at most eight unless said, each with 16 cores and 128 GiB of RAM. Raises UsageError."""
+    """``[NODESx]COUNTxKIND-SIZE[+COREScpu-RAM]`` or ``[NODESx]COREScpu-RAM``; ``G`` is 10**9 bytes, ``Gi`` 2**30. GPUs stand in
+    nodes of at most eight unless said, and come with 16 cores and 128 GiB of RAM each unless `+...` gives every node's. Raises
+    UsageError."""
     shown = text[:80]
     match = _STATED.fullmatch(text)
     if match is None:
