@@ -13,6 +13,8 @@ from harness.engines.kind import Engines
 from harness.errors import PluginError
 from harness.plugins import Door
 
+__all__ = ["EngineInfo", "engines_of", "info", "listing", "open_engines", "packages"]
+
 # Where engines plug in.
 DOOR: Door[Engines] = Door("harness.engines", "engine", Engines)  # type: ignore[type-abstract]
 # Of `embedded.families`, by name, so that a suite is checked without torch.

@@ -16,6 +16,8 @@ from harness.errors import CheckpointError, EngineError
 from harness.files import TEMPORARY, write_atomic
 from harness.reading import open_regular, read_bytes
 
+__all__ = ["OPTIMISER", "Seal", "check", "drop_optimiser", "weight_files", "write"]
+
 SEAL, MAX_SEAL_BYTES = "engine.json", 1 << 20
 OPTIMISER = "optimiser.safetensors"
 """The file of the optimiser's state."""

@@ -25,6 +25,28 @@ from harness.learning.minibatches import minibatches
 from harness.learning.terms import OLD, Objective, Term, TermAnswer
 from harness.tasks.micro import LEVELS, SKILLS, Problem
 
+__all__ = [
+    "CHECKS",
+    "TOLERANCE",
+    "Case",
+    "a_gradient_that_is_no_number_ends_the_training",
+    "answers_depend_on_seed_and_weights_only",
+    "broken_checkpoints_are_refused",
+    "checkpoints_are_ordinary_folders",
+    "closing_twice_is_fine",
+    "greedy_ignores_the_seed",
+    "measuring_changes_nothing",
+    "name_of",
+    "old_denominators_are_of_the_steps_start",
+    "restored_engine_continues_exactly",
+    "samples_are_well_formed",
+    "scores_equal_sampled_logprobs",
+    "tiny_policy",
+    "tiny_prompts",
+    "updates_move_probability_towards_advantage",
+    "updates_without_gradient_change_nothing",
+]
+
 TOLERANCE = 1e-4
 """Nats per token between sampled and teacher-forced log-probabilities (float32)."""
 
@@ -46,6 +68,7 @@ class Case:
         return np.random.default_rng(7).integers(0, 2**64, (len(self.prompts), self.group), dtype=np.uint64)
 
     def sample(self, engine: PolicyEngine, temperature: float = 1.0) -> list[list[Sample]]:
+        """Answers to all prompts."""
         return engine.sample(self.prompts, self.seeds, Sampling(temperature, self.max_tokens))
 
     def score(self, engine: PolicyEngine, samples: Sequence[Sequence[Sample]]) -> list[Float32[np.ndarray, "T"]]:
@@ -54,6 +77,7 @@ class Case:
         return engine.score(prompts, [s.tokens for group in samples for s in group])
 
     def optimisation(self, **changes: object) -> Optimisation:
+        """Settings, changed where the check says so."""
         return replace(Optimisation(learning_rate=1e-3, max_tokens=self.max_tokens), **changes)  # type: ignore[arg-type]
 
     def term(self, samples: Sequence[Sequence[Sample]], advantages: Sequence[float], source: str = "own") -> Term:
@@ -142,6 +166,7 @@ def answers_depend_on_seed_and_weights_only(case: Case, engine: PolicyEngine) ->
 
 @_on_engine
 def greedy_ignores_the_seed(case: Case, engine: PolicyEngine) -> None:
+    """Temperature 0: all answers of a group are alike."""
     for group in case.sample(engine, temperature=0.0):
         assert all(np.array_equal(sample.tokens, group[0].tokens) for sample in group)
 
@@ -354,6 +379,7 @@ def checkpoints_are_ordinary_folders(case: Case, engine: PolicyEngine) -> None:
 
 
 def closing_twice_is_fine(case: Case) -> None:
+    """`close` is idempotent."""
     engine = case.make("a")
     engine.close()
     engine.close()
@@ -378,6 +404,7 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
 
 
 def name_of(check: Callable[[Case], None]) -> str:
+    """Test id of a check."""
     return check.__name__
 
 

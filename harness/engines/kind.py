@@ -23,6 +23,8 @@ from harness.suite.schema import Policy
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
+__all__ = ["Engines", "NoOptions", "read_options"]
+
 A = TypeVar("A")
 B = TypeVar("B")
 Options = TypeVar("Options", bound=msgspec.Struct)

@@ -13,6 +13,8 @@ from transformers import PreTrainedModel
 
 from harness.errors import CheckpointError
 
+__all__ = ["Masters"]
+
 # Key of a separate master in the optimiser's file.
 MASTER = "master"
 

@@ -19,6 +19,16 @@ from harness.errors import EngineError, UsageError
 from harness.experience.answers import Prompt
 from harness.reading import read_bytes
 
+__all__ = [
+    "Vocabulary",
+    "check_small_files",
+    "check_weights",
+    "has_template",
+    "in_one_line",
+    "open_vocabulary",
+    "read_folder",
+]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vocabulary:
@@ -51,6 +61,7 @@ class Vocabulary:
         return str(self.tokenizer.decode(self.encode(prompt), clean_up_tokenization_spaces=False))
 
     def is_content(self, tokens: Int32[np.ndarray, "T"]) -> bool:
+        """Whether every id can be part of an answer."""
         ids = tokens.tolist()
         return not ids or (min(ids) >= 0 and max(ids) < self.size and self.forbidden.isdisjoint(ids))
 
