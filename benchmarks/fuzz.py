@@ -219,7 +219,7 @@ def config(place: Path) -> Parser:
     """A checkpoint folder's config, its seal, its session and its index of weights: the first byte says which."""
     from harness.allocation.shapes import read_config
     from harness.engines.checkpoint import INDEX, SEAL, check
-    from harness.engines.folder import check_weights
+    from harness.engines.vocabulary import check_weights
     from harness.session.cell.resume_point import read
 
     def parse(data: bytes) -> None:

@@ -38,7 +38,7 @@ def listing() -> list[EngineInfo]:
 
 
 def info(name: str) -> EngineInfo:
-    """One engine; a broken plugin is listed with its error. Raises PluginError where there is none of that name."""
+    """A broken plugin is listed with its error. Raises PluginError where there is none of that name."""
     if name not in DOOR.installed():
         engines_of(name)
     try:
@@ -52,19 +52,17 @@ def info(name: str) -> EngineInfo:
 
 
 def engines_of(name: str) -> type[Engines]:
-    """An engine's class. Raises PluginError where there is none of that name, or it does not load."""
+    """Raises PluginError where there is none of that name, or it does not load."""
     return DOOR.load(name)
 
 
 def open_engines(name: str, options: Mapping[str, Mapping[str, Any]], temperature: float) -> Engines:
-    """A cell's engines.
-
-    Raises PluginError: As `engines_of`."""
+    """Raises PluginError as `engines_of`."""
     return engines_of(name)(options, temperature)
 
 
 def packages() -> dict[str, str]:
-    """Versions by distribution of what the engines need and is installed."""
+    """Installed versions by distribution of what the engines need."""
     found: dict[str, str] = {}
     for name in DOOR.installed():
         with suppress(PluginError):

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol, get_args
 
 import numpy as np
 
-from harness.engines.folder import has_template
 from harness.engines.protocol import PolicyEngine, Sample, Sampling
+from harness.engines.vocabulary import has_template
 from harness.errors import EngineError, InfeasibleError, UsageError
 from harness.evaluation import Backend
 from harness.experience.answers import Prompt

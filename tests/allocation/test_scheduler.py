@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.allocation import layout
-from harness.allocation.demand import PolicyDemand
+from harness.allocation.cost_model import PolicyDemand
 from harness.allocation.inventory import Bundle, capacity, parse, place
 from harness.allocation.planner import Request, Scheduler, timetable
 from harness.allocation.shapes import load_shape

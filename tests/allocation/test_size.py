@@ -12,8 +12,15 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.allocation import chunks, embedded
-from harness.allocation.cost_model import checkpoint_bytes, device, kv_cache_bytes, trainer_states
-from harness.allocation.demand import CellDemand, PolicyDemand, Workload
+from harness.allocation.cost_model import (
+    CellDemand,
+    PolicyDemand,
+    Workload,
+    checkpoint_bytes,
+    device,
+    kv_cache_bytes,
+    trainer_states,
+)
 from harness.allocation.embedded import process_memory
 from harness.allocation.layout import LOGITS_BYTES, activation_bytes, measuring_bytes, working_bytes
 from harness.allocation.shapes import chosen, load_shape, shape_from_config

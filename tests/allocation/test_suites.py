@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from harness.allocation.demand import Lengths
+from harness.allocation.cost_model import Lengths
 from harness.allocation.inventory import parse
 from harness.allocation.layout import HOST_BYTES
 from harness.allocation.planner import plan_cells

@@ -254,7 +254,7 @@ def test_a_models_config(place: Path, capsys: pytest.CaptureFixture[str], case: 
     (place / "x.yaml").write_text(GOOD.replace("micro/llama", "./model"))
     arguments = ("eval", "model", "--tasks", "micro") if verb == "eval" else ("plan", "x.yaml")
     if verb == "plan":
-        import harness.engines.folder  # noqa: F401  its libraries' import is no part of the time
+        import harness.engines.vocabulary  # noqa: F401  its libraries' import is no part of the time
     assert words in _refused(capsys, place, *arguments, "--json")
 
 

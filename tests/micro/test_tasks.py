@@ -15,7 +15,7 @@ from zlib import crc32
 import pytest
 
 from harness.engines.embedded.presets import PRESETS, Mixture, draw_examples
-from harness.errors import DataError, UsageError
+from harness.errors import DataError
 from harness.experience.answers import Prompt
 from harness.tasks.micro import LEVELS, SKILLS, draw_fact, evaluation_prompts, training_prompts
 from harness.tasks.registry import get_task
@@ -177,11 +177,6 @@ def test_matched_errs_by_habit_only() -> None:
     assert shares["hinted"] == 0
     assert shares["strong"] == pytest.approx(mixture.strong_slip, abs=0.02)
     assert shares["weak"] == pytest.approx(mixture.weak_slip, abs=0.05)
-
-
-def test_a_mixture_with_an_unknown_hard_skill_is_refused() -> None:
-    with pytest.raises(UsageError, match="'sine'"):
-        Mixture(weak_cot=1.0, hard=("word", "sine"))
 
 
 @pytest.mark.parametrize(("count", "skills"), [(0, ("add",)), (400, ("mul",)), (2, ("add", "sine"))])

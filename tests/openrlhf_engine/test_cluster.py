@@ -15,9 +15,10 @@ from ray._common.utils import reset_ray_address
 from ray._private.utils import read_ray_address
 from ray_nodes import head
 
+from harness.engines.kind import read_options
 from harness.engines.openrlhf import seams
-from harness.engines.openrlhf.cluster import Reservation, fit, layout
-from harness.engines.openrlhf.plugin import Settings, settings_of
+from harness.engines.openrlhf.cluster import Reservation, layout
+from harness.engines.openrlhf.plugin import Settings
 from harness.errors import EngineError, InfeasibleError, SuiteError
 
 pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(120)]
@@ -82,12 +83,12 @@ def test_layouts():
 
 def test_bad_options_name_their_place():
     with pytest.raises(SuiteError, match=r"x.yaml: engine_options.zero_stage: "):
-        settings_of({"zero_stage": 1}, "x.yaml")
+        read_options(Settings, {"zero_stage": 1}, "x.yaml")
     with pytest.raises(SuiteError, match=r"x.yaml: engine_options: zero_stage 0 needs dtype fp32"):
-        settings_of({"zero_stage": 0}, "x.yaml")  # item 1
-    assert settings_of({"zero_stage": 0, "dtype": "fp32"}).zero_stage == 0
+        read_options(Settings, {"zero_stage": 0}, "x.yaml")  # item 1
+    assert read_options(Settings, {"zero_stage": 0, "dtype": "fp32"}).zero_stage == 0
     with pytest.raises(SuiteError, match="unknown field `zero`"):
-        settings_of({"zero": 1})
+        read_options(Settings, {"zero": 1})
 
 
 @pytest.mark.parametrize("devices", [{"trainers": 2}, {"rollout_engines": 2}, {"trainers": 2, "tensor_parallel": 4}])
@@ -152,12 +153,6 @@ def test_which_devices_must_be_neighbours():
         "b": Settings(trainers=5, tensor_parallel=2, share_devices=True),
     }
     assert blocks(both) == [4, 1]
-
-
-def test_blocks_go_to_the_fullest_node_that_holds_them():
-    assert fit([2, 2], {"x": 3, "y": 3, "z": 3}) == ["x", "x", "y", "y"]
-    assert fit([1, 4, 1], {"x": 4, "y": 1, "z": 1}) == ["y", "x", "x", "x", "x", "z"]
-    assert fit([2, 2], {"x": 3, "y": 1}) == []
 
 
 THREE_NODES = """

@@ -15,10 +15,10 @@ from first_ratios import check_every_regime
 
 from harness.engines.conformance import CHECKS, Case, name_of
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.openrlhf.batches import AnswerRow
 from harness.engines.openrlhf.cluster import Reservation
 from harness.engines.openrlhf.engine import Base, OpenRLHFEngine
 from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.trainer import AnswerRow
 from harness.engines.protocol import Optimisation, Sampling
 from harness.errors import EngineError
 from harness.learning.terms import Objective, Term, TermAnswer

@@ -13,12 +13,11 @@ from safetensors.torch import load_file as load_torch
 from harness.engines import checkpoint
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.openrlhf import state
-from harness.engines.openrlhf.batches import AnswerRow, learning_splits, scoring_split
 from harness.engines.openrlhf.offload import MemoryState, all_tensors, storages
 from harness.engines.openrlhf.plugin import Settings
 from harness.engines.openrlhf.seams import checksum, environment
 from harness.engines.openrlhf.strategy import Strategy
-from harness.engines.openrlhf.trainer import PolicyWorker, open_trainers
+from harness.engines.openrlhf.trainer import AnswerRow, PolicyWorker, learning_splits, open_trainers, scoring_split
 from harness.engines.protocol import Optimisation, Sampling
 from harness.engines.tally import Tally
 from harness.engines.vocabulary import open_vocabulary

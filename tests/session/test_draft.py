@@ -98,7 +98,7 @@ def test_the_file_prepares_and_the_check_before_a_run_has_nothing_to_remark(
     assert undeclared(pair, file) == []
     prepared = prepare(str(file), tmp_path / "results", overrides=["regimes=[independent]"])
     assert len(prepared.cells) == 3
-    monkeypatch.setattr("harness.engines.folder.check_weights", lambda folder: None)
+    monkeypatch.setattr("harness.engines.vocabulary.check_weights", lambda folder: None)
     assert preflight(prepared, run=False) == []
     raw = prepare(
         str(file), tmp_path / "results", overrides=["regimes=[independent]", "groups[0].policies[0].style=raw"]

@@ -15,7 +15,8 @@ import pytest
 
 from harness import phases
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.openrlhf.plugin import settings_of
+from harness.engines.kind import read_options
+from harness.engines.openrlhf.plugin import Settings
 from harness.engines.protocol import Sampling
 from harness.errors import Fault, UsageError
 from harness.session.cell.cell import run_cell
@@ -211,7 +212,7 @@ def test_a_planned_layout_reaches_the_policies_unless_the_suite_has_its_own(suit
     assert place.layout.keys() == own
     assert sum(b.gpus for b in place.bundles) == sum(options["trainers"] for options in place.layout.values())
     for options in place.layout.values():
-        settings_of(options)
+        read_options(Settings, options)
     prepared = prepare(str(suite_file), tmp_path, engine="openrlhf", overrides=["engine_options.trainers=2"])
     plan = plan_for(prepared, "8xH100-80G")
     assert all(p.gpus == 2 for kind in plan.kinds for p in kind.layout.policies)
@@ -284,7 +285,7 @@ def test_a_long_evaluation_has_a_deadline_that_knows_it(tmp_path):
     place = place_of_cell(plan, next(c for c in prepared.cells if f"{c.group.name}/{c.variant.name}" == kind.kind))
     assert kind.layout.phases.evaluate > 450
     for options in place.layout.values():
-        assert settings_of(options).call_seconds >= 4 * kind.layout.phases.evaluate
+        assert read_options(Settings, options).call_seconds >= 4 * kind.layout.phases.evaluate
     assert kind.seconds == pytest.approx(kind.layout.phases.total)
     assert min(kind.layout.phases.measure, kind.layout.phases.curve, kind.layout.phases.save) > 0
 

@@ -58,7 +58,7 @@ class Embedded(Engines):
     @staticmethod
     def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
         from harness.engines.embedded.loading import check_layers
-        from harness.engines.folder import read_folder
+        from harness.engines.vocabulary import read_folder
 
         if options.get("lora") and find_spec("peft") is None:
             raise EngineError("engine_options.lora needs peft: pip install -e '.[lora]' -c constraints.txt")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.allocation.demand import Lengths
+from harness.allocation.cost_model import Lengths
 from harness.engines.catalogue import engines_of
 from harness.errors import EngineError
 from harness.experience.answers import Prompt

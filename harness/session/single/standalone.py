@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.engines.folder import check_small_files, has_template
+from harness.engines.vocabulary import check_small_files, has_template
 from harness.errors import EngineError, UsageError
 from harness.evaluation.backends import open_backend
 from harness.evaluation.metrics import EvaluationSample, Metric

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from harness.allocation.demand import CellDemand, Lengths, PolicyDemand, Workload
+from harness.allocation.cost_model import CellDemand, Lengths, PolicyDemand, Workload
 from harness.allocation.shapes import load_shape
 from harness.engines.catalogue import engines_of
 from harness.learning import registry
@@ -99,7 +99,6 @@ def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = Non
         longest=longest,
         trained=1.0 + peers * trained,
         scored=peers * scored,
-        staleness=cell.sharing.max_staleness,
         measured=training.steps // training.measure_every if training.measure_every else 0,
         evaluated=evaluated.answers,
         evaluation_tokens=evaluated.tokens,

@@ -129,7 +129,7 @@ def _chats(model: str) -> bool:
     """By the tokenizer's files where they are here, else by the name."""
     from huggingface_hub import try_to_load_from_cache
 
-    from harness.engines.folder import has_template
+    from harness.engines.vocabulary import has_template
 
     folder = Path(model)
     if not folder.is_dir():

@@ -16,11 +16,10 @@ from msgspec.structs import replace
 from harness.allocation import embedded
 from harness.allocation import inventory as machines
 from harness.allocation.chunks import MICRO_TOKENS
-from harness.allocation.cost_model import USABLE, Device, device
-from harness.allocation.demand import CellDemand, Lengths
+from harness.allocation.cost_model import USABLE, CellDemand, Device, Lengths, device
 from harness.allocation.inventory import Bundle, Inventory
 from harness.allocation.layout import START_SECONDS
-from harness.allocation.planner import KindPlan, Plan, WorkerDemand, describe, first_of, plan_cells, plan_workers
+from harness.allocation.planner import KindPlan, Plan, describe, first_of, plan_cells, plan_workers
 from harness.engines import catalogue
 from harness.engines.catalogue import engines_of
 from harness.engines.embedded.presets import START_EXAMPLES, START_STEPS
@@ -68,16 +67,17 @@ def plan_for(prepared: Prepared, inventory: str | None, jobs: int | None = None,
     else:
         on_gpu = machine.gpus > 0 and not str(options.get("device") or "cuda").startswith("cpu")
         machine = machine if on_gpu else machine.without_gpus()
-        work = [_worker(of_kind[name], counts[name], machine, measured) for name in counts]
-        most = max(work, key=lambda w: (w.device, w.memory), default=None)
+        asks = {name: demand(cell) for name, cell in of_kind.items()}
+        work = [_worker(of_kind[name], asks[name], counts[name], machine, measured) for name in counts]
+        most = max(work, key=lambda kind: (kind.bundles[0].gpu_memory, kind.bundles[0].memory), default=None)
         first = [
-            dataclasses.replace(
-                most, kind="base", cells=1, seconds=_base_seconds(prepared, base, machine), micro_tokens=0
-            )
+            replace(most, kind="base", cells=1, seconds=_base_seconds(prepared, base, machine), micro_tokens=0)
             for base in prepared.missing()
             if most
         ]
-        plan = plan_workers(len(prepared.cells), work, machine, first, jobs)
+        busy = max((embedded.busy(one, _device(machine)) for one in asks.values()), default=1.0) if on_gpu else 1.0
+        half = any(policy.precision == "bf16" for one in asks.values() for policy in one.policies)
+        plan = plan_workers(len(prepared.cells), work, machine, first, jobs, busy, half)
     return replace(plan, disk=disk_of(prepared, plan.resources.workers))
 
 
@@ -165,28 +165,20 @@ def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = N
     return plan
 
 
-def _worker(cell: Cell, count: int, machine: Inventory, measured: Mapping[str, float]) -> WorkerDemand:
+def _worker(cell: Cell, asks: CellDemand, count: int, machine: Inventory, measured: Mapping[str, float]) -> KindPlan:
     """Cells in processes of their own; the seconds of finished cells of their kind come before the predicted ones."""
     account, own, gpus = engines_of(cell.engine).account, cell.engine_options.get("micro_tokens"), machine.gpus > 0
-    asks = demand(cell)
     most = max((n.gpu_memory * USABLE if gpus else n.memory - embedded.WORKER_BYTES) for n in machine.nodes)
     tried = [own] if own else [MICRO_TOKENS, *embedded.FEWER_TOKENS]
     sizes = {tokens: account.process_memory(asks, tokens, gpus).train for tokens in tried}
     tokens = next((tokens for tokens, size in sizes.items() if size <= most), tried[-1])
-    on = _device(machine)
-    job = WorkerDemand(
-        cell.kind,
-        count,
-        measured.get(cell.kind) or account.phases(asks, on, gpus).total,
-        embedded.WORKER_BYTES + sizes[tokens],
-        micro_tokens=tokens if tokens != MICRO_TOKENS and not own else 0,
-        half=any(p.precision == "bf16" for p in asks.policies),
-    )
-    if gpus:
-        share = embedded.busy(asks, on)
-        return dataclasses.replace(job, memory=embedded.GPU_WORKER_BYTES, device=sizes[tokens], busy=share)
-    cores, faster = _cores(cell, asks, machine)
-    return dataclasses.replace(job, cores=cores, seconds=job.seconds / faster)
+    seconds = measured.get(cell.kind) or account.phases(asks, _device(machine), gpus).total
+    bundle = Bundle(1, 1, embedded.GPU_WORKER_BYTES, sizes[tokens])
+    if not gpus:
+        cores, faster = _cores(cell, asks, machine)
+        bundle, seconds = Bundle(0, cores, embedded.WORKER_BYTES + sizes[tokens]), seconds / faster
+    chosen = tokens if tokens != MICRO_TOKENS and not own else 0
+    return KindPlan(cell.kind, count, seconds, (bundle,), micro_tokens=chosen)
 
 
 def _device(machine: Inventory) -> Device:

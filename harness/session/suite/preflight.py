@@ -189,7 +189,7 @@ def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, at: str, r
             complete = True
         config, tokenizer = engines_of(suite.engine).check(folder, suite.engine_options)
         if complete:
-            from harness.engines.folder import check_weights
+            from harness.engines.vocabulary import check_weights
 
             check_weights(folder)
     except (DataError, EngineError) as error:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.allocation.cost_model import checkpoint_bytes
-from harness.allocation.demand import MEAN_ANSWER
+from harness.allocation.cost_model import MEAN_ANSWER, checkpoint_bytes
 from harness.allocation.planner import Disk
 from harness.allocation.shapes import load_shape
 from harness.cache import PRETRAINED, cache_folder, hub_cache, model_folder
