@@ -14,7 +14,7 @@ import streamlit as st
 
 from harness.statistics import MARGIN
 from harness.store.remarks import noted
-from harness.store.text import visible
+from harness.store.text import harmless, visible
 from leaderboard.charts import Figure, inked, printable, to_png, to_svg
 from leaderboard.data import Store
 
@@ -163,9 +163,6 @@ def downloads(name: str, table: Callable[[], pd.DataFrame], figures: Sequence[Fi
 
 def csv_text(table: pd.DataFrame) -> bytes:
     """What a spreadsheet would take for a formula is quoted."""
-
-    def harmless(value: object) -> object:
-        return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value
 
     texts = table.select_dtypes(include=["object", "str"]).columns
     return str(table.assign(**{c: table[c].map(harmless) for c in texts}).to_csv(index=False)).encode()

@@ -27,10 +27,10 @@ import pyarrow.compute as pc
 from harness.errors import StoreError
 from harness.files import TEMPORARY, remove, replace_atomic, write_atomic
 from harness.reading import read_bytes
-from harness.store.bounds import LATER, checks, fault, is_name
+from harness.store.bounds import checks, fault, is_name
 from harness.store.journal import MAX_BYTES, Contents
 from harness.store.manifest import Manifest, SuiteFile, write_suite
-from harness.store.rows import SCHEMAS, conform
+from harness.store.rows import conform
 
 ORIGIN = "reference"
 MARK = f"@{ORIGIN}"
@@ -135,6 +135,7 @@ def _read(folder: Path, state: bytes) -> Reference | StoreError:
 def _read_checked(folder: Path, about: About) -> Reference:
     import pyarrow.parquet as pq
 
+    place = folder
     if outside := [name for name in about.files if not is_name(name)]:
         raise StoreError(f"{folder / ABOUT}: files: {outside[0][:200]!a} is no name for a file")
     try:
@@ -149,18 +150,16 @@ def _read_checked(folder: Path, about: About) -> Reference:
         }
         manifests = _manifests(folder / f"{MANIFESTS}.parquet", tables.pop(MANIFESTS), about.cells)
         for name, table in tables.items():
-            _check_table(folder / f"{name}.parquet", name, table, manifests)
+            place = folder / f"{name}.parquet"
+            _check_table(place, name, table, manifests)
     except (OSError, KeyError, ValueError, pa.ArrowException, msgspec.MsgspecError) as error:
-        raise StoreError(
-            f"{folder}: not reference results: {(str(error).splitlines() or [type(error).__name__])[0]}"
-        ) from error
+        words = (str(error).splitlines() or [type(error).__name__])[0]
+        raise StoreError(f"{place}: not reference results: {words}") from error
     shown = {"suite": f"{folder.name}{MARK}", "origin": ORIGIN}
     return Reference({key: msgspec.structs.replace(m, **shown) for key, m in manifests.items()}, tables)
 
 
 def _manifests(file: Path, table: pa.Table, cells: tuple[str, ...]) -> dict[str, Manifest]:
-    text = pa.string()
-    _check_schema(file, pa.schema([("cell", text), ("manifest", text)]), table)
     if tuple(table["cell"].to_pylist()) != cells or len(set(cells)) < len(cells):
         raise StoreError(f"{file}: other cells than those of {ABOUT}")
     found = {}
@@ -175,10 +174,7 @@ def _manifests(file: Path, table: pa.Table, cells: tuple[str, ...]) -> dict[str,
 
 
 def _check_table(file: Path, name: str, table: pa.Table, manifests: Mapping[str, Manifest]) -> None:
-    """By the rules of an import. Raises StoreError where a column or a row is not as it must be, or a cell's rows lie apart."""
-    if name not in SCHEMAS:
-        raise StoreError(f"{file}: not a table of a journal")
-    _check_schema(file, SCHEMAS[name].insert(0, pa.field("cell", pa.string())), table)
+    """By the rules of an import. Raises StoreError where a row is not as it must be, or a cell's rows lie apart."""
     table.validate(full=True)
     if strange := set(table["cell"].unique().to_pylist()) - manifests.keys():
         raise StoreError(
@@ -187,26 +183,11 @@ def _check_table(file: Path, name: str, table: pa.Table, manifests: Mapping[str,
     cell = table["cell"].combine_chunks()
     if pc.sum(pc.not_equal(cell[1:], cell[:-1])).as_py() not in {None, len(cell.unique()) - 1}:
         raise StoreError(f"{file}: column cell: rows of one cell lie apart")
-    for pair in table.select(["cell", "policy"]).group_by(["cell", "policy"]).aggregate([]).to_pylist():
-        known = [policy.name for policy in manifests[pair["cell"]].policies]
-        if pair["policy"] not in known and (name, pair["policy"]) != ("costs", ""):
-            raise StoreError(f"{file}: column policy: {str(pair['policy'])[:200]!a} is no policy of {pair['cell']}")
     whole = conform(name, table).append_column("cell", table["cell"])
     policies = pa.array(sorted({policy.name for m in manifests.values() for policy in m.policies}))
     for problem, check in checks(name, policies, whole).items():
         if bad := table.num_rows - (pc.sum(pc.fill_null(check(whole), False)).as_py() or 0):
             raise StoreError(f"{file}: column {problem} ({bad:,} row{'s' * (bad > 1)})")
-
-
-def _check_schema(file: Path, schema: pa.Schema, table: pa.Table) -> None:
-    names = table.schema.names
-    for column in schema:
-        if column.name not in names and column.name in LATER:
-            continue
-        if names.count(column.name) != 1:
-            raise StoreError(f"{file}: column {column.name}: {'stands twice' if column.name in names else 'absent'}")
-        if not (kind := table.schema.field(column.name).type).equals(column.type):
-            raise StoreError(f"{file}: column {column.name}: {kind}, not {column.type}")
 
 
 def write_reference(

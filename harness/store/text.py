@@ -21,3 +21,8 @@ def _controls(character: str) -> bool:
     if ord(character) & 0xFFFE == 0xFFFE:
         return True
     return unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"} and character != "\u200d"
+
+
+def harmless(value: object) -> object:
+    """As it stands, or quoted where a spreadsheet would take it for a formula."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value
