@@ -3,9 +3,8 @@
 
     python benchmarks/fuzz.py --inputs 100000 --seed 1 [--parser NAME ...]
 
-Each parser runs in a process of its own whose memory the operating system bounds. It passes if nothing but its own typed errors
-came out, no input took more than two seconds of computing and the process neither hung nor died. What fails is written to
-tests/fuzz/<parser>/ and is tried first from then on. Exit code 1 if any parser failed.
+A parser passes if nothing but its own typed errors came out, no input took more than two seconds and its process neither hung
+nor died. What fails is written to tests/fuzz/<parser>/ and is tried first from then on. Exit code 1 if any parser failed.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from harness.errors import HarnessError
 
 SEEDS = Path(__file__).parents[1] / "tests" / "fuzz"
 MEMORY = 512 << 20
-"""What a parser may take beyond what it starts with."""
 SECONDS, HANGING = 2.0, 60.0
 LONGEST = 16_384
 
@@ -54,7 +52,6 @@ BINARY_WORDS = [b"\x00", b"\xff", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xf
 
 
 def suite(place: Path) -> Parser:
-    """As `plan` reads it, without the folder."""
     from harness.engines.embedded.plugin import EmbeddedOptions
     from harness.engines.kind import read_options
     from harness.reading import as_text
@@ -117,7 +114,6 @@ DEFAULTS: dict[Any, Any] = {
 
 
 def _rows() -> dict[str, list[Any]]:
-    """Two rows of each table, of plausible values."""
     from harness.store.rows import TABLES
 
     made = {}
@@ -129,7 +125,6 @@ def _rows() -> dict[str, list[Any]]:
 
 
 def _summed(payload: bytes) -> bytes:
-    """A journal part, with its checksum."""
     return b"XSJ1" + zlib.crc32(payload).to_bytes(4, "little") + payload
 
 
@@ -173,7 +168,6 @@ def journal(place: Path) -> Parser:
 
 
 def manifest(place: Path) -> Parser:
-    """A cell's manifest, or a suite's file."""
     from harness.store.manifest import read_manifest, read_suite
 
     def parse(data: bytes) -> None:

@@ -16,6 +16,7 @@ import duckdb
 from bench import NotHere, Row, Size, takes
 
 from harness.session.cell.manifests import processor
+from harness.store.database import store_path
 from harness.store.ingest import ingest
 
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
@@ -26,7 +27,6 @@ FROM scores JOIN cells USING (suite, cell) WHERE kind = 'cell' {} ORDER BY ALL
 
 
 def scores(results: Path, made: str) -> list[tuple[object, ...]]:
-    """made: condition on where."""
     ingest(results)
     with duckdb.connect(str(store_path(results)), read_only=True) as store:
         return store.execute(SCORES.format(made)).fetchall()

@@ -5,13 +5,12 @@
     python benchmarks/torture.py --only flips --seed 1       one kind
 
 Faults: SIGKILL of workers, of the parent, of both, and while the store is written; EIO and steps of the wall clock from an
-LD_PRELOAD shim (needs a C compiler); bytes of journals, manifests, suite files and the store flipped. The other faults of
-docs/recovery.md have tests of their own.
+LD_PRELOAD shim (needs a C compiler); flipped bytes of journals, manifests, suite files and the store.
 
-After each the suite is run until it is done. Then every table of the store, times left out, equals that of an undisturbed run, as
-it is and built anew from the journals; the cost ledger holds all work that survived, each evaluation as often as it sampled, and no
-more CPU time than the processes used; no command ended in a traceback, and each that failed said why. The first violation ends it
-with exit code 1, the results folder and the seed that leads there. The last line is one JSON object.
+After each the suite is run until it is done. Then every table of the store, times left out, equals that of an undisturbed run;
+the cost ledger holds all work that survived and no more CPU time than the processes used; no command ended in a traceback, and
+each that failed said why. The first violation ends it with exit code 1, the results folder and the seed. The last line is one
+JSON object.
 """
 
 from __future__ import annotations
@@ -67,7 +66,6 @@ Tables = dict[str, list[tuple[str, ...]]]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
 RUN_SECONDS = 600.0
 PER_FOLDER = 6
-"""Kills after which a folder is run to its end and compared."""
 WORKER = "harness.session.driver.worker"
 
 
@@ -119,7 +117,6 @@ def tables(results: Path) -> Tables:
 
 
 def differences(ours: Tables, reference: Tables) -> str:
-    """The first difference, in words; empty where there is none."""
     for table, expected in reference.items():
         found = ours[table]
         if found != expected:
@@ -158,7 +155,6 @@ def check_costs(results: Path, used: float) -> None:
 
 
 def cpu_of_children() -> float:
-    """CPU-seconds of all processes that have ended below this one."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -175,7 +171,6 @@ class Command:
         self.known: dict[int, psutil.Process] = {}
 
     def workers(self) -> list[psutil.Process]:
-        """Those that run now."""
         found = []
         with suppress(psutil.Error):
             for process in psutil.Process(self.process.pid).children(recursive=True):
@@ -196,8 +191,8 @@ class Command:
             time.sleep(0.05)
 
     def ended(self) -> tuple[int, str]:
-        """Its exit code and what it said, once its orphans are gone: they leave when they see that it is, or at once if they were
-        killed. Raises Violation for a traceback, a failure without a sentence, and what does not end."""
+        """Its exit code and what it said, once its orphans are gone. Raises Violation for a traceback, a failure without a
+        sentence, and what does not end."""
         try:
             code = self.process.wait(RUN_SECONDS)
         except subprocess.TimeoutExpired:
@@ -223,8 +218,6 @@ class Command:
 
 
 class Torture:
-    """One suite, its undisturbed tables, and the faults that have been made."""
-
     def __init__(self, work: Path, seed: int, short: bool = False) -> None:
         self.work, self.seed, self.short = work, seed, short
         self.rng = random.Random(seed)
@@ -235,7 +228,6 @@ class Torture:
         self.suite.write_text(SUITE.format(llama=policy("llama"), qwen=policy("qwen"), regimes=regimes))
 
     def undisturbed(self) -> None:
-        """The reference, and how long it takes."""
         self.whole = self.fresh()
         began = time.monotonic()
         self.finish(self.whole)
@@ -248,7 +240,6 @@ class Torture:
         check_costs(self.whole, cpu_of_children() - self.before)
 
     def fresh(self) -> Path:
-        """A new results folder. It is the one that a violation speaks of."""
         self.folders += 1
         self.before = cpu_of_children()
         self.current = self.work / f"results-{self.folders:03d}"
@@ -259,7 +250,6 @@ class Torture:
         return Command(self.suite, "--results", results, "--jobs", jobs, env=env)
 
     def finish(self, results: Path, tries: int = 3) -> None:
-        """Run until it is done."""
         if not any(self.start(results).ended()[0] == 0 for _ in range(tries)):
             raise Violation(f"not done after {tries} more runs")
 
@@ -328,7 +318,6 @@ class Torture:
         return False
 
     def wait_for_work(self, command: Command, results: Path) -> None:
-        """Until a log is written, by a worker that this command has started."""
         before = {log: log.stat().st_mtime_ns for log in results.glob("*/*/log")}
         while command.going():
             with suppress(FileNotFoundError):  # logs are renamed
@@ -337,7 +326,6 @@ class Torture:
             command.let_pass(0.05)
 
     def shim(self) -> str:
-        """`torture_shim.c`, built; empty without a compiler, which is said."""
         compiler, shim, source = shutil.which("cc"), self.work / "shim.so", Path(__file__).with_name("torture_shim.c")
         built = compiler and not subprocess.run([compiler, "-shared", "-fPIC", "-o", shim, source, "-ldl"]).returncode
         if not built:
@@ -345,7 +333,6 @@ class Torture:
         return str(shim) if built else ""
 
     def input_errors(self, count: int) -> None:
-        """One write, flush or rename in so many ends with EIO."""
         for _ in range(count if (shim := self.shim()) else 0):
             results, rate, drawn = self.fresh(), self.rng.choice([30, 100, 300]), self.rng.randrange(1 << 30)
             env = {"LD_PRELOAD": shim, "EIO_BELOW": str(results), "EIO_ONE_IN": str(rate), "EIO_SEED": str(drawn)}
@@ -401,10 +388,10 @@ class Torture:
 
 
 def examine(results: str) -> None:
-    """Bring the store of `results` up to date and print, as JSON, its tables (null if it cannot be read) and what was said."""
+    """Print, as JSON, the tables of a store (null if it cannot be read) and what was said."""
     words, found = [], None
     try:
-        words += ingest(Path(results)).problems
+        ingest(Path(results))
         found = tables(Path(results))
         words += [row[-1] for row in found["problems"]]
     except StoreError as error:

@@ -218,7 +218,7 @@ def test_agreement_with_rliable(case: dict) -> None:  # type: ignore[type-arg]
 @pytest.mark.parametrize(("runs", "tasks"), [(1, 3), (5, 6), (16, 4), (70, 3)])
 def test_an_iqm_interval_is_that_of_sorted_resamples(runs: int, tasks: int) -> None:
     x = np.random.default_rng(2).integers(0, 9, (runs, tasks)) / 9
-    counts = bootstrap._counts(runs, tasks, 500, 4)
+    counts = bootstrap._counts(runs, tasks, 500, 4).transpose(2, 0, 1).astype(int)
     assert (counts.sum(axis=0) == runs).all(), "runs are drawn inside each task"
     assert stats.chisquare(counts.sum(axis=2).ravel()).pvalue > 1e-4
     drawn = [iqm(np.repeat(x.ravel(), counts[..., i].ravel())) for i in range(500)]

@@ -41,7 +41,6 @@ def changes() -> list[str]:
 
 
 def record(raised: list[str]) -> None:
-    """Write the table with today's digests."""
     table = parse(TABLE.read_text("utf-8")) if TABLE.exists() else {}
     parts = [HEAD]
     for package in PACKAGES:

@@ -22,8 +22,8 @@ from typing import IO, Any
 
 from leaderboard import command
 
+# Bytes of a picture
 MOST = 200_000
-"""Bytes of a picture."""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 DRAWN = "[data-testid=stVegaLiteChart] svg, [data-testid=stVegaLiteChart] canvas"
@@ -79,7 +79,6 @@ def picture(address: str, width: int, height: int, scheme: str) -> Any:
 
 
 def main() -> None:
-    """Write the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--suite", required=True)

@@ -53,7 +53,6 @@ def benchmarks(cell: FinishedPolicy) -> dict[str, EvalResultEntry]:
 
 
 def card(cell: FinishedPolicy) -> str:
-    """The card as Markdown below YAML."""
     m = cell.manifest
     peers = ", ".join(p.name for p in m.policies if p.name != cell.policy) or "nobody"
     training, p = m.config["training"], m.provenance

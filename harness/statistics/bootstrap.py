@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 Scores = Float[np.ndarray, "runs tasks"]
 Others = Float[np.ndarray, "others tasks"]
@@ -28,42 +28,41 @@ def iqm(scores: Scores) -> float:
     return float(flat[cut : flat.size - cut].mean())
 
 
-def iqm_interval(scores: Scores, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> BootstrapInterval:
+def iqm_interval(scores: Scores, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> BootstrapInterval:
     """IQM with its interval. Counts, added up in the order of the scores, say how much of each score lies in the middle half."""
     x = np.asarray(scores, dtype=np.float64)
     order, cut = np.argsort(x, axis=None, kind="stable"), x.size // 4
-    below = _counts(*x.shape, resamples, seed).reshape(x.size, -1)[order].cumsum(axis=0, dtype=np.int32)
-    inside = np.diff(below.clip(cut, x.size - cut), axis=0, prepend=np.int32(cut))
+    counts = _counts(*x.shape, resamples, seed).transpose(2, 0, 1).reshape(x.size, resamples)
+    below = counts[order].cumsum(axis=0).clip(cut, x.size - cut)
+    inside = np.diff(below, axis=0, prepend=np.float32(cut))
     return _interval(iqm(x), x.ravel()[order] @ inside / (x.size - 2 * cut), level)
 
 
 def improvement(ours: Scores, theirs: Others) -> float:
     """Probability that a run of ours beats a run of theirs on a task, ties half, mean over tasks (Mann-Whitney U / nm)."""
-    return float(_beats(ours, theirs).mean())
+    return float(_beats(ours, theirs).mean(dtype=np.float64))
 
 
 def improvement_interval(
     ours: Scores, theirs: Others, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> BootstrapInterval:
     """`improvement` with its interval; the runs of both sides are resampled."""
-    mine, other = (
-        _counts(*side.shape, resamples, seed + i).transpose(1, 2, 0).astype(np.float64)
-        for i, side in enumerate((ours, theirs))
-    )
-    wins = (mine @ _beats(ours, theirs) * other).sum(axis=(0, 2))
+    mine, other = (_counts(*side.shape, resamples, seed + i) for i, side in enumerate((ours, theirs)))
+    wins = (mine @ _beats(ours, theirs) * other).sum(axis=(0, 2), dtype=np.float64)
     return _interval(improvement(ours, theirs), wins / (len(ours) * theirs.size), level)
 
 
 def _beats(ours: Scores, theirs: Others) -> Float[np.ndarray, "tasks runs others"]:
-    return np.asarray((np.sign(np.asarray(ours).T[:, :, None] - np.asarray(theirs).T[:, None]) + 1) / 2)
+    gaps = np.asarray(ours).T[:, :, None] - np.asarray(theirs).T[:, None]
+    return np.asarray((np.sign(gaps) + 1) / 2, dtype=np.float32)  # exact: halves
 
 
-@lru_cache(maxsize=2)
-def _counts(runs: int, tasks: int, resamples: int, seed: int) -> Int[np.ndarray, "runs tasks resamples"]:
+@lru_cache(maxsize=4)
+def _counts(runs: int, tasks: int, resamples: int, seed: int) -> Float[np.ndarray, "tasks resamples runs"]:
     """How often each score is in each resample; regimes of one table have them in common."""
-    drawn = np.random.default_rng(seed).integers(0, runs, (runs, tasks * resamples))
-    places = drawn * (tasks * resamples) + np.arange(tasks * resamples)
-    return np.bincount(places.ravel(), minlength=places.size).astype(np.int16).reshape(runs, tasks, resamples)
+    drawn = np.random.default_rng(seed).integers(0, runs, (tasks * resamples, runs))
+    places = drawn + runs * np.arange(len(drawn))[:, None]
+    return np.bincount(places.ravel(), minlength=places.size).astype(np.float32).reshape(tasks, resamples, runs)
 
 
 def _interval(value: float, values: Float[np.ndarray, "resamples"], level: float) -> BootstrapInterval:

@@ -4,10 +4,7 @@ results/reference/<suite>/reference.json      what it is, its cells, the SHA-256
 results/reference/<suite>/suite.json          as `store.manifest`
 results/reference/<suite>/tuning.json         of a tuned suite (`store.tuning`)
 results/reference/<suite>/manifests.parquet   cell, manifest (JSON)
-results/reference/<suite>/<table>.parquet     a table of the cells' journals, `cell` in front
-
-A table of all cells in one file takes a fifth of what the same rows take in journals. A run of the suite that is itself called
-`reference` has its own cells beside these folders.
+results/reference/<suite>/<table>.parquet     a table of the cells' journals, `cell` in front: a fifth of the journals' room
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from harness.files import TEMPORARY, remove, replace_atomic, write_atomic
 from harness.reading import read_bytes
 from harness.store.bounds import checks, fault, is_name
 from harness.store.journal import MAX_BYTES, Contents
-from harness.store.manifest import Manifest, SuiteFile, write_suite
+from harness.store.manifest import Manifest, SuiteFile, read_sealed, write_suite
 from harness.store.rows import conform
 
 ORIGIN = "reference"
@@ -39,7 +36,7 @@ ABOUT, MANIFESTS = "reference.json", "manifests"
 FORMAT = 1
 
 
-class About(msgspec.Struct, frozen=True, kw_only=True):
+class ReferenceIndex(msgspec.Struct, frozen=True, kw_only=True):
     """reference.json. harness: the version that wrote it. cells: keys in the order of the files. files: SHA-256 by name."""
 
     format: int
@@ -51,14 +48,11 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Reference:
-    """A suite's reference results; each table's rows of a cell stand together, in the order of `manifests`."""
-
     manifests: dict[str, Manifest]
     tables: dict[str, pa.Table]
 
     @cached_property
     def _places(self) -> dict[str, dict[str, tuple[int, int]]]:
-        """By table and cell, where its rows begin, and how many they are."""
         places: dict[str, dict[str, tuple[int, int]]] = {}
         for name, table in self.tables.items():
             counts = table["cell"].value_counts().to_pylist()  # in order of first appearance
@@ -67,20 +61,17 @@ class Reference:
         return places
 
     def contents(self, cell: str) -> Contents:
-        """The cell's journal, as far as it was kept."""
         places = {name: by_cell[cell] for name, by_cell in self._places.items() if cell in by_cell}
         rows = {name: self.tables[name].slice(*place).drop_columns(["cell"]) for name, place in places.items()}
         return Contents({name: conform(name, table.combine_chunks()) for name, table in rows.items()}, [])
 
 
 def references(results: Path) -> dict[str, Path]:
-    """The folders of reference results in a results folder, by the name that each suite is shown under."""
     folders = (file.parent for file in sorted(results.glob(f"{ORIGIN}/*/{ABOUT}")))
     return {f"{folder.name}{MARK}": folder for folder in folders if not folder.name.endswith(TEMPORARY)}
 
 
 def suite_folder(results: Path, suite: str) -> Path:
-    """Where the files of a suite lie that concern all its cells: results/<suite>, or those of its reference results."""
     return results / ORIGIN / suite.removesuffix(MARK) if suite.endswith(MARK) else results / suite
 
 
@@ -90,16 +81,12 @@ def meant(suite: str, known: list[str]) -> str:
 
 
 def own(known: list[str]) -> list[str]:
-    """Without reference results, unless there is nothing else."""
     return [suite for suite in known if not suite.endswith(MARK)] or known
 
 
-def read_about(folder: Path) -> About:
+def read_about(folder: Path) -> ReferenceIndex:
     """Raises StoreError."""
-    try:
-        about = msgspec.json.decode(read_bytes(folder / ABOUT, MAX_BYTES), type=About)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise StoreError(f"{folder / ABOUT}: cannot be read: {error}") from error
+    about = read_sealed(folder / ABOUT, ReferenceIndex)
     if about.format != FORMAT:
         raise StoreError(f"{folder / ABOUT}: format {about.format}; this version reads {FORMAT}")
     return about
@@ -119,20 +106,18 @@ def restored(folder: Path) -> str:
 
 
 def forget() -> None:
-    """Let go of the rows that were read last."""
     _read.cache_clear()
 
 
 @lru_cache(maxsize=1)
 def _read(folder: Path, state: bytes) -> Reference | StoreError:
-    """An error is kept too: each cell asks."""
     try:
-        return _read_checked(folder, msgspec.json.decode(state, type=About))
+        return _read_checked(folder, msgspec.json.decode(state, type=ReferenceIndex))
     except StoreError as error:
         return error
 
 
-def _read_checked(folder: Path, about: About) -> Reference:
+def _read_checked(folder: Path, about: ReferenceIndex) -> Reference:
     import pyarrow.parquet as pq
 
     place = folder
@@ -214,7 +199,7 @@ def write_reference(
             if parts:
                 _write(temporary, name, pa.concat_tables(parts))
         digests = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(temporary.iterdir())}
-        about = About(format=FORMAT, suite=suite.name, harness=harness, cells=tuple(manifests), files=digests)
+        about = ReferenceIndex(format=FORMAT, suite=suite.name, harness=harness, cells=tuple(manifests), files=digests)
         write_atomic(temporary / ABOUT, msgspec.json.format(msgspec.json.encode(about), indent=1) + b"\n")
         remove(folder)  # the system renames a folder to a name that is free
 

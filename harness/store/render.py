@@ -21,7 +21,7 @@ from harness.errors import UsageError
 from harness.statistics.comparison import GAINS, LOSES
 from harness.store.ranking import MIN_RUNS, Aggregate, Head
 from harness.store.reference_results import MARK
-from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, Stage, noted
+from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, noted
 from harness.store.sentences import explained
 from harness.store.statistic import PERCENT, POINTS, SHARE, Pair, Statistic, shown
 from harness.store.table import MEAN, ShowRow
@@ -31,7 +31,6 @@ from harness.store.tuning_table import TuningResults, TuningRow
 Rows = Sequence[ShowRow]
 Cell = str | Text
 _LEAST = 3
-"""Columns of a terminal, however narrow: the first, as they stand in order of weight."""
 _COLOURS = {GAINS: "green", LOSES: "red"}
 
 
@@ -64,7 +63,6 @@ def render(
 
 
 def overview(heads: Mapping[str, Head], width: int = 120, colour: bool = False) -> str:
-    """What `show` of each suite opens with, without its table; for a terminal."""
     page = _Page("table", width, colour)
     for suite, head in heads.items():
         said = next((f"{h.metric}: {h.sentence}" for h in head.sentences), "no cell has finished")
@@ -75,8 +73,6 @@ def overview(heads: Mapping[str, Head], width: int = 120, colour: bool = False) 
 
 
 class _Page:
-    """Text of a certain width, or Markdown."""
-
     def __init__(self, form: str, width: int, colour: bool) -> None:
         self._markdown, self._file = form == "markdown", io.StringIO()
         self._console = Console(
@@ -90,9 +86,10 @@ class _Page:
         self._console.print(Padding(Text(words, style), (0, 0, 0, indent), expand=False) if words else "")
 
     def table(self, title: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]], note: str = "") -> None:
-        """The first two columns to the left and folded where they leave no room, the others to the right and never cut."""
         if self._markdown:
-            self._console.print(f"**{_cell(title)}**\n\n{piped(heads, [list(map(str, row)) for row in rows], 1)}")
+            self._console.print(
+                f"**{_cell(title)}**\n\n{piped(heads, [[_cell(str(cell)) for cell in row] for row in rows], 2)}"
+            )
             return
         lines = [[Text(visible(cell)) if isinstance(cell, str) else cell for cell in row] for row in rows]
         table = Table(box=None, header_style="dim")
@@ -114,10 +111,9 @@ class _Page:
         return "\n".join(line.rstrip() for line in self._file.getvalue().splitlines()) + "\n"
 
     def results(self, suite: str, rows: Rows, head: Head) -> None:
-        """A suite's sentences and tables, panel by panel."""
         if not rows:
             self.say("no finished cells yet")
-            self._not_there(head)
+            self._beside(head)
             return
         if head.submission:
             self.say(f"{suite}: {head.submission}")
@@ -136,18 +132,7 @@ class _Page:
             note = "95 % stratified bootstrap intervals over seeds"
             note += "" if any(a.iqm_interval for a in across) else f" from {MIN_RUNS} seeds on"
             self.table(title, ("regime", "seeds", "IQM", "better than baseline"), map(_across, across), note)
-        for (group, task, metric), stages in groupby(head.starts, key=attrgetter("group", "task", "metric")):
-            title = f"{group}: {task}, {metric}; before the supervised start, after it, and after RL; accuracy in %"
-            lines = [
-                (
-                    stage.policy if stage.moment == AS_PUBLISHED else "",
-                    stage.moment if stage.moment in (AS_PUBLISHED, STARTED) else f"RL: {stage.moment}",
-                    *_stage_numbers(stage),
-                )
-                for stage in stages
-            ]
-            self.table(title, ("policy", "when", "strict", "lenient", "answers", "seeds"), lines, STRICT)
-        self._not_there(head)
+        self._beside(head)
         self.say(
             "gain: paired by seed with the baseline at the same rollout budget (Student t). used: share of received peer answers "
             f"that gave a gradient. {explained(head.margin)}",
@@ -155,7 +140,6 @@ class _Page:
         )
 
     def _fitting(self, rows: Rows, margin: float) -> Sequence[Statistic]:
-        """As many columns as leave room for names."""
         columns = shown("terminal")
         lines = [["regime", "policy", *(s.head for s in columns)]]
         lines += [list(map(str, _cells(row, columns, margin))) for row in rows]
@@ -174,18 +158,25 @@ class _Page:
             lines.append([*names, *(text if s.numeric or s.interval_of else _cell(text) for s, text in texts)])
         heads = ["group", "task", "metric", "regime", "policy", *(s.head for s in columns)]
         words = [5 + i for i, s in enumerate(columns) if not (s.numeric or s.interval_of)]
-        self._console.print(piped(heads, lines, 5, words))
-        if head.starts:
-            moments = [
-                [_cell(m.group), _cell(m.task), m.metric, _cell(m.policy), _cell(m.moment), *_stage_numbers(m)]
-                for m in head.starts
-            ]
-            heads = ["group", "task", "metric", "policy", "when", "strict", "lenient", "answers", "seeds"]
-            self._console.print(f"Before the supervised start, after it, and after RL:\n\n{piped(heads, moments, 5)}")
-        self._not_there(head)
+        self._console.print(piped(heads, lines, 5, words), end="")
+        self._beside(head)
 
-    def _not_there(self, head: Head) -> None:
-        """What is part of no number above, or of other settings."""
+    def _beside(self, head: Head) -> None:
+        """What is no part of the table above, of no number in it, or of other settings."""
+        for (group, task, metric), stages in groupby(head.starts, key=attrgetter("group", "task", "metric")):
+            title = f"{group}: {task}, {metric}; before the supervised start, after it, and after RL; accuracy in %"
+            lines = [
+                (
+                    stage.policy if stage.moment == AS_PUBLISHED else "",
+                    stage.moment if stage.moment in (AS_PUBLISHED, STARTED) else f"RL: {stage.moment}",
+                    PERCENT.text(stage.strict),
+                    PERCENT.text(stage.lenient),
+                    f"{stage.answers:,}",
+                    str(stage.seeds),
+                )
+                for stage in stages
+            ]
+            self.table(title, ("policy", "when", "strict", "lenient", "answers", "seeds"), lines, STRICT)
         for title, lines in noted(head.missing).items():
             self.say(title + ":" * self._markdown)
             self.say("")
@@ -220,10 +211,6 @@ def _cells(row: ShowRow, columns: Sequence[Statistic], margin: float) -> list[Ce
 def _text(row: ShowRow, column: Statistic, margin: float) -> str:
     value, beside = getattr(row, column.name), column.interval
     return column.unit.with_interval(value, getattr(row, beside.name)) if beside else column.text(value, margin)
-
-
-def _stage_numbers(stage: Stage) -> tuple[str, ...]:
-    return PERCENT.text(stage.strict), PERCENT.text(stage.lenient), f"{stage.answers:,}", str(stage.seeds)
 
 
 # What tuning changed --------------------------------------------------------------------------------------------------
@@ -283,7 +270,6 @@ def _tuned_cells(row: TuningRow) -> list[str]:
 
 
 def _csv(suite: str, rows: Rows, head: Head) -> str:
-    """Rows only; an interval in two columns."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     ends = {name: (f"{name}_low", f"{name}_high") for name in ShowRow.__struct_fields__ if name.endswith("interval")}
@@ -304,7 +290,6 @@ def _cell(text: str) -> str:
 
 
 def _latex(suite: str, rows: Rows, head: Head) -> str:
-    """A booktabs table per task and metric: regimes down, groups and policies across."""
     parts = ["% needs \\usepackage{booktabs}"]
     panel = attrgetter("task", "metric")
     for (task, metric), members in groupby(sorted(rows, key=panel), key=panel):

@@ -6,11 +6,8 @@ import unicodedata
 
 
 def visible(text: str, limit: int = 0) -> str:
-    """The text with control and direction characters, and what is no character, shown as escapes, so that a terminal does not obey
-    them.
-
-    Line feeds and tabs stay. With `limit`, a longer text is cut and says so.
-    """
+    """Control and direction characters as escapes, so that a terminal does not obey them. With `limit`, a longer text is
+    cut and says so."""
     cut = text[:limit] if limit and len(text) > limit else text
     if not cut.isprintable():
         cut = "".join(c if c in "\n\t" or not _controls(c) else f"\\x{ord(c):02x}" for c in cut)

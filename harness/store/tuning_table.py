@@ -16,12 +16,9 @@ from harness.store.tuning import Tuned, Tuning, tuned_label
 
 
 class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant on one group; accuracies and differences are fractions. on: `Tuned.on`.
-
-    published_gain: over the baseline as published; tuned_gain: over the *tuned* baseline. Intervals: paired by seed, Student t.
-    lowest, highest, deviation: of the trials that ran to the end. promised: the best trial's lead over the published setting; kept:
-    the same on the check's seeds.
-    """
+    """One variant on one group, in fractions. published_gain: over the baseline as published; tuned_gain: over the *tuned*
+    baseline. lowest, highest, deviation: of the trials that ran to the end. promised: the best trial's lead over the
+    published setting; kept: the same on the check's seeds."""
 
     group: str
     variant: str
@@ -48,8 +45,6 @@ class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of two tuning groups on one group of the table: mean accuracies, and first less second paired by seed."""
-
     group: str
     variant: str
     first_on: str
@@ -62,21 +57,17 @@ class TransferRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def apart(self) -> str:
-        """The difference with its interval in points, or that there is none to speak of."""
+        """The difference with its interval, in points."""
         return "the same setting" if self.same else POINTS.with_interval(self.difference, self.interval)
 
 
 class TuningResults(NamedTuple):
-    """What `harness show` says of a suite's tuning."""
-
     tuning: Tuning
     rows: list[TuningRow]
     transfer: list[TransferRow]
 
 
 class Scores(msgspec.Struct, frozen=True):
-    """Of a suite's finished variants, the mean over groups and seeds of the mean over policies."""
-
     task: str
     metric: str
     score: dict[str, float]
@@ -105,19 +96,17 @@ def scores(snapshot: Snapshot, suite: str, task: str, cells: int, only: str = ""
 
 
 def metric_of(found: Finished, task: str) -> str:
-    """What a comparison goes by: answers sampled at temperature 1 where there are any, else greedy ones."""
+    """Answers sampled at temperature 1 where there are any, else greedy ones."""
     metrics = [metric for _, _, of, metric in found.families if of == task]
     return next((m for m in metrics if m.startswith("avg@")), "greedy")
 
 
 def whole(found: Finished, group: str) -> str:
-    """Under which name a group's own score stands: its mean, or its only policy."""
     policies = found.policies[group]
     return MEAN if len(policies) > 1 else policies[0]
 
 
 def tuning_rows(snapshot: Snapshot, tuning: Tuning) -> list[TuningRow]:
-    """The table, as far as its cells are finished, by group."""
     rows = []
     for group, scored in _first_task(snapshot, tuning).items():
         for variant in tuning.variants:
@@ -130,7 +119,7 @@ def tuning_rows(snapshot: Snapshot, tuning: Tuning) -> list[TuningRow]:
 
 
 def transfer_rows(snapshot: Snapshot, tuning: Tuning) -> list[TransferRow]:
-    """Every two choices of a variant on every group, as far as their cells are finished; none where all groups chose together."""
+    """Every two choices of a variant on every group, as far as their cells are finished."""
     rows = []
     for group, scored in _first_task(snapshot, tuning).items():
         for one, other in combinations(tuning.variants, 2):
@@ -148,7 +137,6 @@ def transfer_rows(snapshot: Snapshot, tuning: Tuning) -> list[TransferRow]:
 
 
 def _first_task(snapshot: Snapshot, tuning: Tuning) -> dict[str, dict[str, BySeed]]:
-    """Scores by group and variant, of the whole group on the table's first task."""
     found = finished(snapshot, tuning.suite)
     first = next((task for _, _, task, _ in found.families), "")
     return {
@@ -181,7 +169,6 @@ def _row(
 
 
 def difference(ours: BySeed, theirs: BySeed) -> tuple[float | None, Pair | None]:
-    """Mean difference over the seeds that both have, and its interval where there are two or more."""
     seeds = sorted(ours.keys() & theirs.keys())
     a, b = (np.array([by_seed[s] for s in seeds]).reshape(-1, 2) for by_seed in (ours, theirs))
     found = paired(a[:, 0], b[:, 0], noise=a[:, 1] + b[:, 1])
