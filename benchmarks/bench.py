@@ -83,8 +83,7 @@ class Row:
 def turns(
     sides: Mapping[str, Callable[[], Any]], rounds: int, check: Callable[[dict[str, Any]], None] | None = None
 ) -> dict[str, list[float]]:
-    """CPU-seconds of each side in each round, in turn. check: of the first, uncounted round's results; raises where they
-    differ."""
+    """CPU-seconds of each side in each round, in turn. check: of the first, uncounted round's results."""
     results = {name: work() for name, work in sides.items()}
     if check is not None:
         check(results)
@@ -129,7 +128,6 @@ def _row(
 
 
 def run_entry(name: str, size: Size) -> tuple[list[Row], str]:
-    """The rows of one benchmark, in a process of its own; else why there are none."""
     command = [sys.executable, str(HERE / "bench.py"), "--entry", name, "--rounds", str(size.rounds)]
     environment = os.environ | LARGE_BLOCKS | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
     done = subprocess.run(

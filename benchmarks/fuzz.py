@@ -35,8 +35,6 @@ LONGEST = 16_384
 
 
 class Parser(NamedTuple):
-    """parse: raises a HarnessError or returns. seeds: valid inputs. words: what mutations insert."""
-
     parse: Callable[[bytes], object]
     seeds: list[bytes]
     words: list[bytes]
@@ -186,7 +184,6 @@ def manifest(place: Path) -> Parser:
 
 
 def importing(place: Path) -> Parser:
-    """Another lab's cell: the first byte says which of its files is the input's."""
     from harness.store.foreign import ImportReport, _checked_manifest, _checked_tables
 
     folder = place / "s" / "k"
@@ -210,7 +207,6 @@ def importing(place: Path) -> Parser:
 
 
 def config(place: Path) -> Parser:
-    """A checkpoint folder's config, its seal, its session and its index of weights: the first byte says which."""
     from harness.allocation.shapes import read_config
     from harness.engines.checkpoint import INDEX, SEAL, check
     from harness.engines.folder import check_weights
@@ -289,7 +285,6 @@ def mutated(parser: Parser, rng: random.Random) -> bytes:
 
 
 def fuzz(name: str, inputs: int, seed: int, last: Path) -> dict[str, Any]:
-    """Run one parser here. Each input is written to `last` before it is tried, so that a crash is not lost."""
     failures: dict[str, bytes] = {}
     refused, slowest = 0, 0.0
     with tempfile.TemporaryDirectory(dir=last.parent) as place:
@@ -328,7 +323,6 @@ def keep(name: str, data: bytes, failure: str) -> None:
 
 
 def apart(name: str, inputs: int, seed: int) -> bool:
-    """Run one parser in a process of its own and print its line; whether it passed."""
     shared = Path("/dev/shm")  # the machine's memory where there is one: files are written for each input
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as place:
         last = Path(place) / "last"

@@ -76,8 +76,6 @@ def generate(
 
 
 class Counted:
-    """Work whose rounds have seeds of their own, and the tokens of each."""
-
     def __init__(self, work: Callable[..., list[list[int]]]) -> None:
         self._work, self.tokens = work, list[int]()
 

@@ -44,8 +44,6 @@ def judge(texts: list[str], golds: list[str]) -> list[float]:
 
 
 class Side:
-    """A policy of ours that learns step by step, and what its steps took, sampled and were rewarded."""
-
     def __init__(self, folder: Path, every_row: bool) -> None:
         self._engine, self._every_row = EmbeddedEngine("own", folder, device="cpu"), every_row
         self.spent, self.tokens, self.rewards = list[float](), list[int](), list[float]()
@@ -74,7 +72,7 @@ class Side:
 
 
 class Rival(TrainerCallback):  # type: ignore[misc]
-    """TRL's trainer: what its steps took, sampled and were rewarded. The others have their turn after each step."""
+    """TRL's trainer; the others have their turn after each step."""
 
     def __init__(self, others: Callable[[int], None]) -> None:
         self.spent, self.tokens, self.rewards = list[float](), list[int](), list[float]()

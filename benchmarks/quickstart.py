@@ -1,7 +1,5 @@
-"""`harness run quickstart` from nothing but an installation, base checkpoints included, by the clock. Run by `bench.py`.
-
-Its accuracies are compared with the stored ones of this kind of CPU, where there are any. Needs idle cores.
-"""
+"""`harness run quickstart` from nothing but an installation, by the clock, compared with the stored accuracies of this kind
+of CPU. Needs idle cores. Run by `bench.py`."""
 
 from __future__ import annotations
 

@@ -61,7 +61,6 @@ def measure(policies: int, regimes: Sequence[str], steps: int, smoke: bool) -> d
 
 
 def bench(size: Size) -> list[Row]:
-    """Sharing's part of a step, the costliest regime's; the spread is the regimes'."""
     rows = []
     for policies, bar in ((2, 0.05),) if size.smoke else ((2, 0.05), (8, 0.10)):
         steps = 2 if size.smoke else size.rounds + 1

@@ -74,7 +74,6 @@ class Violation(Exception):
 
 
 def policy(family: str) -> Path:
-    """A tiny policy that guesses right now and then, made once and kept in the harness's cache."""
     folder = cache_folder() / "torture" / family
     if folder.is_dir():
         return folder
@@ -106,7 +105,6 @@ def policy(family: str) -> Path:
 
 
 def tables(results: Path) -> Tables:
-    """Every table of the store as sorted rows, what differs between equal runs left out."""
     found: Tables = {}
     with Snapshot(results) as snapshot:
         for table in COMPARED:
@@ -126,7 +124,6 @@ def differences(ours: Tables, reference: Tables) -> str:
 
 
 def check_costs(results: Path, used: float) -> None:
-    """used: CPU-seconds of all processes that worked on these results. Raises Violation."""
     spent = " UNION ALL ".join(
         f"SELECT cell, policy, '{p}' AS phase, {p}_seconds AS seconds FROM steps" for p in STEP_PHASES
     )
@@ -160,8 +157,6 @@ def cpu_of_children() -> float:
 
 
 class Command:
-    """`harness run` as a process of its own, with the worker processes below it."""
-
     def __init__(self, *arguments: object, env: dict[str, str] | None = None) -> None:
         self.stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115  # lives as long as the command
         self.process = subprocess.Popen(
@@ -254,7 +249,6 @@ class Torture:
             raise Violation(f"not done after {tries} more runs")
 
     def compare(self, results: Path) -> None:
-        """Against the undisturbed run: the store as it is, then built anew from the journals."""
         self.finish(results)
         for anew in (False, True):
             ingest(results, rebuild=anew)
@@ -267,7 +261,6 @@ class Torture:
         print(f"seed {self.seed}: {self.compared} comparisons; {made}", file=sys.stderr, flush=True)
 
     def kills(self, count: int) -> None:
-        """`count` kills of processes of the run, a tenth of them while the store is written."""
         stored = max(1, count // 10)
         kinds = [self.rng.choice(["worker", "worker", "parent", "both"]) for _ in range(count - stored)]
         while kinds or stored:
@@ -290,7 +283,7 @@ class Torture:
             self.compare(results)
 
     def killed(self, command: Command, results: Path, kind: str) -> bool:
-        """Kill at a random moment; whether there was anything left to kill. A killed parent's workers may still be there."""
+        """Kill at a random moment; whether there was anything left to kill."""
         if self.rng.random() < 0.2:  # while libraries are imported, too
             command.let_pass(self.rng.uniform(0, self.seconds))
         else:
@@ -307,7 +300,7 @@ class Torture:
         return True
 
     def killed_storing(self, command: Command, results: Path) -> bool:
-        """The parent, while the new state of the store lies beside the old one; it is removed before, so one is made."""
+        """The parent, while the new state of the store lies beside the old one."""
         (results / STORE).unlink(missing_ok=True)
         while command.going():
             if any(results.glob(f"{STORE}.*")):
@@ -341,7 +334,6 @@ class Torture:
             self.compare(results)
 
     def clock_steps(self, count: int) -> None:
-        """The wall clock jumps while the suite runs, by seconds, hours and a year, and back."""
         for _ in range(count if (shim := self.shim()) else 0):
             results, ahead = self.fresh(), self.work / "ahead"
             ahead.write_text("0")
@@ -354,7 +346,6 @@ class Torture:
             self.compare(results)
 
     def flips(self, count: int) -> None:
-        """One byte of a finished journal, manifest, store or suite file altered, anywhere: the same table, or a sentence."""
         patterns = ("*/*/journal/*/*", "*/*/manifest.json", STORE, "*/suite.json")
         for i in range(count):
             results, pattern = self.fresh(), patterns[i % 4]

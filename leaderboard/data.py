@@ -32,7 +32,6 @@ class Store:
             setattr(self, name, lru_cache(_MOST)(getattr(self, name)))  # nobody may change what is kept
 
     def frame(self, sql: str, *parameters: Any) -> pd.DataFrame:
-        """Rows of one of our own statements. Raises StoreError."""
         found = self.snapshot.query(sql, parameters)
         for i, column in enumerate(found.schema):
             if pa.types.is_decimal(column.type):  # sums of integers
@@ -40,7 +39,6 @@ class Store:
         return found.to_pandas()
 
     def suites(self) -> pd.DataFrame:
-        """Name, title and engine, the latest first, reference results last."""
         return self.frame(_SUITES)
 
     def regimes(self, suite: str) -> list[str]:
@@ -69,12 +67,10 @@ class Store:
         return aggregates([r for r in choice.seeds(self.seeds(suite)) if r.policy == choice.policy])
 
     def tuning(self, suite: str) -> Tuning | None:
-        """By the suite's own name or that of its trials; None where it is not tuned."""
         names = dict.fromkeys([suite, suite.removesuffix("-tuning"), suite.removesuffix("-check")])
         return next((t for name in names if (t := read_tuning(self.results, name)) is not None), None)
 
     def missing(self, suite: str) -> list[Missing]:
-        """Cells that the numbers lack, or have from other settings or code."""
         from harness.session.suite.prepare import lacking  # takes long to import
 
         return lacking(self.snapshot, self.results, suite)[0]
@@ -103,7 +99,6 @@ _OPEN: dict[Path, Store] = {}
 
 
 def open_store(results: Path) -> Store:
-    """The newest state. Raises StoreError where there is none."""
     try:
         found = os.stat(store_path(results))
     except OSError:

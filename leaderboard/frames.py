@@ -121,7 +121,6 @@ class Outcome:
 
 
 def answer(choice: Choice, table: pd.DataFrame, every: Sequence[SeedRow], pairs: bool, margin: float) -> Outcome:
-    """Of panels, one of which has finished. table, every: lines and seeds of the whole suite; pairs: all its groups are pairs."""
     costs = choice.table(table).groupby("regime")["cost"].mean().to_dict()
     among, seeds = [r for r in every if r.metric == choice.metric], choice.seeds(every)
     ours, theirs = ([r for r in rows if r.policy == choice.policy] for rows in (seeds, among))
@@ -134,7 +133,6 @@ def overview(
     name: Callable[[str], str],
     state: Callable[[str], str],
 ) -> pd.DataFrame:
-    """A row per suite, those of trials left out. name: how it is shown; state: of its cells."""
     found = {suite: find(suite) for suite in without_trials(suites)}
     told = {s: {"Most gain, points": "no cell has finished"} if one is None else one.line() for s, one in found.items()}
     return pd.DataFrame([{"Suite": name(s), **line, "Cells": state(s)} for s, line in told.items()]).fillna("")

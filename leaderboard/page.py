@@ -150,7 +150,5 @@ def downloads(name: str, table: Callable[[], pd.DataFrame], figures: Sequence[Fi
 
 
 def csv_text(table: pd.DataFrame) -> bytes:
-    """What a spreadsheet would take for a formula is quoted."""
-
     texts = table.select_dtypes(include=["object", "str"]).columns
     return str(table.assign(**{c: table[c].map(harmless) for c in texts}).to_csv(index=False)).encode()

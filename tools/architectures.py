@@ -51,7 +51,6 @@ NAMED = {
 
 
 def verdict(kind: str) -> str:
-    """What the engine says of a model type: `opens`, or its reason to refuse."""
     config = CONFIG_MAPPING[kind]().get_text_config()
     try:
         check_layers(Path(kind), config)

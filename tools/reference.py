@@ -99,7 +99,6 @@ def _same_table(suite: str, file: SuiteFile, results: Path, to: Path) -> None:
 
 
 def check(results: Path, cells: int, seed: int | None, minutes: float) -> int:
-    """How many cells came out as others. Raises UsageError where there is none to draw."""
     seed = secrets.randbelow(1 << 31) if seed is None else seed
     found = [(folder, m) for folder in references(results).values() for m in _cells(folder)]
     drawable = [(folder, m) for folder, m in found if _here(m)]
@@ -145,7 +144,6 @@ def _cells(folder: Path) -> list[Manifest]:
 
 
 def _here(manifest: Manifest) -> bool:
-    """Whether its regime is installed here, and its models are made here."""
     return _micro(manifest) and manifest.engine == "embedded" and manifest.regime_type in registry.installed()
 
 

@@ -68,8 +68,6 @@ PLAIN = Unit(digits=1)
 
 
 class Store:
-    """The reference results of a results folder, by the suites' own names."""
-
     def __init__(self, results: Path, snapshot: Snapshot, suites: Sequence[str]) -> None:
         self.results, self.snapshot = results, snapshot
         self.suites = sorted(suites, key=lambda s: (ORDER.index(s) if s in ORDER else len(ORDER), s))
@@ -81,7 +79,6 @@ class Store:
         return self._rows[suite]
 
     def row(self, suite: str, regime: str, metric: str, group: str = "", policy: str = MEAN) -> ShowRow:
-        """The one row that is meant. Raises UsageError where there is none, or several."""
         found = [
             r for r in self.rows(suite)
             if (r.regime, r.metric, r.policy) == (regime, metric, policy) and group in ("", r.group)
@@ -96,7 +93,6 @@ class Store:
 
 @contextmanager
 def opened(results: Path) -> Iterable[Store]:  # type: ignore[misc]
-    """The reference results of `results` alone, whatever else lies there."""
     with tempfile.TemporaryDirectory() as place:
         if (results / ORIGIN).is_dir():
             (Path(place) / ORIGIN).mkdir()
@@ -130,7 +126,6 @@ def show(store: Store, suite: str, *metrics: str) -> str:
 
 
 def regimes(store: Store, suite: str, group: str, *metrics: str) -> str:
-    """One group: accuracy and gain of each regime under each metric, and what a cell costs."""
     heads = ["regime", *(h for m in metrics for h in (m, "gain")), "CPU-s a cell"]
     names = dict.fromkeys(r.regime for r in store.rows(suite) if r.group == group)
     lines = []
@@ -155,7 +150,6 @@ def rise(store: Store, suite: str, regime: str, metric: str) -> str:
 
 
 def groups(store: Store, suite: str, policy: str, metric: str, *only: str) -> str:
-    """Gain of one policy on several groups, regime by regime; without a baseline's interval its accuracy."""
     rows = {(r.group, r.regime): r for r in store.rows(suite) if (r.policy, r.metric) == (policy, metric)}
     names = list(dict.fromkeys(regime for group, regime in rows if not only or group in only))
     where = only or tuple(dict.fromkeys(group for group, _ in rows))
@@ -185,7 +179,7 @@ def accuracies(store: Store, suite: str, metric: str, *names: str) -> str:
 
 
 def over(store: Store, suite: str, baseline: str, metric: str) -> str:
-    """Gain of every variant over that one, which need not be the suite's baseline; variants down, groups across."""
+    """Gain of every variant over that one; variants down, groups across."""
     names = _in_order(store, suite)
     where = list(dict.fromkeys(r.group for r in store.rows(suite)))
     found = finished(store.snapshot, f"{suite}{MARK}")
@@ -200,7 +194,6 @@ def over(store: Store, suite: str, baseline: str, metric: str) -> str:
 
 
 def shares(store: Store, suite: str, metric: str) -> str:
-    """Share of the received peer answers that gave a gradient; regimes that receive any down, groups across."""
     rows = {(r.group, r.regime): r.peer_used for r in store.rows(suite) if (r.policy, r.metric) == (MEAN, metric)}
     where = list(dict.fromkeys(group for group, _ in rows))
     names = [name for name in _in_order(store, suite) if any(rows[group, name] is not None for group in where)]
@@ -226,7 +219,7 @@ _ALONE = "SELECT DISTINCT regime FROM current_cells WHERE suite = ? AND regime_t
 
 
 def verdicts(store: Store, kind: str) -> str:
-    """Every regime that shares of every suite with that verdict, under its sampled accuracy; whom: policy by policy."""
+    """Every regime that shares of every suite with that verdict, under its sampled accuracy."""
     wanted = {"gains": GAINS, "loses": LOSES, "nothing": EQUIVALENT}[kind]
     lines = []
     for suite in store.suites:
@@ -243,7 +236,7 @@ def verdicts(store: Store, kind: str) -> str:
 
 
 def harmed(store: Store) -> str:
-    """Every single policy that a regime that shares makes worse, which the mean over its group may hide."""
+    """Every single policy that a regime that shares makes worse."""
     lines = []
     for suite in store.suites:
         alone = {row["regime"] for row in store.query(_ALONE, suite)}
@@ -255,7 +248,6 @@ def harmed(store: Store) -> str:
 
 
 def untold(store: Store) -> str:
-    """How many comparisons nothing can be said of, suite by suite, and what they would have shown."""
     lines = []
     for suite in store.suites:
         rows = [r for r in _sampled(store.rows(suite)) if r.policy == MEAN and r.gain is not None]
@@ -282,7 +274,6 @@ WHERE c.suite = ? AND c.kind = 'cell' AND c.state = 'done' GROUP BY ALL ORDER BY
 
 
 def support(store: Store, suite: str) -> str:
-    """What a regime gains in support and pays in noise: means over groups, intervals over seeds."""
     kinds = {
         "peer answers used": ("used", SHARE), "peer-only support": ("support", PERCENT),
         "second moment of the weights": ("moment", RATIO), "effective sample size": ("sample", RATIO),
@@ -297,7 +288,6 @@ def support(store: Store, suite: str) -> str:
 
 
 def cost(store: Store, suite: str) -> str:
-    """What a cell costs, and as a multiple of the baseline's on the same groups and seed."""
     rows = store.query(_TOTALS, suite)
     baseline = next(r.regime for r in store.rows(suite) if r.gain is None)
     reference = _by_seed(rows, baseline, "cpu")
@@ -323,7 +313,7 @@ def tuned(store: Store, suite: str) -> str:
 
 
 def alike(store: Store, suite: str) -> str:
-    """The same in short, groups across: each tuned on the tuning group that a group's name begins with, where there are several."""
+    """The same in short, groups across: each tuned on the tuning group that its name begins with."""
     rows = [r for r in tuning_rows(store.snapshot, _tuning(store, suite)) if r.group.startswith(r.on)]
     where, names = list(dict.fromkeys(r.group for r in rows)), list(dict.fromkeys(r.variant for r in rows))
     texts = {
@@ -365,7 +355,6 @@ def transfer(store: Store, suite: str) -> str:
 
 
 def optimism(store: Store, suite: str) -> str:
-    """What choosing the best trial promises and keeps: `+6.2 points promised, +2.5 kept`, mean over the choices."""
     leads = [(r.promised, r.kept) for r in tuning_rows(store.snapshot, _tuning(store, suite)) if r.kept is not None]
     promised, kept = (float(np.mean(each)) for each in zip(*leads, strict=True))
     return f"{POINTS.text(promised)} points promised, {POINTS.text(kept)} kept"
@@ -453,7 +442,6 @@ def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def figure(store: Store, words: str) -> str | None:
-    """A figure's text; None where its suite is not there. Raises UsageError."""
     kind, *arguments = shlex.split(words)
     if kind not in FIGURES:
         raise UsageError(f"{words}: no figure {kind!r} (there are {', '.join(FIGURES)})")

@@ -22,7 +22,6 @@ HEAD = """\
 
 
 def changes() -> list[str]:
-    """One paragraph for each package whose code is not the recorded one."""
     table = parse(TABLE.read_text("utf-8"))
     name = TABLE.relative_to(ROOT)
     found = []

@@ -56,7 +56,6 @@ def served(results: Path, log: IO[str] | int = subprocess.DEVNULL, deadline: flo
 
 
 def settle(page: Any) -> None:
-    """Wait until the page is drawn: until the figures are there, what stands below them moves."""
     page.wait_for_selector("h1", timeout=60_000)
     for _ in range(2):  # a page that is opened may be run twice
         for drawn in (IDLE, FIGURES):

@@ -33,8 +33,6 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, *, page: Any, files: Any, **_: Any) -> str:
-    """The page with its mentions linked, but for those inside links and blocks of code."""
-
     def linked(found: re.Match[str]) -> str:
         file = files.get_file_from_path(found[1])
         if file is None:

@@ -36,7 +36,6 @@ NAMES = {str: "text", int: "whole number", float: "number", bool: "true or false
 
 @cache
 def sections() -> dict[type[BaseModel], str]:
-    """The schema's models, and the path at which a suite writes each one's keys; the shortest where there are several."""
     found: dict[type[BaseModel], str] = {schema.Suite: ""}
     waiting: list[type[BaseModel]] = [schema.Suite]
     while waiting:
@@ -84,7 +83,6 @@ def _table(rows: list[tuple[str, str, str, str]]) -> str:
 
 
 def _told(options: type[msgspec.Struct]) -> dict[str, str]:
-    """What the class's docstring says of each field: ``name: a sentence.``"""
     names = "|".join(f.name for f in msgspec.structs.fields(options))
     parts = re.split(
         rf"(?:^|(?<=\s)|(?<=, ))((?:(?:{names}), )*(?:{names})): ", " ".join((options.__doc__ or "").split())

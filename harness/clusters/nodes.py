@@ -77,7 +77,6 @@ def examine_nodes(address: str, expected: int, within: float, results: Path, mod
 
 
 def _within(seconds: float, call: Callable[[], T], fault: type[Exception]) -> T:
-    """What the call returns as soon as it does not fail. Raises its fault after so many seconds."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -135,7 +134,6 @@ def _write(file: str, text: str) -> None:
 
 
 def _examine(name: str, ask: Callable[..., Any], nonces: Sequence[tuple[Path, Path | str]]) -> Iterator[Check]:
-    """nonces: by folder, that of the results first. Raises EngineError where the node does not answer."""
     here, there = _versions(), ask(_versions)
     different = [
         f"{package} {there.get(package, 'not installed')}, here {here.get(package, 'not installed')}"

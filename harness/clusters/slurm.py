@@ -63,8 +63,6 @@ class SlurmOptions:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What there is to submit: the script and the suite that it runs, as text, and the folder for them."""
-
     folder: Path
     script: str
     suite: str
@@ -81,7 +79,6 @@ class Job:
         self.file.chmod(0o755)
 
     def submit(self) -> str:
-        """Hand the written script to sbatch and return what it says. Raises UsageError without one, HarnessError."""
         if shutil.which("sbatch") is None:
             raise UsageError("sbatch is not on this machine; `--dry-run` prints the script")
         try:

@@ -29,8 +29,6 @@ _SECONDS = 120
 
 
 class Point(NamedTuple):
-    """One number of one policy. at: seconds since 1970, of the cell's start, for journals hold no other."""
-
     policy: str
     tag: str
     step: int
@@ -39,16 +37,14 @@ class Point(NamedTuple):
 
 
 class WrittenPoints(msgspec.Struct, frozen=True):
-    """What a tracker holds of a cell: number and digest of its points; how often the cell was written anew."""
-
     points: int = 0
     digest: str = ""
     renewed: int = 0
 
 
 class NewPoints(NamedTuple):
-    """Points of a cell that a tracker has not yet. since: how many it has; at 0 what it holds is to go. renewed: how often it
-    went."""
+    """Points of a cell that a tracker has not yet. since: how many it has; at 0 what it holds is to go. renewed: how often
+    it went."""
 
     manifest: Manifest
     points: list[Point]
@@ -80,7 +76,6 @@ class Tracker:
     folder: Path
 
     def memory(self, manifest: Manifest) -> Path:
-        """The file that says what it holds of a cell. Without it the cell is written anew."""
         return self.folder / "harness" / manifest.suite / f"{manifest.key}.json"
 
     def write(self, new: NewPoints) -> None:
@@ -107,7 +102,6 @@ def follow(results: Path, suite: str, tracker: Tracker) -> int:
 
 
 def manifests(results: Path, suite: str) -> list[Path]:
-    """Files of the suite's cells. Raises UsageError where there are none."""
     found = sorted((results / suite).glob("*/manifest.json"))
     if not found:
         raise UsageError(f"{results / suite}: no cells yet (harness run {suite})")

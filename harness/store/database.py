@@ -61,9 +61,8 @@ def kind_of_mount(path: Path) -> str:
     with suppress(OSError):
         for mount in psutil.disk_partitions(all=True):
             point = Path(mount.mountpoint)
-            if (
-                whole.is_relative_to(point) and len(point.parts) >= best
-            ):  # of two at one place the later hides the earlier
+            # of two at one place the later hides the earlier
+            if whole.is_relative_to(point) and len(point.parts) >= best:
                 best, found = len(point.parts), mount.fstype
     return found
 
