@@ -177,10 +177,9 @@ class _Page:
                 for stage in stages
             ]
             self.table(title, ("policy", "when", "strict", "lenient", "answers", "seeds"), lines, STRICT)
-        for title, lines in noted(head.missing).items():
-            self.say(title + ":" * self._markdown)
-            self.say("")
-            for line in lines:
+        for title, missing in noted(head.missing).items():
+            self._console.print(f"\n{title}:\n" if self._markdown else title)
+            for line in missing:
                 self.say(f"- {line}")
             self.say("")
         if head.processors:
