@@ -51,7 +51,7 @@ audit: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip-audit || true
 	$(BIN)/python tools/audit.py
 
-bench: $(VENV)-bench/.installed $(VENV)-rliable/.installed
+bench: $(VENV)-bench/.installed
 	$(VENV)-bench/bin/python benchmarks/bench.py $(BENCH)
 
 bench-smoke: $(VENV)/.installed
@@ -76,16 +76,11 @@ $(VENV)/.tested: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	touch $@ $(VENV)/.board $(VENV)/.gguf
 
-# rivals in environments of their own: rliable's pins contradict ours
+# rivals in an environment of their own
 $(VENV)-bench/.installed: pyproject.toml constraints.txt
 	test -x $(VENV)-bench/bin/python || $(PYTHON) -m venv $(VENV)-bench
 	$(VENV)-bench/bin/python -m pip install --quiet --constraint constraints.txt torch
 	$(VENV)-bench/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[bench,leaderboard,browser]'
-	touch $@
-
-$(VENV)-rliable/.installed: benchmarks/rliable.txt
-	test -x $(VENV)-rliable/bin/python || $(PYTHON) -m venv $(VENV)-rliable
-	$(VENV)-rliable/bin/python -m pip install --quiet --requirement benchmarks/rliable.txt
 	touch $@
 
 # read, not run: the harness and torch stay out
@@ -99,4 +94,4 @@ $(VENV)-docs/.installed: pyproject.toml constraints.txt
 include openrlhf.mk
 
 clean:
-	rm -rf $(VENV) $(VENV)-bench $(VENV)-rliable $(VENV)-docs site build *.egg-info
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-docs site build *.egg-info

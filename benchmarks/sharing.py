@@ -1,7 +1,6 @@
-"""What sharing itself costs, everything in this process, in CPU-seconds of one thread. Run by `bench.py`.
+"""What sharing itself costs, in CPU-seconds of one thread. Run by `bench.py`.
 
-bench: its part of a step (exchange, THL, verification, advantages, ledger) for n policies in one group, which alternate between the
-    Llama- and the Qwen3-type base of preset `trap`.
+bench: its part of a step (exchange, THL, verification, advantages, ledger) for n policies in one group.
 peers: a step of a regime that trains on peers' answers, per trained token, beside `independent`.
 """
 
@@ -35,12 +34,11 @@ evaluation: {{k: 0, limit: 6, curve_every: 0}}
 PHASES = ("generate", "verify", "exchange", "score", "train")
 PEERS = ("independent", "naive", "sgt", "hacpo")
 STEPS = 8
-"""Of a cell in a round of `peers`; the first one pays for caches."""
 
 
 def measure(policies: int, regimes: Sequence[str], steps: int, smoke: bool) -> dict[str, dict[str, float]]:
-    """By regime, CPU-seconds of each phase and trained tokens, over all steps but the first, which pays for caches. smoke: with
-    untrained policies instead of the base checkpoints."""
+    """By regime, CPU-seconds of each phase and trained tokens, over all steps but the first. smoke: with untrained
+    policies."""
     found = {}
     with tempfile.TemporaryDirectory() as name, Verifier(workers=1) as verifier:
         kinds = (
@@ -63,7 +61,6 @@ def measure(policies: int, regimes: Sequence[str], steps: int, smoke: bool) -> d
 
 
 def bench(size: Size) -> list[Row]:
-    """Sharing's part of a step, the costliest regime's; the spread is the regimes'."""
     rows = []
     for policies, bar in ((2, 0.05),) if size.smoke else ((2, 0.05), (8, 0.10)):
         steps = 2 if size.smoke else size.rounds + 1
@@ -76,7 +73,6 @@ def bench(size: Size) -> list[Row]:
 
 
 def peers(size: Size) -> list[Row]:
-    """The costliest regime's: the whole step, and learning alone."""
     rounds = [measure(2, PEERS, 2 if size.smoke else STEPS, size.smoke) for _ in range(size.rounds)]
     rows = []
     for key, what in (("step", ""), ("train", ", learning")):

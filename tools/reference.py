@@ -3,10 +3,9 @@
     python tools/reference.py make RESULTS SUITE...          into results/reference/<suite>
     python tools/reference.py check [--cells 3] [--seed N]   so many random cells again, compared row by row
 
-`make` refuses a suite with a cell that is not finished, and what does not give the table that the run itself gives. `check` draws
-from the cells that were made on this kind of CPU, where it needs the same rows, and where there are none from all: their accuracies
-of a policy may lie four standard errors or ten points apart, whichever is more. Exit codes: 0 done, 1 a cell came out as another
-one, 2 usage.
+`make` refuses what is not finished, or gives another table than the run. `check` draws from cells of this kind of CPU, which
+need the same rows; where there are none, from all: accuracies may lie four standard errors or ten points apart. Exit codes: 0
+done, 1 a cell came out as another one, 2 usage.
 """
 
 from __future__ import annotations
@@ -42,11 +41,9 @@ from harness.suite.load import resolve
 
 RESULTS = Path(__file__).parents[1] / "results"
 MOST = 20_000_000
-"""Bytes of all reference results together: every clone has them."""
 
 
 def make(results: Path, suites: Sequence[str], to: Path) -> None:
-    """Raises UsageError for what is not finished, StoreError, DiskFullError."""
     ingest(results)
     for suite in suites:
         folder = results / suite
@@ -86,7 +83,6 @@ def make(results: Path, suites: Sequence[str], to: Path) -> None:
 
 
 def _same_table(suite: str, file: SuiteFile, results: Path, to: Path) -> None:
-    """What was cut changes no number. Raises UsageError."""
     kept_as = f"{suite}{MARK}"
     with tempfile.TemporaryDirectory() as place:
         alone = Path(place)
@@ -103,7 +99,6 @@ def _same_table(suite: str, file: SuiteFile, results: Path, to: Path) -> None:
 
 
 def check(results: Path, cells: int, seed: int | None, minutes: float) -> int:
-    """How many cells came out as others. Raises UsageError where there is none to draw."""
     seed = secrets.randbelow(1 << 31) if seed is None else seed
     found = [(folder, m) for folder in references(results).values() for m in _cells(folder)]
     drawable = [(folder, m) for folder, m in found if _here(m)]
@@ -135,8 +130,7 @@ def check(results: Path, cells: int, seed: int | None, minutes: float) -> int:
 
 
 def _wordless(manifest: Manifest) -> tuple[str, ...]:
-    """Columns of samples that are left empty, by far the longest. What was taken for an answer's result stays, and the verdict;
-    of pretrained models the text too, which says how much of a gain is form (`store.remarks`)."""
+    """Columns of samples that are left empty, by far the longest; of pretrained models the text stays (`store.remarks`)."""
     return ("prompt", "text") if _micro(manifest) else ("prompt",)
 
 
@@ -150,7 +144,6 @@ def _cells(folder: Path) -> list[Manifest]:
 
 
 def _here(manifest: Manifest) -> bool:
-    """Whether its regime is installed here, and its models are made here."""
     return _micro(manifest) and manifest.engine == "embedded" and manifest.regime_type in registry.installed()
 
 

@@ -32,7 +32,7 @@ from harness.store.render import overview, render
 from harness.store.table import MEAN, StatusRow, show_rows, status_rows, suites
 from harness.store.text import visible
 from harness.store.tuning import read_tuning, without_trials
-from harness.store.tuning_table import transfer_rows, tuning_rows, with_tuning
+from harness.store.tuning_table import TuningResults, transfer_rows, tuning_rows
 from harness.suite.cells import Identity
 
 SAID: dict[str, Literal["everything", "opening"]] = {"table": "opening", "json": "everything"}
@@ -108,11 +108,10 @@ def show_suite(
                     _say_gaps(one, head.missing)
                 if (taken := read_submission(suite_folder(results, one))) is not None:
                     head = msgspec.structs.replace(head, submission=taken.describe())
-                text = render(one, rows, format_, width, colour, head)
+                tuned = None
                 if (tuning := read_tuning(results, one, file)) is not None:
-                    tuned, moved = tuning_rows(snapshot, tuning), transfer_rows(snapshot, tuning)
-                    text = with_tuning(text, tuning, tuned, moved, format_)
-                sys.stdout.write(text)
+                    tuned = TuningResults(tuning, tuning_rows(snapshot, tuning), transfer_rows(snapshot, tuning))
+                sys.stdout.write(render(one, rows, format_, width, colour, head, tuned))
         for one in names:
             _say_damage(snapshot, one)
 

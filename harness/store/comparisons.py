@@ -16,14 +16,12 @@ from harness.statistics.comparison import CEILING, FLOOR, IDLE
 from harness.store.read import Snapshot
 from harness.store.tuning import tuned_label
 
+# Stands for the mean over a group's policies
 MEAN = "*"
-"""Stands for the mean over a group's policies."""
 BySeed = dict[int, "Score"]
 
 
 class Key(NamedTuple):
-    """What the regimes of one family are compared on. policy: one of the group's, or MEAN."""
-
     group: str
     policy: str
     task: str
@@ -50,7 +48,7 @@ class Spent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A line of the tables. cells: the variant in the suite that it is made of. reference: what its gains are over, if anything."""
+    """A line of the tables. cells: the suite's variant that it is made of. reference: what its gains are over."""
 
     name: str
     kind: str
@@ -63,7 +61,7 @@ class Variant:
 
 @dataclass(slots=True)
 class Family:
-    """Everything of one `Key`: scores and costs by regime and seed. withheld: why nothing is said of a regime."""
+    """Everything of one `Key`, by regime. withheld: why nothing is said of a regime."""
 
     scores: dict[str, BySeed] = field(default_factory=dict)
     base: dict[int | None, float] = field(default_factory=dict)
@@ -73,15 +71,13 @@ class Family:
 
 @dataclass(frozen=True)
 class Finished:
-    """A suite's finished cells: families and variants in the suite's order, and the policies of each group."""
-
     families: dict[Key, Family]
     variants: dict[str, Variant]
     policies: dict[str, list[str]]
 
 
+# Group and task: one panel
 Place = tuple[str, str]
-"""Group and task: one panel."""
 
 
 def compared(
@@ -91,8 +87,8 @@ def compared(
     withheld: Mapping[tuple[Place, str], str] | None = None,
     chosen: Container[Place] | None = None,
 ) -> tuple[list[str], dict[Place | None, Comparison]]:
-    """What the seeds say of the regimes of one policy and metric, in the order of `references`: by panel, and under None over
-    all of them, or those chosen. withheld: why nothing is said of a regime on a panel."""
+    """What the seeds say of the regimes of one policy and metric, in the order of `references`: by panel, and under None
+    over all of them, or those chosen."""
     names = [name for name in references if any(name in scores for scores in panels.values())]
     seeds = sorted({seed for scores in panels.values() for by_seed in scores.values() for seed in by_seed})
     none = Score(np.nan, np.nan)
@@ -221,8 +217,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _lines(found: Sequence[Variant], order: Sequence[str], tuned: Sequence[Sequence[str]]) -> dict[str, Variant]:
-    """The suite's variants as tables name them: as they stand there, then each with the settings that tuning chose, beside the
-    baseline as the same group tuned it. A variant's baseline is the one at its rollout budget."""
+    """The suite's variants, then each with the settings that tuning chose, beside the baseline as the same group tuned it.
+    A variant's baseline is the one at its rollout budget."""
     places = {name: i for i, name in enumerate(order)}
     copies = {final for variant, final, _ in tuned if final != variant}
     by_name = {v.name: v for v in sorted(found, key=lambda v: (places.get(v.name, len(places)), v.name))}

@@ -1,7 +1,8 @@
-"""Everything that a cell writes, one struct per table, and its Arrow schema. A row belongs to the cell in whose folder it lies.
+"""Everything that a cell writes, one struct per table, and its Arrow schema. A row belongs to the cell in whose folder it
+lies.
 
-Floats are NaN where they were not measured (null in Arrow, NULL in the store). Shares are fractions in [0, 1], log-probabilities
-and entropies are in nats, times in seconds of CPU.
+Floats are NaN where not measured (null in Arrow). Shares are in [0, 1], log-probabilities and entropies in nats, times in
+seconds of CPU.
 """
 
 from __future__ import annotations
@@ -49,8 +50,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class StepRow(Row, frozen=True, kw_only=True):
     """One policy at one training step; docs/store.md defines each column.
 
-    Whoever's they are, answers *take part* if their advantage and weight are not 0, and are *used* if one of their tokens had
-    a nonzero gradient in the step's update: taking part, and not outside a bound of its ratio on the side that clips.
+    Answers *take part* if their advantage and weight are not 0, and are *used* if one of their tokens had a nonzero gradient.
     """
 
     policy: str
@@ -122,7 +122,7 @@ class ExchangeRow(Row, frozen=False, kw_only=True, gc=False):  # type: ignore[mi
     """One record as its receiver saw it: the ledger's entry, filled in until the step is journalled.
 
     messages: how many alike the row sums up, 0 for an author that sent nothing. made: -1 where the header could not be read.
-    reason: of a refusal (`experience.refusal.Refusal`). residual_*: `tokenization.residuals.Residuals`.
+    reason: of a refusal.
     """
 
     step: int
@@ -180,11 +180,8 @@ PUBLISHED = -1
 
 
 class SampleRow(Row, frozen=True, kw_only=True):
-    """One evaluation answer.
-
-    checkpoint_step: 0 for the base, or PUBLISHED. vote: for maj@k, the `repeat` of the first valid answer to the question that says
-    the same; -1 where nothing was extracted or the verdict is invalid.
-    """
+    """One evaluation answer. checkpoint_step: 0 for the base, or PUBLISHED. vote: for maj@k, the `repeat` of the first
+    valid answer that says the same; -1 where nothing was extracted or the verdict is invalid."""
 
     policy: str
     checkpoint_step: int
