@@ -42,7 +42,7 @@ class SGT(Regime):
         for group in own:
             if not group.valid or any(a.reward > 0 for a in group.valid):
                 continue
-            successes = [s for s in inbox.successes.get(group.prompt.id, ()) if s.verdict.value == "right"]
+            successes = inbox.right(group.prompt.id)
             if successes:
                 imitated.append(peer_answer(successes[int(context.rng.integers(len(successes)))], 1.0, None))
         return [
