@@ -21,7 +21,7 @@ from harness.learning.terms import Term
 SHARES = {
     "independent": set(), "naive": {TextRollout}, "prp": {Rollout}, "xgrpo": {GroupValue}, "sgt": {Success},
     "hacpo": {Rollout}, "graft": {Rollout}, "sapo": {TextRollout}, "ftis": {Rollout},
-    "luffy": {Success}, "chord": {Success}, "grafted": {Rollout},
+    "luffy": {Success}, "chord": {Success}, "grafted": {Rollout}, "rlccf": {TextRollout},
 }  # fmt: skip
 NEEDS = {
     "naive": {Need.RECEIVER_OLD}, "sapo": {Need.RECEIVER_OLD}, "graft": {Need.RECEIVER_OLD}, "prp": {Need.ALIGNED},

@@ -12,11 +12,12 @@ from formulas import successes
 from test_zero_peers import bits
 from worlds import MAX_TOKENS, make_world
 
-from harness.experience.answers import Inbox
+from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
 from harness.learning.minibatches import minibatches, pack, settle
 from harness.learning.registry import build
 from harness.learning.surrogate import surrogate
 from harness.learning.terms import Schedule, Term, scheduled
+from harness.verification.verdict import Verdict
 
 WORLD = make_world(3, policies=3)
 
@@ -120,3 +121,34 @@ def test_annealed_shares_are_refused_outside_zero_and_one():
         with pytest.raises(ValueError, match="share"):
             Replay(suite="s", regime="r", share=share)
     assert np.isclose(Schedule(1.0, 0.0).at(23, 45), 0.5)
+
+
+VOTES = [
+    # own answers, one list per peer, rewards. "" says nothing, "8.0" is 8.
+    (["7", "8", "8"], [["8.0", "9", "7"]], [0, 1, 1]),  # 8: 2/3 * 2/3 + 1/3 * 1/3
+    (["7", "8", "9"], [["9", "9", "9"]], [0, 0, 1]),  # consistent peers count more
+    (["7", "7", "8"], [["8", "9", "8"], ["7", "7", "7"]], [1, 1, 0]),
+    (["7", "", ""], [["", "", "8"]], [1, 0, 0]),  # equal: the first
+    (["", ""], [["", ""]], [0, 0]),
+    (["7", "8"], [["8"] * 3 + ["7"] * 3], [1, 0]),  # 1/2 * 1/2 each: equal again
+    (["1", "2", "2"], [["1"] * 9], [1, 0, 0]),
+]
+
+
+@pytest.mark.parametrize(("own", "peers", "rewards"), VOTES)
+def test_rlccf_rewards_agreement_with_the_weighted_vote_and_never_the_gold(own, peers, rewards):
+    def said(text: str) -> Verdict:
+        return Verdict("right" if text == "1000" else "wrong", extracted=text)
+
+    tokens = np.array([1, 0], dtype=np.int32)
+    answers = tuple(Answer(tokens.copy(), np.zeros(2, np.float32), "t", True, said(text)) for text in own)
+    sent = tuple(
+        PeerAnswer(f"p{j + 1}", 0, 1, "x", i, tokens, "t", True, said(text))
+        for j, group in enumerate(peers)
+        for i, text in enumerate(group)
+    )
+    group = Group(Prompt("x", "x", "1000"), "p0", 0, 1, answers)
+    (term,) = build("rlccf", {}).learn([group], Inbox({"x": sent}), WORLD.context())
+    mean = sum(rewards) / len(rewards)
+    std = math.sqrt(sum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1))
+    assert [a.advantage for a in term.answers] == pytest.approx([(r - mean) / (std + 1e-6) for r in rewards])
