@@ -54,10 +54,13 @@ def test_luffys_published_gradient_is_that_of_the_shaped_probability():
 
 
 def test_chord_at_mu_zero_is_grpo_bit_for_bit_whatever_peers_send():
-    grpo = build("independent", {}).learn(WORLD.own, Inbox(), WORLD.context())
-    chord = build("chord", {"mu_first": 0.0, "mu_last": 0.0}).learn(WORLD.own, WORLD.inbox, WORLD.context())
-    for step, updates, old in ((1, 1, "sampler"), (7, 3, "trainer"), (20, 2, "trainer")):
-        assert bits(WORLD, scheduled(chord, step, 20), updates, old) == bits(WORLD, grpo, updates, old)
+    """Its mini-batches too, which imitated answers of weight 0 would cut elsewhere."""
+    for seed in range(3, 9):
+        world = make_world(seed, policies=3)
+        grpo = build("independent", {}).learn(world.own, Inbox(), world.context())
+        chord = build("chord", {"mu_first": 0.0, "mu_last": 0.0}).learn(world.own, world.inbox, world.context())
+        for step, updates, old in ((1, 1, "sampler"), (7, 3, "trainer"), (20, 2, "trainer")):
+            assert bits(world, scheduled(chord, step, 20), updates, old) == bits(world, grpo, updates, old)
     moved = build("chord", {}).learn(WORLD.own, WORLD.inbox, WORLD.context())
     assert [bool(t.answers) and t.weight > 0 for t in scheduled(moved, 20, 20)] == [True, True], (
         "the comparison can fail"
@@ -152,3 +155,15 @@ def test_rlccf_rewards_agreement_with_the_weighted_vote_and_never_the_gold(own, 
     mean = sum(rewards) / len(rewards)
     std = math.sqrt(sum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1))
     assert [a.advantage for a in term.answers] == pytest.approx([(r - mean) / (std + 1e-6) for r in rewards])
+
+
+def test_on_an_earlier_prompt_only_imitation_learns_from_a_stale_answer():
+    """It stands as a group without own answers."""
+    right = next(a for given in WORLD.inbox.successes.values() for a in given if a.verdict.value == "right")
+    late, inbox = Group(Prompt("old", "old", "1"), "p0", 3, 1, ()), Inbox({"old": (right,)}, {"old": (right,)})
+    learnt = {
+        name: [a for t in build(name, {}).learn([late], inbox, WORLD.context()) for a in t.answers]
+        for name in ("luffy", "chord", "rlccf", "grafted")
+    }
+    assert [a.tokens is right.tokens for a in learnt.pop("chord")] == [True]
+    assert not any(learnt.values())
