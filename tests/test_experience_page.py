@@ -17,15 +17,25 @@ from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
 from harness.learning.minibatches import minibatches, pack
 from harness.learning.regime import Context, Measured
 from harness.learning.surrogate import surrogate
-from harness.learning.terms import Aggregation, Form, Objective, Ratio, Term, TermAnswer
+from harness.learning.terms import (
+    Aggregation,
+    Form,
+    Objective,
+    Ratio,
+    Schedule,
+    Term,
+    TermAnswer,
+    TokenWeight,
+    scheduled,
+)
 
 PAGE = (Path(__file__).parents[1] / "docs" / "experience.md").read_text()
 TABLES = {
     name: [[cell.strip() for cell in row.strip("|").split("|")] for row in re.findall(r"(?m)^\| `.*$", text)]
     for name, text in re.findall(r"(?ms)^### `(\w+)`\n(.*?)(?=^##|\Z)", PAGE)
 }
-CLASSES = (Group, Prompt, Answer, Inbox, PeerAnswer, Context, Measured, Term, TermAnswer, Objective)
-VALUES = {"ratio": Ratio, "form": Form, "aggregation": Aggregation}
+CLASSES = (Group, Prompt, Answer, Inbox, PeerAnswer, Context, Measured, Term, TermAnswer, Objective, Schedule)
+VALUES = {"ratio": Ratio, "form": Form, "aggregation": Aggregation, "token_weight": TokenWeight}
 
 
 def listed(table: str) -> list[str]:
@@ -60,7 +70,7 @@ OLD = [np.array([-0.9, -0.8, -0.4], np.float32), np.array([-0.3, -1.4], np.float
 A, LOW, HIGH, S = (1.5, -0.5), 0.8, 1.2, 0.9
 
 
-def expected(ratio: str, form: str, aggregation: str) -> float:
+def expected(ratio: str, form: str, aggregation: str, token_weight: str = "one") -> float:
     """The loss of two answers to one prompt, as the page's formulas say."""
     per_answer = []
     for lp, old, advantage in zip(LP, OLD, A, strict=True):
@@ -68,8 +78,11 @@ def expected(ratio: str, form: str, aggregation: str) -> float:
         log_r = {"token": lp - old, "sequence": (lp - old).mean() + 0 * lp, "cross": lp.mean() - d + 0 * lp}[ratio]
         r = np.exp(S * (lp - d if form == "kl" else log_r))
         c = np.clip(r, LOW, HIGH)
+        p = np.exp(lp.astype(np.float64))
+        weight = {"one": 1, "shaped": p / (p + 0.3), "slope": 0.3 * p / (p + 0.3) ** 2, "unsure": p * (1 - p)}
         per_answer.append(
-            {
+            weight[token_weight]
+            * {
                 "ppo": np.minimum(r * advantage, c * advantage),
                 "hard": c * c**0.5 * advantage,
                 "truncated": np.minimum(r, HIGH) * advantage,
@@ -88,11 +101,15 @@ def expected(ratio: str, form: str, aggregation: str) -> float:
 @pytest.mark.parametrize("form", get_args(Form))
 @pytest.mark.parametrize("ratio", get_args(Ratio))
 def test_the_formulas_are_the_losss(ratio: Ratio, form: Form, aggregation: Aggregation) -> None:
-    objective = Objective(ratio, form, LOW, HIGH, exponent=0.5, aggregation=aggregation)
-    answers = tuple(
-        TermAnswer("x", np.arange(len(lp), dtype=np.int32), a, float(old.mean()) if ratio == "cross" else old, scale=S)
-        for lp, old, a in zip(LP, OLD, A, strict=True)
-    )
-    (batch,) = minibatches([Term("own", "own", objective, answers)], 1, max_tokens=7)
-    loss, _ = surrogate(torch.tensor(np.concatenate(LP), dtype=torch.float64), pack(batch, list(batch.live())))
-    assert math.isclose(float(loss), expected(ratio, form, aggregation), rel_tol=1e-6)
+    for token_weight in get_args(TokenWeight):
+        objective = Objective(
+            ratio, form, LOW, HIGH, exponent=0.5, aggregation=aggregation, token_weight=token_weight, gamma=0.3
+        )
+        answers = tuple(
+            TermAnswer("x", np.arange(len(lp), dtype=np.int32), a, float(o.mean()) if ratio == "cross" else o, scale=S)
+            for lp, o, a in zip(LP, OLD, A, strict=True)
+        )
+        (term,) = scheduled([Term("own", "own", objective, answers, 2.0, schedule=Schedule(1.0, 0.5))], 2, 3)
+        (batch,) = minibatches([term], 1, max_tokens=7)
+        loss, _ = surrogate(torch.tensor(np.concatenate(LP), dtype=torch.float64), pack(batch, list(batch.live())))
+        assert math.isclose(float(loss), 1.5 * expected(ratio, form, aggregation, token_weight), rel_tol=1e-6)

@@ -19,7 +19,7 @@ from harness.experience.records import GroupValue
 from harness.learning.minibatches import Packed, from_sampler, minibatches, pack
 from harness.learning.regime import Context, Need, Regime
 from harness.learning.surrogate import surrogate
-from harness.learning.terms import Term
+from harness.learning.terms import Term, scheduled
 from harness.verification.verdict import Verdict
 
 T = TypeVar("T")
@@ -90,10 +90,11 @@ class JointDraw:
     weights: tuple[float, ...]
 
 
-def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1) -> list[JointDraw]:
-    """Every outcome through a fresh instance; the step's updates at the weights of its start. Draws that bring the learner the
-    same are learnt once, and all go through the surrogate together."""
-    delivery = Delivery(bandit, regime)
+def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1, share: float = 1.0) -> list[JointDraw]:
+    """Every outcome through a fresh instance, at a run's first step; the step's updates at the weights of its start. Draws that
+    bring the learner the same are learnt once, and all go through the surrogate together. share: of each peer's answers that
+    arrive (`Replay.share`)."""
+    delivery = Delivery(bandit, regime, share)
     place: dict[Hashable, int] = {}
     learnt: list[list[tuple[float, tuple[Term, ...]]]] = []
     learnt_as = []
@@ -163,8 +164,9 @@ def expectation(outcomes: Sequence[JointDraw], of: Callable[[JointDraw], float])
 class Delivery:
     """What the substrate hands to the learner, by what the regime shares and needs."""
 
-    def __init__(self, bandit: Bandit, regime: Regime) -> None:
+    def __init__(self, bandit: Bandit, regime: Regime, share: float = 1.0) -> None:
         self.regime = regime
+        self._served = int(share * bandit.rollouts + 0.5)  # alike in distribution: the first ones stand for any
         n, k = bandit.logits.shape
         self.names = tuple(f"p{j}" for j in range(n))
         logs = np.log(bandit.policies)
@@ -196,7 +198,8 @@ class Delivery:
     def experience(self, draws: Draws) -> tuple[Group, Inbox, Hashable]:
         """The learner's group and inbox, and a key that is equal for equal experience."""
         own = Group(PROMPT, self.names[0], 0, 1, tuple(self._own[a] for a in draws[0]))
-        groups = [[self._peers[j, i, a] for i, a in enumerate(d)] for j, d in enumerate(draws[1:], start=1)]
+        served = [d[: self._served] for d in draws[1:] if self._served]
+        groups = [[self._peers[j, i, a] for i, a in enumerate(d)] for j, d in enumerate(served, start=1)]
         sent = tuple(answer for group in groups for answer in group)
         header = {"version": 0, "step": 1, "prompt_id": PROMPT.id}
         values = (
@@ -213,7 +216,7 @@ def _learn(delivery: Delivery, own: Group, inbox: Inbox, updates: int) -> Iterat
     def run(rng: np.random.Generator) -> tuple[Term, ...]:
         regime = type(delivery.regime)(delivery.regime.options)
         context = Context(delivery.names[0], delivery.names, 1, rng, max_tokens=1, updates=updates)
-        return tuple(regime.learn([own], inbox, context))
+        return tuple(scheduled(regime.learn([own], inbox, context), 1, 1))
 
     return every_choice(run)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +23,7 @@ from harness.bandit.laboratory import (
 )
 from harness.errors import PluginError, SuiteError
 from harness.files import write_atomic
-from harness.learning.advantages import rewards_of
+from harness.learning.advantages import rewards_of, standardise
 from harness.learning.regime import Regime
 from harness.learning.registry import build, load
 from harness.suite import yaml
@@ -90,6 +91,29 @@ def facts(bandit: Bandit) -> list[Fact]:
 
         moment = expectation(outcomes, squared_weight)
         found.append(Fact("prp: second moment of the weight = 1 + chi^2", 1 + bandit.chi_squared(), moment))
+
+    def shaped(weight: Callable[[float], float]) -> Vector:
+        """LUFFY's E[g] with peers' right answers weighed by `weight` of their probability."""
+        total = np.zeros(pi.shape[1])
+        for probability, (own, *theirs) in bandit.outcomes:
+            right = [a for drawn in theirs for a in drawn if bandit.rewards[a]]
+            pool = np.array([bandit.rewards[a] for a in (*own, *right)])
+            weights = [*[1.0] * g, *(weight(pi[0][a]) for a in right)]
+            for a, w, each in zip((*own, *right), weights, standardise(pool, pool), strict=True):
+                total += probability * w * each / pool.size * (np.eye(pi.shape[1])[a] - pi[0])
+        return total
+
+    slope = far(mean_gradient(run("luffy")), shaped(lambda p: 0.1 * p / (p + 0.1) ** 2))
+    small, large = (mean_gradient(run("luffy", gamma=gamma, gradient="weight")) for gamma in (1e-9, 1e6))
+    own_part = shaped(lambda p: 0.0)
+    proportional = far((large - own_part) * 1e6, shaped(lambda p: p) - own_part)
+    apart = far(mean_gradient(run("chord", mu_first=0.0)), mean_gradient(run("independent")))
+    found += [
+        Fact("luffy: E[g] is the gradient of p / (p + gamma) A on peers' right answers", 0.0, slope),
+        Fact("luffy, as a weight: gamma -> 0 is the score function", 0.0, far(small, shaped(lambda p: 1.0))),
+        Fact("luffy, as a weight: gamma -> infinity is proportional to p", 0.0, proportional),
+        Fact("chord: mu = 0 is GRPO", 0.0, apart),
+    ]
 
     predicted = (1 - success[0]) ** g * (1 - np.prod((1 - success[1:]) ** g))
     outcomes = run("sgt")
@@ -231,7 +255,8 @@ def run_bandit(name: str, results: Path) -> BanditReport:
             raise SuiteError(str(source), f"bandits[{i}]", str(error)) from None
         for j, variant in enumerate(suite.regimes):
             try:
-                outcomes = enumerate_outcomes(bandit, build(variant.regime, variant.options))
+                share = variant.replay.share[0] if variant.replay else 1.0
+                outcomes = enumerate_outcomes(bandit, build(variant.regime, variant.options), share=share)
             except (PluginError, ValueError) as error:
                 raise SuiteError(str(source), f"regimes[{j}]", str(error)) from None
             points.append(_point(case.name, variant.name, bandit, outcomes))

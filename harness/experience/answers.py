@@ -111,3 +111,7 @@ class Inbox:
     def valid(self, prompt_id: str) -> tuple[PeerAnswer, ...]:
         """Peers' answers on which the learner's verifier could decide."""
         return tuple(a for a in self.answers.get(prompt_id, ()) if a.verdict.valid)
+
+    def right(self, prompt_id: str) -> tuple[PeerAnswer, ...]:
+        """Peers' successes that the learner's verifier finds right."""
+        return tuple(a for a in self.successes.get(prompt_id, ()) if a.verdict.value == "right")

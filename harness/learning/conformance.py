@@ -22,7 +22,7 @@ from harness.experience.records import AnswerRecord, Rollout
 from harness.learning.minibatches import from_sampler, minibatches, pack
 from harness.learning.regime import Context, Measured, Need, Regime
 from harness.learning.registry import check_declaration, check_options, load, resolved, spaces
-from harness.learning.terms import OLD, Denominator, Term, TermAnswer
+from harness.learning.terms import OLD, Denominator, Term, TermAnswer, scheduled
 from harness.suite.space import Choice
 from harness.verification.verdict import Verdict
 
@@ -48,7 +48,9 @@ class Situation:
 
     def learn(self, regime: Regime) -> list[Term]:
         """What the regime makes of it."""
-        return regime.learn(self.own, self.inbox, self.context())
+        terms = regime.learn(self.own, self.inbox, self.context())
+        _hold(isinstance(terms, list) and all(isinstance(t, Term) for t in terms), "`learn` must return a list of Term")
+        return scheduled(terms, 1, 2)
 
 
 def situations(regime: Regime) -> list[Situation]:
@@ -196,8 +198,6 @@ def learns_well_formed_terms(make: Make) -> None:
     """Finite terms that engines can pack, whatever came in."""
     for situation in situations(make()):
         terms = situation.learn(make())
-        alike = isinstance(terms, list) and all(isinstance(t, Term) for t in terms)
-        _hold(alike, "`learn` must return a list of Term")
         for term, answer in _answers(terms):
             at = f"{situation.name}: term {term.name!r}, prompt {answer.prompt_id!r}"
             _check_numbers(at, term, answer)

@@ -56,7 +56,7 @@ class Regime:
     """One policy's instance of a regime. Options: a frozen dataclass of what a suite may set. shares: record types published.
     results_version: a plugin's own; None counts every change of its code. published: where formula and all defaults are, else
     empty. unequal_rollouts: whether policies may differ in rollouts, else unequal_reason. old_logprobs: whose OLD denominators
-    are, unless the suite says otherwise."""
+    are, unless the suite says otherwise. peer_share: of peers' answers, what may be learnt at most, for plans."""
 
     Options: ClassVar[type] = NoOptions
     shares: ClassVar[frozenset[type[Record]]] = frozenset()
@@ -65,6 +65,7 @@ class Regime:
     unequal_rollouts: ClassVar[bool] = True
     unequal_reason: ClassVar[str] = ""
     old_logprobs: ClassVar[OldLogprobs] = "trainer"
+    peer_share: ClassVar[float] = 1.0
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options

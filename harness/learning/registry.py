@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -35,11 +36,14 @@ installed = DOOR.installed
 
 @dataclass(frozen=True, slots=True)
 class RegimeInfo:
-    """As listings show it. error: why it does not load."""
+    """As listings show it. source: what its module says of itself. status: whether formula and defaults are published. error: why
+    it does not load."""
 
     name: str
     origin: str
     summary: str = ""
+    source: str = ""
+    status: str = ""
     shares: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -154,6 +158,10 @@ def listing() -> list[RegimeInfo]:
                 name,
                 origin,
                 summary[0] if summary else "",
+                (sys.modules[regime.__module__].__doc__ or "").strip().partition("\n")[0],
+                "formula and defaults are published"
+                if regime.published
+                else "formula or defaults are our reading in part",
                 tuple(sorted(r.__name__ for r in regime.shares)),
                 tuple(sorted(instance.needs)),
                 options,

@@ -204,8 +204,15 @@ class Sharing(_Model):
 class Replay(_Model):
     """The finished cells whose recordings are served: those of this suite and variant, same group name and seed."""
 
+    younger: ClassVar[dict[str, Any]] = {"share": [1.0, 1.0]}
+
     suite: Name = Field(description="Whose results are replayed.")
     regime: Name = Field(description="The variant that was recorded.")
+    share: Annotated[list[Fraction], Field(min_length=2, max_length=2)] = Field(
+        default=[1.0, 1.0],
+        description="Share of each recorded step that is served, at the run's first and last step, half a cosine between "
+        "(S2L-PO's annealing: [1, 0]).",
+    )
 
 
 class Settings(_Model):

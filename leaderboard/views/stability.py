@@ -45,12 +45,12 @@ MEASURES: dict[str, Measure] = {
     "second moment of the weights": Measure(
         "weight_second_moment",
         "mean of the squared importance weights on peer data, before clipping; 1 without peers, and 1 for imitation (SGT), "
-        "which uses no ratio and pays in bias instead",
+        "which uses no ratio and pays in bias instead; of LUFFY and CHORD their tokens' weights, which are below 1",
         1.0,
     ),
     "effective sample size": Measure(
         "effective_sample_size",
-        "share of the peer data that its importance weights leave; 1 without peers and for imitation (SGT)",
+        "share of the peer data that its importance or token weights leave; 1 without peers and for imitation (SGT)",
         1.0,
     ),
     "clipped peer data": Measure(

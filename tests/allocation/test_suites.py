@@ -38,12 +38,14 @@ def test_a_cell_in_figures() -> None:
 
 
 def test_what_a_regimes_declarations_imply() -> None:
-    """Rollouts are trained on, successes seldom, values not; who asks for the receiver's old policy scores them."""
-    cells = cells_of("reference")
+    """Answers are trained on, SGT's successes seldom, values not; who asks for the receiver's old policy scores them."""
+    cells = cells_of("beyond")
     group = next(iter(cells)).partition("/")[0]
-    found = {name: regime_load(cells[f"{group}/{name}"]) for name in ("independent", "naive", "sgt", "xgrpo", "hacpo")}
+    names = ("independent", "naive", "sgt", "xgrpo", "hacpo", "luffy", "chord", "graft-luffy")
+    found = {name: regime_load(cells[f"{group}/{name}"]) for name in names}
     assert {name: load[:2] for name, load in found.items()} == {
         "independent": (0.0, 0.0), "naive": (1.0, 1.0), "sgt": (0.1, 0.0), "xgrpo": (0.0, 0.0), "hacpo": (1.0, 0.0),
+        "luffy": (1.0, 0.0), "chord": (1.0, 0.0), "graft-luffy": (1.0, 0.0),
     }  # fmt: skip
 
 

@@ -103,6 +103,27 @@ class Rules:
             pairs.append((a, 0.0 if clipped else w * advantage / len(drawn)))
         return [pairs]
 
+    def luffy(self, drawn, gamma=0.1):
+        own, *peers = self.split(drawn)
+        everyone = [*own, *(a for p in peers for a in p if self.r[a])]
+        pool = self.rewards(everyone)
+        p = self.pi[0]
+        weights = [1.0] * len(own) + [gamma * p[a] / (p[a] + gamma) ** 2 for a in everyone[len(own) :]]
+        return [[(a, w * z(self.r[a], pool) / len(pool)) for a, w in zip(everyone, weights, strict=True)]]
+
+    def chord(self, drawn, mu=0.9):
+        _, *peers = self.split(drawn)
+        right = [a for p in peers for a in p if self.r[a]]
+        (grpo,) = self.grpo(drawn)
+        mu *= bool(right)
+        p = self.pi[0]
+        return [[*((a, (1 - mu) * c) for a, c in grpo), *((a, mu * p[a] * (1 - p[a]) / len(right)) for a in right)]]
+
+    def half(self, drawn):
+        own, *peers = self.split(drawn)
+        kept = [own, *(p[: int(len(p) / 2 + 0.5)] for p in peers)]
+        return self.naive([(j, a) for j, answers in enumerate(kept) for a in answers])
+
     def sgt(self, drawn, weight=0.1):
         own, *peers = self.split(drawn)
         right = [a for p in peers for a in p if self.r[a]]
@@ -118,6 +139,9 @@ CASES = {
     "prp unclipped": ("prp", {"normalise": "none", "clip_low": 1.0, "clip_high": 1e8, "groups": "per_source"},
                       lambda r: lambda d: r.prp(d, scale=False, clip=(0, 1e9), per_source=True)),
     "sgt": ("sgt", {}, lambda r: r.sgt),
+    "luffy": ("luffy", {}, lambda r: r.luffy),
+    "chord": ("chord", {}, lambda r: r.chord),
+    "replay, annealed": ("naive", {}, lambda r: r.half),
     "graft": ("graft", {}, lambda r: r.grpo),  # one prompt: no exchange in both directions, so nothing is replaced
 }  # fmt: skip
 
@@ -125,7 +149,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_mean_and_variance_of_the_gradient(bandit, case):
     name, options, rule = CASES[case]
-    outcomes = enumerate_outcomes(bandit, build(name, options))
+    outcomes = enumerate_outcomes(bandit, build(name, options), share=0.5 if "annealed" in case else 1.0)
     first, variance = moments(bandit, rule(Rules(bandit)))
     assert mean_gradient(outcomes) == pytest.approx(first, rel=1e-6, abs=1e-9)
     assert gradient_variance(outcomes) == pytest.approx(variance, rel=1e-6)
@@ -185,7 +209,8 @@ def test_hacpo_baseline_is_unbiased_under_the_true_capabilities_and_its_guards_b
 
 def test_every_fact_holds_and_a_false_one_would_not(bandit):
     found = facts(bandit)
-    assert {f.statement.split(":")[0] for f in found} == {"independent", "naive", "xgrpo", "prp", "sgt", "hacpo"}
+    known = {"independent", "naive", "xgrpo", "prp", "sgt", "hacpo", "luffy", "chord"}
+    assert {f.statement.split(":")[0].split(",")[0] for f in found} == known
     assert all(f.holds is not False for f in found)
     assert not Fact("", 1.0, 1.00001).holds
     apart = [f for f in found if f.statement.startswith("naive: distance")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -170,6 +171,43 @@ def test_microbatches_add_up(form, ratio, aggregation):
         gradient |= dict(zip(piece.tolist(), logp.grad.split(packed.counts.tolist()), strict=True))
     assert total == pytest.approx(loss.item(), rel=1e-12)
     assert torch.equal(torch.cat([gradient[i] for i in range(len(live))]), whole.grad)
+
+
+SHAPES = {
+    "one": lambda p: 1.0 + 0 * p,
+    "shaped": lambda p: p / (p + 0.3),
+    "slope": lambda p: 0.3 * p / (p + 0.3) ** 2,
+    "unsure": lambda p: p * (1 - p),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("form", ["ppo", "hard", "truncated", "nll", "kl"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_token_weight_multiplies_each_token_and_carries_no_gradient(shape, form, dtype):
+    """Token weights without gradient in the one loss: each token's gradient is that of weight one times w(p)."""
+    plain, logps = make_batch(form, "token", "token")
+    terms = (replace(t, objective=replace(t.objective, token_weight=shape, gamma=0.3)) for t in plain.terms)
+    found = []
+    for batch in (plain, replace(plain, terms=tuple(terms))):
+        live = list(batch.live())
+        logp = flat(live, logps, dtype)
+        packed = pack(batch, live)
+        loss, statistics = surrogate(logp, packed)
+        loss.backward()
+        found.append((logp, packed, statistics))
+    (leaf, _, one), (logp, packed, weighed) = found
+    weight = SHAPES[shape](leaf.detach().double().exp())
+    torch.testing.assert_close(logp.grad.double(), leaf.grad.double() * weight, rtol=2e-6, atol=1e-9)
+    assert weighed.active_tokens.tolist() == one.active_tokens.tolist()
+    assert weighed.clipped_tokens.tolist() == one.clipped_tokens.tolist()
+    if shape != "one" and form != "kl":
+        assert (weighed.ratio_count == packed.counts).all()
+        each = partial(np.repeat, repeats=packed.counts)
+        log_ratio = (logp.detach().double().numpy() - packed.denominator) * each(packed.log_scale)
+        ratio = np.exp(np.where(each(packed.on_policy) | (form == "nll"), 0.0, log_ratio.clip(-0.9, 0.9)))
+        sums = np.add.reduceat(ratio * weight.numpy(), np.cumsum(packed.counts) - packed.counts)
+        assert weighed.ratio_sum == pytest.approx(sums, rel=1e-5)
 
 
 def test_bounds_tighten_with_further_updates():

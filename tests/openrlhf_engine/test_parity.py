@@ -27,7 +27,7 @@ from harness.experience.records import GroupValue
 from harness.learning import registry
 from harness.learning.minibatches import from_sampler, minibatches, pack
 from harness.learning.regime import Context
-from harness.learning.terms import Objective, Term, TermAnswer
+from harness.learning.terms import Objective, Term, TermAnswer, scheduled
 from harness.verification.verdict import Verdict
 
 LONGEST = 24
@@ -40,7 +40,7 @@ ROUNDING = 2 * float(np.finfo(np.float32).eps)
 part of a step."""
 SCALE = 0.1
 """A loss is a sum of advantages of order 1 that nearly cancel; below this its relative error says nothing."""
-REGIMES = ("independent", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft", "sapo", "ftis")
+REGIMES = ("independent", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft", "sapo", "ftis", "luffy", "chord")
 OBJECTIVES = {
     f"{ratio}-{form}-{aggregation}": Objective(ratio, form, low=0.8, high=1.2, exponent=exponent, aggregation=aggregation)
     for ratio, form, aggregation, exponent in [
@@ -96,7 +96,7 @@ class World:
         """A regime's terms, or own and peer terms of one objective, the peers' with masks."""
         if case in REGIMES:
             context = Context("a", ("a", "b"), 1, np.random.default_rng(0), LONGEST, 1)
-            return registry.build(case, {}).learn(self.own, self.inbox, context)
+            return scheduled(registry.build(case, {}).learn(self.own, self.inbox, context), 1, 2)
         objective, rng = OBJECTIVES[case], np.random.default_rng(3)
         own = tuple(
             TermAnswer(g.prompt.id, a.tokens, float(rng.normal()), denominator(objective, a.logprobs))

@@ -15,12 +15,13 @@ from harness.experience.records import GroupValue, Rollout, Success, TextRollout
 from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_answer
 from harness.learning.conformance import check_regime
 from harness.learning.regime import Need, Regime
-from harness.learning.registry import build, installed
+from harness.learning.registry import build, installed, listing
 from harness.learning.terms import Term
 
 SHARES = {
     "independent": set(), "naive": {TextRollout}, "prp": {Rollout}, "xgrpo": {GroupValue}, "sgt": {Success},
     "hacpo": {Rollout}, "graft": {Rollout}, "sapo": {TextRollout}, "ftis": {Rollout},
+    "luffy": {Success}, "chord": {Success}, "grafted": {Rollout}, "rlccf": {TextRollout},
 }  # fmt: skip
 NEEDS = {
     "naive": {Need.RECEIVER_OLD}, "sapo": {Need.RECEIVER_OLD}, "graft": {Need.RECEIVER_OLD}, "prp": {Need.ALIGNED},
@@ -34,6 +35,10 @@ OPTIONS = [(name, {}) for name in SHARES] + [
     ("xgrpo", {"baseline": "mixed", "normalise": "none"}),
     ("hacpo", {"length_normalisation": "bytes", "guards": False}),
     ("sapo", {"external": 1}),
+    ("luffy", {"gradient": "weight"}),
+    ("chord", {"mu_first": 1.0, "mu_last": 0.0, "phi": False}),
+    ("grafted", {"update": "sgt"}),
+    ("grafted", {"update": "hacpo"}),
     ("ftis", {"groups": "union", "beyond": "none", "divergence": "author", "filter_kl": 1.0}),
 ]
 
@@ -51,9 +56,19 @@ def test_what_is_shared_and_needed():
     assert build("prp", {"ratio": "none"}).needs == set()
 
 
+def test_the_listing_has_source_and_status():
+    found = {info.name: info for info in listing()}
+    assert "arXiv 2504.14945" in found["luffy"].source
+    assert found["luffy"].status == "formula and defaults are published"
+    assert "arXiv 2508.11408" in found["chord"].source
+    assert "our reading" in found["chord"].status
+
+
 def test_published_defaults():
     """What the papers and our readings say, beside what `harness regimes` shows."""
     assert build("xgrpo", {}).options == build("xgrpo", {"baseline": "pooled", "beta": 0.5, "normalise": "std"}).options
+    assert build("luffy", {}).options == build("luffy", {"gamma": 0.1, "gradient": "objective"}).options
+    assert build("chord", {}).options == build("chord", {"mu_first": 0.9, "mu_last": 0.05, "phi": True}).options
     defaults = {"truncation": 2.0, "filter_kl": 50.0, "groups": "vertical", "beyond": "weight", "divergence": "learner"}
     assert build("ftis", {}).options == build("ftis", defaults).options
     assert build("graft", {}).options.threshold == 0.8

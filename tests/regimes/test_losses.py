@@ -16,6 +16,7 @@ from worlds import MAX_TOKENS, World, make_world
 from harness.learning.minibatches import minibatches, pack, settle
 from harness.learning.registry import build
 from harness.learning.surrogate import surrogate
+from harness.learning.terms import scheduled
 
 STEPS = [
     ({"policies": policies}, updates, seed, old)
@@ -139,6 +140,21 @@ def xgrpo(baseline: str, beta: float, normalise: str) -> Case:
     return Case("xgrpo", lambda world, _: formulas.xgrpo(world, baseline, beta, normalise == "std"), options)
 
 
+def luffy(weight: Callable[[float], float], **options: Any) -> Case:
+    def loss(world, rows, logp, old, update):
+        return formulas.luffy_loss(rows, logp, old, weight)
+
+    return Case("luffy", lambda world, _: formulas.luffy(world), options, loss, updates=1)
+
+
+def chord(mu: float, **options: Any) -> Case:
+    def loss(world, rows, logp, old, update):
+        imitated = [k for x in world.prompts for k in formulas.successes(world, x)]
+        return formulas.chord_loss(rows, imitated, logp, old, mu, options.get("phi", True))
+
+    return Case("chord", lambda world, _: formulas.independent(world), options, loss, updates=1)
+
+
 CASES = {
     "grpo": Case("independent", lambda world, _: formulas.independent(world)),
     "dr_grpo": Case(
@@ -159,6 +175,10 @@ CASES = {
     "ftis": ftis(2.0, True, 50.0),
     "ftis narrow": ftis(0.5, True, 3.0, of_author=True),
     "ftis cut": ftis(0.5, False, 3.0, union=True),
+    "luffy": luffy(lambda p: 0.1 * p / (p + 0.1) ** 2),
+    "luffy weight": luffy(lambda p: p / (p + 0.5), gamma=0.5, gradient="weight"),
+    "chord": chord(0.9),
+    "chord mu": chord(0.3, phi=False, mu_first=0.3, mu_last=0.3),
     "hacpo": hacpo(1.0, True, False),
     "hacpo fixed bytes": hacpo(3.0, False, True),
     "hacpo flat": hacpo(0.0, True, False),
@@ -169,7 +189,7 @@ def compare(case: Case, step: tuple[Any, ...], regime: Any, loss_of: Callable[..
     sizes, updates, seed, old_logprobs = step
     world, updates = make_world(seed, prompts=8, **sizes), min(updates, case.updates)
     logp = current(world, seed)
-    terms = regime.learn(world.own, world.inbox, world.context(updates=updates))
+    terms = scheduled(regime.learn(world.own, world.inbox, world.context(updates=updates)), 1, 10)
     drawn = [world.key_of(a.tokens) for t in terms if t.source == "peer" for a in t.answers]
 
     def denominator(update):

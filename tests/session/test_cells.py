@@ -19,6 +19,7 @@ from harness.errors import SuiteError
 from harness.experience.answers import Prompt
 from harness.learning.conformance import check_regime
 from harness.learning.regime import Measured
+from harness.learning.terms import Schedule
 from harness.phases import Interrupted
 from harness.session.cell import cell as cells
 from harness.session.cell.manifests import base_manifest, state_of
@@ -275,6 +276,15 @@ def test_a_recording_replaces_the_peer(suite_file, tmp_path):
     found = rows(replayed, replayed.cells[0], "exchanges")
     assert {row["author"] for row in found} == {"b"}
     assert all(row["accepted"] for row in found)
+    annealed = run(suite_file, tmp_path / "r", overrides=["regimes=[independent, {regime: naive, name: annealed, "
+                   "replay: {suite: tiny, regime: naive, share: [1.0, 0.0]}}]"], only="*/annealed/*")  # fmt: skip
+    fewer = rows(annealed, annealed.cells[0], "exchanges")
+    steps = replayed.cells[0].training.steps
+    sent, served = ([sum(r["step"] == step for r in kept) for step in range(1, steps + 1)] for kept in (found, fewer))
+    shares = [Schedule(1.0, 0.0).at(step, steps) for step in range(1, steps + 1)]
+    assert served == [int(share * count + 0.5) for share, count in zip(shares, sent, strict=True)]
+    assert served[0] == sent[0] > served[-1] == 0
+    assert annealed.cells[0].key != replayed.cells[0].key
 
 
 def test_spreading_by_the_receivers_own_logprobs_and_the_canonical_share(suite_file, tmp_path):

@@ -53,15 +53,16 @@ def weights(prepared: Prepared, regime: str) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def straight(suite_text: str, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """Two cells in one go."""
+    """Three cells in one go."""
     place = tmp_path_factory.mktemp("straight")
     (place / "tiny.yaml").write_text(suite_text)
-    return run(place / "tiny.yaml", place / "results", ["regimes=[independent, hacpo, sgt]"], only="[hs]*")
+    return run(place / "tiny.yaml", place / "results", ["regimes=[independent, hacpo, sgt, chord]"], only="[hsc]*")
 
 
 @pytest.mark.slow_but("hacpo")
 @pytest.mark.parametrize(
-    ("regime", "moment"), [("hacpo", "stopped"), ("sgt", "stopped"), ("hacpo", "before"), ("sgt", "after")]
+    ("regime", "moment"),
+    [("hacpo", "stopped"), ("sgt", "stopped"), ("hacpo", "before"), ("sgt", "after"), ("chord", "before")],
 )
 def test_an_interrupted_cell_resumes_exactly(
     straight: Prepared, suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, regime: str, moment: str
@@ -75,7 +76,7 @@ def test_an_interrupted_cell_resumes_exactly(
         raise Killed
 
     again: Callable[..., Prepared] = lambda **more: run(  # noqa: E731
-        suite_file, tmp_path, ["regimes=[independent, hacpo, sgt]"], only=regime, **more
+        suite_file, tmp_path, ["regimes=[independent, hacpo, sgt, chord]"], only=regime, **more
     )
     if moment != "stopped":
         monkeypatch.setattr(resume_point, "save", killed)
@@ -95,7 +96,7 @@ def test_an_interrupted_cell_resumes_exactly(
         assert sum(spent) >= survived - 1e-9
     assert {row["attempt"] for row in rows(resumed, one, "costs")} == {1, 2}
     (folder / "manifest.json").write_bytes(b"torn")
-    run(suite_file, tmp_path, ["regimes=[independent, hacpo, sgt]"], only=regime)
+    run(suite_file, tmp_path, ["regimes=[independent, hacpo, sgt, chord]"], only=regime)
     assert read_manifest(folder).attempts == 3, "the ledger of costs knows the starts"
 
 

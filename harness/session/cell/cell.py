@@ -23,7 +23,7 @@ from harness.exchange.receiving import Receiver
 from harness.experience.answers import Group, Prompt
 from harness.learning import registry
 from harness.learning.regime import Context, Measured, Need
-from harness.learning.terms import Objective, Term, TermAnswer
+from harness.learning.terms import Objective, Term, TermAnswer, scheduled
 from harness.phases import Interrupted, halt, log, phase
 from harness.session.cell import resume_point, step_rows
 from harness.session.cell.evaluate import cost_rows, evaluate_member
@@ -314,7 +314,7 @@ class Run:
             late = [
                 Group(p, learner.name, learner.engine.version, step, ()) for p in earlier if p.id in received.prompts
             ]
-            terms = learner.regime.learn([*own, *late], received.inbox, context)
+            terms = scheduled(learner.regime.learn([*own, *late], received.inbox, context), step, training.steps)
         if training.kl:
             terms = [*terms, self._kl_term(learner, own)]
         measure, told = self._measured(step), Need.GRADIENTS in learner.regime.needs

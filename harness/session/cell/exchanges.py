@@ -15,6 +15,7 @@ from harness.exchange.replay import ReplaySource, ReplayWriter
 from harness.exchange.wire import Transport
 from harness.experience.answers import Group
 from harness.experience.records import Record, Rollout
+from harness.learning.terms import Schedule
 from harness.session.cell.learners import Learner
 from harness.store.manifest import read_manifest, read_suite, suite_files
 from harness.store.rows import ExchangeRow
@@ -48,6 +49,8 @@ class CellExchange:
         before the first collects."""
         s = cell.sharing
         self._source = _replay_source(cell.variant.replay, cell, folder) if cell.variant.replay else None
+        self._share = Schedule(*(cell.variant.replay.share if cell.variant.replay else (1.0, 1.0)))
+        self._steps, self._seed = cell.training.steps, cell.seed
         names = [m.name for m in learners]
         self._replayed = [a for a in self._source.authors if a not in names] if self._source else []
         shares = frozenset(kind for m in learners for kind in m.regime.shares)
@@ -77,7 +80,7 @@ class CellExchange:
     def begin(self, step: int) -> None:
         """Start a step: replayed peers speak."""
         if self._source is not None:
-            self._source.serve(self.exchange, step, self._replayed)
+            self._source.serve(self.exchange, step, self._replayed, self._share.at(step, self._steps), self._seed)
 
     def publish(self, learner: Learner, groups: Sequence[Group], step: int, measure: bool = False) -> None:
         """Send what the regime shares; a bad peer sends what its condition makes of it. measure: rollouts also say which share of

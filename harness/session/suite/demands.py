@@ -7,7 +7,9 @@ from typing import NamedTuple
 from harness.allocation.cost_model import CellDemand, Lengths, PolicyDemand, Workload
 from harness.allocation.shapes import load_shape
 from harness.engines.catalogue import engines_of
+from harness.experience.records import AnswerRecord
 from harness.learning import registry
+from harness.learning.regime import Need
 from harness.suite.cells import Cell
 from harness.suite.schema import Evaluation
 from harness.tasks.registry import get_task
@@ -18,8 +20,6 @@ MICRO_PROMPT_TOKENS = {None: 24, "raw": 24, "zero-shot": 96, "few-shot": 320}
 """The same of the micro task, by how a policy is asked; a chat template adds some."""
 LADDER_PROMPT_TOKENS = 96
 """The same of the ladder, through chat templates with a system turn of their own."""
-IMITATED = 0.1
-"""Peer successes learnt per own rollout by a regime that shares successes: a prior (at most one per prompt)."""
 
 
 class EvaluationLoad(NamedTuple):
@@ -45,13 +45,12 @@ def regime_load(cell: Cell) -> tuple[float, float, bool]:
     """What the regime's declarations add to a step, per own rollout and peer: answers trained on, answers only scored; and whether
     gradients are measured at every step.
 
-    Who shares rollouts (or their texts) trains on them, who shares successes imitates a few, who shares values trains on nothing
-    more. An upper bound for regimes that select [our reading].
+    Who shares answers trains on them, up to `Regime.peer_share`; who shares values trains on nothing more. An upper bound for
+    regimes that select [our reading].
     """
     regime = registry.build(cell.variant.regime, cell.variant.options)
-    shares, needs = {kind.__name__ for kind in regime.shares}, {str(need) for need in regime.needs}
-    trained = 1.0 if {"Rollout", "TextRollout"} & shares else IMITATED if "Success" in shares else 0.0
-    return trained, float("receiver_old" in needs), "gradients" in needs
+    answers = any(issubclass(kind, AnswerRecord) for kind in regime.shares)
+    return regime.peer_share * answers, float(Need.RECEIVER_OLD in regime.needs), Need.GRADIENTS in regime.needs
 
 
 def prior_lengths(cell: Cell) -> Lengths:
