@@ -40,18 +40,14 @@ def draw_page(page: Page, store: Store | None, suite: str | None) -> None:
         st.markdown(page.lead)
     if store is not None and suite is not None:
         if page.needs_results or page.figures:
-            _remark(store, suite)
+            lacks = [f"{head}: {'; '.join(lines)}" for head, lines in noted(store.missing(suite)).items()]
+            for remark in filter(None, [*lacks, store.processors(suite)]):
+                st.warning(escaped(remark, 4000), icon=":material/error:")
         page.draw(store, suite)
     elif page.needs_results:
         empty("There are no results yet. This trains, evaluates and stores a first suite:", "harness run quickstart")
     else:
         page.draw(None, "")  # type: ignore[arg-type]
-
-
-def _remark(store: Store, suite: str) -> None:
-    remarks = [f"{head}: {'; '.join(lines)}" for head, lines in noted(store.missing(suite)).items()]
-    for remark in filter(None, [*remarks, store.processors(suite)]):
-        st.warning(escaped(remark, 4000), icon=":material/error:")
 
 
 def empty(message: str, command: str = "") -> None:

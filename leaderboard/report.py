@@ -59,7 +59,9 @@ def export_report(results: Path, target: Path, only: str | None = None) -> int:
         needs = "harness export needs the leaderboard extra (pip install 'experience-sharing-harness[leaderboard]')"
         raise PluginError(f"{needs}: {error}") from error
     if len(names) > 1:
-        every = overview(names, store.headline, _link, store.states)
+        every = overview(
+            names, store.headline, lambda suite: f"<a href=#{_anchor(suite)}>{_text(suite)}</a>", store.states
+        )
         sections.insert(0, f"{_grid(every, 'All suites', ready={'Suite'})}<p>{BEST}</p>")
     body = "\n".join(sections)
     page = (
@@ -100,10 +102,6 @@ def _suite(store: Store, suite: str) -> str:
             f"{_numbers(readable(rows, order, MARGIN), f'{suite}, {metric}: numbers')}"
         )
     return "".join([*parts, _paragraph(_provenance(store, suite), "soft"), "</section>"])
-
-
-def _link(suite: str) -> str:
-    return f"<a href=#{_anchor(suite)}>{_text(suite)}</a>"
 
 
 def _anchor(suite: str) -> str:
