@@ -96,6 +96,11 @@ class Engines(ABC):
         return ""
 
     @classmethod
+    def settled(cls, options: Mapping[str, Any], models: Iterable[str]) -> dict[str, Any]:
+        """A suite's `engine_options` with what its models and this machine decide."""
+        return dict(options)
+
+    @classmethod
     @contextmanager
     def cluster(cls, address: str | None) -> Iterator[dict[str, str]]:
         """Environment that leads a run's workers to the cluster on which they meet. Raises EngineError where it does not start."""

@@ -33,6 +33,7 @@ from harness.cache import cache_folder
 from harness.engines import checkpoint
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_model, build_tokenizer
+from harness.engines.embedded.numerics import Numerics, require
 from harness.engines.embedded.presets import (
     PRESETS,
     START_EXAMPLES,
@@ -104,6 +105,7 @@ class MicroSpec:
     gate: float = 0.65
     probes: int = 40
     schedule: Schedule = field(default_factory=Schedule)
+    numerics: Numerics = "fast"
 
     def __post_init__(self) -> None:
         for kind, name, known in (
@@ -126,6 +128,8 @@ class MicroSpec:
     def key(self) -> str:
         """Content hash of everything that determines the weights."""
         said = asdict(self) | {"steps": self.budget, "mixture": asdict(PRESETS[self.preset])}
+        if self.numerics == "fast":  # older ones keep their keys
+            del said["numerics"]
         digest = _digest(spec=said, code=versions(("stage0", "tasks")))
         return f"{self.family}-{self.strong}-{self.preset}-{self.seed}-{digest}"
 
@@ -242,8 +246,10 @@ def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadli
 
         def opened() -> EmbeddedEngine:
             model.save_pretrained(folder)
-            return EmbeddedEngine("stage0", folder, device="cpu")
+            return EmbeddedEngine("stage0", folder, device="cpu", numerics=spec.numerics)
 
+        if spec.numerics == "portable":
+            require()
         with one_thread():
             _train(spec, pretrainer.run, opened, folder, progress)
 
@@ -258,6 +264,7 @@ def warmup_checkpoint(
     device: str | None = None,
     dtype: Precision | None = None,
     threads: int | None = None,
+    numerics: Numerics | None = None,
     deadline: float = 7200.0,
 ) -> Path:
     """The model in `folder` after its warm-up: from the cache, or trained now. Raises as `base_checkpoint`, and EngineError."""
@@ -265,7 +272,9 @@ def warmup_checkpoint(
     precision = dtype or chosen(read_config(folder / "config.json"))
 
     def build(new: Path) -> None:
-        engine = EmbeddedEngine(warmup.name, folder, chat=warmup.chat, device=device, dtype=precision, threads=threads)
+        engine = EmbeddedEngine(
+            warmup.name, folder, chat=warmup.chat, device=device, dtype=precision, threads=threads, numerics=numerics
+        )
         examples = warmup.examples()
 
         def train(steps: int, done: Callable[[int], None]) -> None:
@@ -278,7 +287,7 @@ def warmup_checkpoint(
         engine.tokenizer.save_pretrained(new)
         engine.close()
 
-    return _cached(warmup.key(precision), build, deadline)
+    return _cached(warmup.key(precision) + "-portable" * (numerics == "portable"), build, deadline)
 
 
 def read_report(folder: Path) -> Report:

@@ -123,7 +123,8 @@ def resolved(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
             f"{suite.evaluation.tasks[0]} gives no learning curve: put another task first, or evaluation.curve_every: 0"
         )
         raise SuiteError(source, "evaluation.tasks[0]", problem)
-    return suite
+    models = [policy.model for _, policy in _policies(suite)]
+    return suite.model_copy(update={"engine_options": engine.settled(suite.engine_options, models)})
 
 
 def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> None:
