@@ -101,6 +101,11 @@ class Engines(ABC):
         return dict(options)
 
     @classmethod
+    def remark(cls, options: Mapping[str, Any], models: Iterable[str]) -> str:
+        """What a run says first of how it computes its rows; empty where there is nothing to say."""
+        return ""
+
+    @classmethod
     @contextmanager
     def cluster(cls, address: str | None) -> Iterator[dict[str, str]]:
         """Environment that leads a run's workers to the cluster on which they meet. Raises EngineError where it does not start."""

@@ -2,8 +2,8 @@
 No torch here.
 
 torch multiplies by MKL, which takes other kernels by vendor and instruction set; ATen and numpy choose the width of vectors,
-OpenBLAS its kernels. With `ENVIRONMENT`, on one thread, in fp32 and with fused AdamW (`torch.sqrt` goes through MKL's, which is not
-rounded correctly) all of them take the same ones wherever there is AVX2 with FMA."""
+oneDNN (GELU) and OpenBLAS their kernels. With `ENVIRONMENT`, on one thread, in fp32 and with fused AdamW all of them take the same
+ones wherever there is AVX2 with FMA. `torch.sqrt` alone does not, which goes through MKL's and is not rounded correctly there."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ DEFAULT: Numerics = "fast"
 ENVIRONMENT = {
     "MKL_CBWR": "COMPATIBLE",
     "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
     "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
     "OPENBLAS_CORETYPE": "HASWELL",
 }
 
 
-def chosen(options: Mapping[str, Any], models: Iterable[str]) -> Numerics:
-    """What a suite of these models is computed in: as it says, else by its models and this machine."""
+def chosen(options: Mapping[str, Any], models: Iterable[str], able: bool | None = None) -> Numerics:
+    """What a suite of these models is computed in: as it says, else by its models and the machine. able: whether that can compute
+    portably; None asks this one."""
     stated: Numerics | None = options.get("numerics")
     micro = all(model.startswith(MICRO) for model in models)
-    return stated or (DEFAULT if micro and not unlike(options) and not lacking() else "fast")
+    return stated or (DEFAULT if micro and not unlike(options) and (able or not lacking()) else "fast")
 
 
 def environment(options: Mapping[str, Any]) -> dict[str, str]:

@@ -67,6 +67,12 @@ class Embedded(Engines):
     def settled(cls, options: Mapping[str, Any], models: Iterable[str]) -> dict[str, Any]:
         return {**options, "numerics": chosen(options, models)}
 
+    @classmethod
+    def remark(cls, options: Mapping[str, Any], models: Iterable[str]) -> str:
+        portable = chosen({**options, "numerics": None}, models, able=True) == "portable"
+        why = lacking() if portable and options.get("numerics") == "fast" else ""
+        return f"numerics: fast, for {why}: rows repeat on this kind of CPU only" if why else ""
+
     @staticmethod
     def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
         from harness.engines.embedded.loading import check_layers

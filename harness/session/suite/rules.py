@@ -81,11 +81,13 @@ def validate(suite: Suite, source: str) -> Suite:
 
 
 def remarks(suite: Suite) -> list[str]:
-    return [
+    own = engines_of(suite.engine).remark(suite.engine_options, [policy.model for _, policy in _policies(suite)])
+    told = [
         f"{variant.name}: {remark}"
         for variant in suite.regimes
         for remark in registry.build(variant.regime, variant.options).remarks(suite.training.updates)
     ]
+    return [*told, *filter(None, [own])]
 
 
 def resolved(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
