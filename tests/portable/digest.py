@@ -4,8 +4,8 @@
     python -m tests.portable.digest begin P    only the cells' first steps, with what they need in folder P
     python -m tests.portable.digest end P      the digests of these cells, gone on with and finished
 
-`stage0 FAMILY`: a base checkpoint's weights after its first steps; `update FAMILY`: its answers, and an update on them. By regime: every row but times and costs of a cell of two steps
-on the quickstart's bases, and its final weights."""
+`stage0 FAMILY`: a base checkpoint's weights after its first steps; `update FAMILY`: its answers, and an update on them. By regime:
+every row but times and costs of a cell of two steps on the quickstart's bases, and its final weights."""
 
 from __future__ import annotations
 
