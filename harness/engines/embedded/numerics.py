@@ -66,7 +66,7 @@ def require() -> None:
     unset = [f"{name}={value}" for name, value in ENVIRONMENT.items() if os.environ.get(name) != value]
     if unset:
         raise EngineError(f"numerics: portable needs {', '.join(unset)} in the environment before torch is imported")
-    if not torch.backends.mkl.is_available():
+    if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         raise EngineError("numerics: portable needs a torch that multiplies by MKL, which this one does not")
     if (capability := torch.backends.cpu.get_cpu_capability()) != "AVX2":
         raise EngineError(f"numerics: portable needs torch's AVX2 kernels; this process took those for {capability}")
