@@ -11,15 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.embedded.numerics import ENVIRONMENT
-
 for name, value in (
     ("OMP_NUM_THREADS", "1"),
     ("OMP_WAIT_POLICY", "passive"),
     ("GOMP_SPINCOUNT", "0"),
     ("HF_HUB_OFFLINE", "1"),
     ("HARNESS_MODELS", tempfile.gettempdir()),
-    *ENVIRONMENT.items(),
 ):
     os.environ[name] = value
 

@@ -3,6 +3,7 @@
     python -m tests.portable.digest            each by its name, one JSON object a line
     python -m tests.portable.digest begin P    only the cells' first steps, with what they need in folder P
     python -m tests.portable.digest end P      the digests of these cells, gone on with and finished
+    python -m tests.portable.digest changed    of the first regime, with one bit of a base's weights changed
 
 `stage0 FAMILY`: a base checkpoint's weights after its first steps; `update FAMILY`: its answers, and an update on them. By regime:
 every row but times and costs of a cell of two steps on the quickstart's bases, and its final weights."""
@@ -104,6 +105,16 @@ def cells(
             yield made.variant.name, digest(rows, *(_bytes(own[name]) for own in final for name in sorted(own)))
 
 
+def change(file: Path) -> None:
+    """The lowest bit of one weight."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(file)
+    weights["model.norm.weight"].view(torch.int32)[0] ^= 1
+    save_file(weights, file, {"format": "pt"})
+
+
 def digest(*parts: Any) -> str:
     """16 hexadecimal digits."""
     whole = hashlib.sha256()
@@ -128,7 +139,11 @@ def main() -> None:
         for family in FAMILIES if verb == "all" else ():
             begun, updated = stage0(family, place / f"begun-{family}")
             print(json.dumps({f"stage0 {family}": begun, f"update {family}": updated}), flush=True)
-        for name, found in cells(bases(place), place, steps=1 if verb == "begin" else 2):
+        folders, regimes = bases(place), REGIMES
+        if verb == "changed":
+            change(folders["qwen"] / "model.safetensors")
+            regimes = REGIMES[:1]
+        for name, found in cells(folders, place, regimes, steps=1 if verb == "begin" else 2):
             print(json.dumps({name: found}), flush=True)
 
 

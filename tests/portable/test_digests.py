@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from harness.engines.embedded.numerics import lacking
-from tests.portable.digest import REGIMES, bases, cells
+from tests.portable.digest import REGIMES
 
 ROOT = Path(__file__).parents[2]
 WANTED = json.loads(Path(__file__).with_name("digests.json").read_text("utf-8"))
@@ -46,16 +45,9 @@ def test_this_machine_computes_the_reference_digests() -> None:
     assert said() == WANTED
 
 
-def test_one_changed_bit_in_a_weight_gives_another_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HARNESS_MODELS", str(tmp_path))
-    folders = bases(tmp_path)
-    assert dict(cells(folders, tmp_path, ["independent"])) == {"independent": WANTED["independent"]}
-    file = folders["qwen"] / "model.safetensors"
-    weights = load_file(file)
-    flat = weights["model.norm.weight"].view(torch.int32)
-    flat[0] ^= 1
-    save_file(weights, file, {"format": "pt"})
-    assert dict(cells(folders, tmp_path, ["independent"])) != {"independent": WANTED["independent"]}
+def test_one_changed_bit_in_a_weight_gives_another_digest() -> None:
+    (found,) = said("changed").items()
+    assert found not in WANTED.items()
 
 
 def emulator() -> str:

@@ -65,11 +65,11 @@ class EmbeddedEngine:
         )
         self._policy = self._open(folder, precision=dtype)
         if numerics == "portable":
-            require()
             if (self._device.type, self.precision) != ("cpu", "fp32"):
                 raise EngineError(
                     f"{folder}: {self.precision} on {self._device.type}; numerics: portable needs device: cpu, dtype: fp32"
                 )
+            require()
         self._masters: Masters | None = None
 
     @property

@@ -61,6 +61,7 @@ def lacking() -> str:
 
 def require() -> None:
     """Raises EngineError where this process does not compute portably."""
+    import numpy as np
     import torch
 
     unset = [f"{name}={value}" for name, value in ENVIRONMENT.items() if os.environ.get(name) != value]
@@ -70,4 +71,10 @@ def require() -> None:
         raise EngineError("numerics: portable needs a torch that multiplies by MKL, which this one does not")
     if (capability := torch.backends.cpu.get_cpu_capability()) != "AVX2":
         raise EngineError(f"numerics: portable needs torch's AVX2 kernels; this process took those for {capability}")
+    if wide := {*np.show_config("dicts")["SIMD Extensions"]["found"]} & {
+        *ENVIRONMENT["NPY_DISABLE_CPU_FEATURES"].split()
+    }:
+        raise EngineError(
+            f"numerics: portable needs numpy without {', '.join(sorted(wide))}; it was imported too early"
+        )
     torch.set_num_threads(1)
