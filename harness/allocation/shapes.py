@@ -97,12 +97,17 @@ def chosen(config: Mapping[str, Any]) -> Precision:
 @cache
 def cpu_bf16() -> str:
     """What multiplies bf16 fast in this machine's CPU; empty where nothing does, or the system does not say."""
+    flags = cpu_flags()
+    return next((name for flag, name in FAST.items() if flag in flags), "")
+
+
+def cpu_flags() -> set[str]:
+    """What this machine's CPU can do, in the kernel's words; empty where the system does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return ""
-    flags = {flag for line in lines if line.lower().startswith(("flags", "features")) for flag in line.split()}
-    return next((name for flag, name in FAST.items() if flag in flags), "")
+        return set()
+    return {flag for line in lines if line.lower().startswith(("flags", "features")) for flag in line.split()}
 
 
 # Shapes --------------------------------------------------------------------------------------------------------------

@@ -94,6 +94,16 @@ class Engines(ABC):
         return ""
 
     @classmethod
+    def settled(cls, options: Mapping[str, Any], models: Iterable[str]) -> dict[str, Any]:
+        """A suite's `engine_options` with what its models and this machine decide."""
+        return dict(options)
+
+    @classmethod
+    def remark(cls, options: Mapping[str, Any], models: Iterable[str]) -> str:
+        """What a run says first of how it computes its rows; empty where there is nothing to say."""
+        return ""
+
+    @classmethod
     @contextmanager
     def cluster(cls, address: str | None) -> Iterator[dict[str, str]]:
         """Environment that leads workers to their cluster. Raises EngineError where it does not start."""

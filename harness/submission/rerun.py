@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import queue
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -15,18 +18,20 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from harness.errors import SuiteError, UsageError
+from harness.engines.embedded.numerics import environment
+from harness.errors import CellError, SuiteError, UsageError
 from harness.learning import registry
 from harness.phases import Interrupted
 from harness.session.cell.manifests import packages, processor
-from harness.session.driver.jobs import cell_job, run_job
+from harness.session.driver.jobs import Finished, Progress, cell_job
+from harness.session.driver.matrix import CLOSE_SECONDS, SILENCE_SECONDS
+from harness.session.driver.process import Inbox, WorkerProcess
 from harness.session.suite.rules import check_roots
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, read_manifest
 from harness.submission.bundle import WORDLESS, compact
 from harness.submission.evidence import Evidence, named
 from harness.suite.cells import cell_of
-from harness.verification.verifier import Verifier
 from harness.versions import recorded
 
 APART = {"costs"}
@@ -64,16 +69,27 @@ def run_again(stored: Path, folder: Path) -> None:
 
 
 def _train(manifest: Manifest, folder: Path, deadline: float) -> None:
-    """deadline: of `time.monotonic`; Interrupted is raised there."""
+    """In a worker process, whose environment is the cell's. deadline: of `time.monotonic`; Interrupted is raised there."""
     beside = {name: getattr(manifest, name) for name in ("suite", "key", "baseline", "identity")}
-    job = cell_job(cell_of({**manifest.config, **beside}), folder)
-    with Verifier(workers=1) as verifier:
-        run_job(
-            job,
-            verifier,
-            lambda done, total, words: print(f"{done:g}/{total:g}  {words}", file=sys.stderr),
-            lambda: time.monotonic() > deadline,
-        )
+    cell, inbox = cell_of({**manifest.config, **beside}), Inbox()
+    worker = WorkerProcess(inbox, environment(cell.engine_options), SILENCE_SECONDS)
+    try:
+        worker.take(cell_job(cell, folder))
+        while (left := min(deadline, worker.heard + SILENCE_SECONDS) - time.monotonic()) > 0:
+            with suppress(queue.Empty):
+                match inbox.get(timeout=min(left, threading.TIMEOUT_MAX))[1]:
+                    case Progress(done=done, total=total, words=words):
+                        print(f"{done:g}/{total:g}  {words}", file=sys.stderr)
+                    case Finished(outcome="done"):
+                        return
+                    case Finished(reason=reason):
+                        raise CellError(f"{folder}: {reason}")
+                    case None:
+                        raise CellError(f"{folder}: {worker.exit_reason()}")
+                worker.heard = time.monotonic()
+        raise Interrupted
+    finally:
+        worker.close(time.monotonic() + CLOSE_SECONDS)
 
 
 def differences(left: Mapping[str, pa.Table], right: Mapping[str, pa.Table]) -> Iterator[tuple[str, bool, str]]:

@@ -63,10 +63,11 @@ class Cell:
         return own * self.variant.factor
 
     def config(self) -> dict[str, Any]:
-        """The resolved configuration as plain data: what the key hashes, each model's digest in its name's place."""
+        """The resolved configuration as plain data: what the key hashes, each model's digest in its name's place. Fast numerics
+        leave no word, so that older cells keep their keys."""
         return {
             "engine": self.engine,
-            "engine_options": dict(self.engine_options),
+            "engine_options": {k: v for k, v in self.engine_options.items() if (k, v) != ("numerics", "fast")},
             "group": self.group.model_dump(mode="json"),
             "variant": self.variant.model_dump(mode="json"),
             "sharing": self.sharing.model_dump(mode="json"),

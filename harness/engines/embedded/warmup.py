@@ -32,6 +32,7 @@ from harness.cache import cache_folder
 from harness.engines import checkpoint
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_model, build_tokenizer
+from harness.engines.embedded.numerics import Numerics, require
 from harness.engines.embedded.presets import (
     PRESETS,
     START_EXAMPLES,
@@ -62,6 +63,8 @@ RATE, RISE = (
     3,
 )  # learning rate of a pretrained model's warm-up, and steps until it is reached (docs/pretrained.md)
 REPORT = "stage0.json"
+SHIPPED = Path(__file__).with_name("bases")
+"""Base checkpoints of the quickstart, by their keys: made by `base_checkpoint`, and of no use once their code has changed."""
 IMITATION = Objective(form="nll", aggregation="answer")
 _IGNORED = -100
 
@@ -102,6 +105,7 @@ class MicroSpec:
     gate: float = 0.65
     probes: int = 40
     schedule: Schedule = field(default_factory=Schedule)
+    numerics: Numerics = "fast"
 
     @property
     def title(self) -> str:
@@ -115,6 +119,8 @@ class MicroSpec:
     def key(self) -> str:
         """Content hash of everything that determines the weights."""
         said = asdict(self) | {"steps": self.budget, "mixture": asdict(PRESETS[self.preset])}
+        if self.numerics == "fast":  # older ones keep their keys
+            del said["numerics"]
         digest = _digest(spec=said, code=versions(("stage0", "tasks")))
         return f"{self.family}-{self.strong}-{self.preset}-{self.seed}-{digest}"
 
@@ -206,8 +212,10 @@ def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadli
 
         def opened() -> EmbeddedEngine:
             model.save_pretrained(folder)
-            return EmbeddedEngine("stage0", folder, device="cpu")
+            return EmbeddedEngine("stage0", folder, device="cpu", numerics=spec.numerics)
 
+        if spec.numerics == "portable":
+            require()
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # so that the weights do not depend on the number of cores
         try:
@@ -226,6 +234,7 @@ def warmup_checkpoint(
     device: str | None = None,
     dtype: Precision | None = None,
     threads: int | None = None,
+    numerics: Numerics | None = None,
     deadline: float = 7200.0,
 ) -> Path:
     """The model in `folder` after its warm-up. Raises as `base_checkpoint`, and EngineError."""
@@ -233,7 +242,9 @@ def warmup_checkpoint(
     precision = dtype or chosen(read_config(folder / "config.json"))
 
     def build(new: Path) -> None:
-        engine = EmbeddedEngine(warmup.name, folder, chat=warmup.chat, device=device, dtype=precision, threads=threads)
+        engine = EmbeddedEngine(
+            warmup.name, folder, chat=warmup.chat, device=device, dtype=precision, threads=threads, numerics=numerics
+        )
         examples = warmup.examples()
 
         def train(steps: int, done: Callable[[int], None]) -> None:
@@ -246,7 +257,7 @@ def warmup_checkpoint(
         engine.tokenizer.save_pretrained(new)
         engine.close()
 
-    return _cached(warmup.key(precision), build, deadline)
+    return _cached(warmup.key(precision) + "-portable" * (numerics == "portable"), build, deadline)
 
 
 def _digest(**parts: Any) -> str:
@@ -255,6 +266,8 @@ def _digest(**parts: Any) -> str:
 
 
 def _cached(key: str, build: Callable[[Path], None], deadline: float) -> Path:
+    if _whole(SHIPPED / key, key):
+        return SHIPPED / key
     folder = cache_folder() / "stage0" / key
     if _whole(folder, key):
         return folder

@@ -21,6 +21,7 @@ import psutil
 import harness
 from harness.allocation.inventory import visible
 from harness.engines import catalogue
+from harness.engines.embedded import numerics
 from harness.errors import Fault, StoreError
 from harness.session.policy.models import loaded_commit
 from harness.store.manifest import (
@@ -41,7 +42,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "lm-eval", "math-ver
 """Recorded besides those of the engines."""
 ENVIRONMENT = (
     "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS",
-    "PYTHONHASHSEED", "TOKENIZERS_PARALLELISM", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND",
+    "PYTHONHASHSEED", "TOKENIZERS_PARALLELISM", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", *numerics.ENVIRONMENT,
 )  # fmt: skip
 """Variables that are recorded: what decides threads and devices. Nothing else of the environment is written anywhere, for tokens
 and passwords stand there."""
@@ -69,6 +70,7 @@ class Base:
             self.seed,
             evaluation,
             msgspec.to_builtins(self.identity),
+            *({"portable"} & {self.suite.engine_options.get("numerics")}),  # older bases keep their keys
         )
         object.__setattr__(self, "key", f"base-{found}")
 

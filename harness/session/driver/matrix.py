@@ -12,6 +12,7 @@ from pathlib import Path
 from harness.allocation.inventory import VISIBLE, Inventory, visible
 from harness.allocation.planner import Plan, Request, Scheduler
 from harness.engines.catalogue import engines_of
+from harness.engines.embedded import numerics
 from harness.errors import Fault, HarnessError
 from harness.files import TEMPORARY, remove
 from harness.session.cell.log import note
@@ -72,7 +73,9 @@ def run_matrix(
             remove(leftover)
         prepared = prepared.looked()  # once more: the run before may have ended between the planning and the lock
         prepared.record()
+        own = numerics.environment(prepared.suite.engine_options)
         with engines_of(prepared.suite.engine).cluster(address) as environment:
+            environment = {**environment, **own}
             return _Driver(prepared, plan, reporter, refresh, environment, silence, verbose, claim).run()
 
 

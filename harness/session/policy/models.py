@@ -26,6 +26,7 @@ from harness.reading import open_regular
 from harness.suite.schema import Policy, Stage0, Suite
 
 if TYPE_CHECKING:
+    from harness.engines.embedded.numerics import Numerics
     from harness.engines.embedded.warmup import MicroSpec
 
 MICRO = "micro/"
@@ -96,7 +97,7 @@ def base_folder(
     if is_micro(policy):
         from harness.engines.embedded.warmup import base_checkpoint
 
-        return base_checkpoint(micro_spec(policy, seed), progress)
+        return base_checkpoint(micro_spec(policy, seed, options.get("numerics", "fast")), progress)
     folder, stage0 = raw_folder(policy), policy.stage0
     if stage0 is None:
         return folder
@@ -112,16 +113,17 @@ def base_folder(
         seed=_base_seed(stage0, seed),
         **{name: value for name, value in stated.items() if value is not None},
     )
-    device = {name: options[name] for name in ("device", "dtype", "threads") if name in options}
+    device = {name: options[name] for name in ("device", "dtype", "threads", "numerics") if name in options}
     return warmup_checkpoint(warmup, folder, progress, **device)
 
 
-def micro_spec(policy: Policy, seed: int) -> MicroSpec:
+def micro_spec(policy: Policy, seed: int, numerics: Numerics = "fast") -> MicroSpec:
     """`per_seed` bases derive from the suite's seed."""
     from harness.engines.embedded.warmup import MicroSpec
 
     stage0, family = policy.stage0 or Stage0(), policy.model.removeprefix(MICRO)
-    return MicroSpec(family=family, preset=stage0.preset, strong=stage0.strong, seed=_base_seed(stage0, seed))
+    own = _base_seed(stage0, seed)
+    return MicroSpec(family=family, preset=stage0.preset, strong=stage0.strong, seed=own, numerics=numerics)
 
 
 def _base_seed(stage0: Stage0, seed: int) -> int:

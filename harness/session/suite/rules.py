@@ -81,11 +81,13 @@ def validate(suite: Suite, source: str) -> Suite:
 
 
 def remarks(suite: Suite) -> list[str]:
-    return [
+    own = engines_of(suite.engine).remark(suite.engine_options, [policy.model for _, policy in _policies(suite)])
+    told = [
         f"{variant.name}: {remark}"
         for variant in suite.regimes
         for remark in registry.build(variant.regime, variant.options).remarks(suite.training.updates)
     ]
+    return [*told, *filter(None, [own])]
 
 
 def resolved(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
@@ -123,7 +125,8 @@ def resolved(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
             f"{suite.evaluation.tasks[0]} gives no learning curve: put another task first, or evaluation.curve_every: 0"
         )
         raise SuiteError(source, "evaluation.tasks[0]", problem)
-    return suite
+    models = [policy.model for _, policy in _policies(suite)]
+    return suite.model_copy(update={"engine_options": engine.settled(suite.engine_options, models)})
 
 
 def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> None:
