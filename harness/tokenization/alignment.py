@@ -50,7 +50,7 @@ def distribute(
         own = np.minimum(weights, 0.0)
         share = np.where(np.repeat(np.add.reduceat(own, parts.receiver[:-1]) != 0, sizes), own, share)
     aligned = np.repeat(mass, sizes) * (share / np.repeat(np.add.reduceat(share, parts.receiver[:-1]), sizes))
-    result = aligned.astype(np.float32)
+    result: Float32[np.ndarray, "R"] = aligned.astype(np.float32)
     (lost,) = np.add.reduceat(aligned - result, [0])
     if abs(lost) > 1e-7:  # the rounding error goes to the smallest value that is large beside it
         size = np.abs(result)
