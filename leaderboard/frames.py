@@ -145,7 +145,7 @@ def judged_by(verdict: str, alone: Pair | None, corrected: Pair | None) -> Pair 
 
 def _gain(r: Rank) -> str:
     interval = judged_by(r.verdict, r.gain_interval, r.gain_corrected_interval)
-    return f"{POINTS.text(r.gain)} {POINTS.interval(interval)}".rstrip()
+    return POINTS.with_interval(r.gain, interval)
 
 
 def _counted(verdicts: Iterable[str]) -> str:

@@ -100,7 +100,7 @@ def _name(pair: Pairing) -> str:
 
 
 def _label(pair: Pairing) -> str:
-    return f"{POINTS.text(pair.difference)} {POINTS.interval(pair.interval)}".strip()
+    return POINTS.with_interval(pair.difference, pair.interval)
 
 
 def _mark(pair: Pairing, margin: float) -> charts.Figure:

@@ -93,7 +93,7 @@ def _draw_tuned(store: Store, tuning: Tuning) -> None:
     frame = pd.DataFrame(rows)
     for gain in _GAINS:
         interval = f"{gain.removesuffix('_gain')}_interval"
-        frame[gain] = [f"{POINTS.text(row[gain])} {POINTS.interval(row[interval])}".rstrip() for row in rows]
+        frame[gain] = [POINTS.with_interval(row[gain], row[interval]) for row in rows]
     frame[[*_SHARES]] = frame[[*_SHARES]].astype(float) * 100
     who = [*(["group"] if frame["group"].nunique() > 1 else []), "variant", *(["on"] if frame["on"].any() else [])]
     shown = frame[[*who, *_GAINS, *_SHARES, "trials", "failed", "rollouts", "cpu_seconds"]]
