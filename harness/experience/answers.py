@@ -113,5 +113,5 @@ class Inbox:
         return tuple(a for a in self.answers.get(prompt_id, ()) if a.verdict.valid)
 
     def right(self, prompt_id: str) -> tuple[PeerAnswer, ...]:
-        """Peers' successes that the learner's verifier finds right."""
+        """Peers' successes whose verdict is right."""
         return tuple(a for a in self.successes.get(prompt_id, ()) if a.verdict.value == "right")
