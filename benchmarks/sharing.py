@@ -3,6 +3,7 @@
 bench: its part of a step (exchange, THL, verification, advantages, ledger) for n policies in one group, which alternate between the
     Llama- and the Qwen3-type base of preset `trap`.
 peers: a step of a regime that trains on peers' answers, per trained token, beside `independent`.
+beyond: a step with peers' scores of all own answers, and one with a second round, per answer of both, beside `independent`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ def measure(policies: int, regimes: Sequence[str], steps: int, smoke: bool) -> d
             rows = [r for r in read_journal(prepared.folder / cell.key).tables["steps"].to_pylist() if r["step"] > 1]
             spent = {p: sum(v for row in rows if (v := row[f"{p}_seconds"] or 0.0) == v) for p in PHASES}
             trained = sum(row["trained_tokens"] for row in rows) or 1  # random weights may learn nothing
-            found[cell.variant.name] = {**spent, "step": sum(spent.values()), "trained": float(trained)}
+            rollouts = sum(row["rollouts"] for row in rows)
+            found[cell.variant.name] = {
+                **spent, "step": sum(spent.values()), "trained": float(trained), "rollouts": float(rollouts)
+            }  # fmt: skip
     return found
 
 
@@ -85,3 +89,23 @@ def peers(size: Size) -> list[Row]:
         each = [costs(name, "independent", spent[regime], spent["independent"], 1.05) for regime in PEERS[1:]]
         rows.append(max(each, key=lambda row: row.value))
     return rows
+
+
+def beyond(size: Size) -> list[Row]:
+    """Every step scored; hints wherever they help."""
+    regimes = ("independent", "{regime: copd, ratio: 0}", "{regime: core, probability: 1.0}")
+    rounds = [measure(2, regimes, 2 if size.smoke else STEPS, size.smoke) for _ in range(size.rounds)]
+
+    def spent(regime: str, per: str = "") -> list[float]:
+        return [one[regime]["step"] / (one[regime][per] if per else 1.0) for one in rounds]
+
+    return [
+        costs("step with peers' scores", "independent", spent("copd"), spent("independent"), 1.35),
+        costs(
+            "step with hints, per answer",
+            "independent",
+            spent("core", "rollouts"),
+            spent("independent", "rollouts"),
+            1.35,
+        ),
+    ]

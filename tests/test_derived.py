@@ -39,7 +39,7 @@ def derived(results: Path, rows: list[Row], query: str) -> list[dict[str, Any]]:
 
 COUNTS = (
     "rollouts", "generated_tokens", "trained_tokens", "exchanged_tokens", "exchanged_bytes", "peer_received", "peer_used",
-    "prompts", "prompts_all_wrong", "prompts_rescued",
+    "prompts", "prompts_all_wrong", "prompts_rescued", "hinted_prompts", "hinted_answers", "hinted_right",
 )  # fmt: skip
 MEANS = (
     "weight_second_moment", "effective_sample_size", "clipped_share", "refused_share", "kl_step", "gradient_norm",

@@ -50,7 +50,8 @@ class Workload:
     """A cell's steps and what surrounds them.
 
     prompts: per step. prompt_tokens, answer_tokens: longest in training. longest: prompt and answer together that are sampled, in
-    evaluation too. trained, scored: answers that go through an optimiser update, and through a forward pass only, per own rollout.
+    evaluation too. trained, scored: answers that go through an optimiser update, and through a forward pass only, per own rollout;
+    again: that are sampled in a second round.
     staleness: steps that experience may lag; 0 is lockstep. measured: steps with measurements. Per policy: evaluated, answers
     generated for evaluation, of at most evaluation_tokens; curves, points of the learning curve, of curve answers together; saves,
     checkpoints written.
@@ -63,6 +64,7 @@ class Workload:
     longest: int
     trained: float = 1.0
     scored: float = 0.0
+    again: float = 0.0
     staleness: int = 0
     measured: int = 0
     evaluated: int = 0

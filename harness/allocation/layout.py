@@ -304,7 +304,7 @@ def _layout(
         trainer.memory, rollout_weights=weights, kv_cache=concurrent * one, rollout_context=gpu.context
     )
     engines = (others or ranks) // tensor_parallel
-    rollout = rollout_seconds(
+    rollout = (1 + work.again) * rollout_seconds(
         policy, work.prompt_tokens, work.answer_tokens, answers, engines, tensor_parallel, concurrent, on
     )
     # Own answers under the trainer (and the reference), peers' where the regime asks.

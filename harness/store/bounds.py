@@ -43,7 +43,10 @@ _UNIQUE = {
 }
 _NEGATIVE = {"made", "vote", "checkpoint_step"}
 """Columns where -1 stands for none; of a checkpoint, for the model as published (`PUBLISHED`)."""
-LATER = {"clipped_tokens", "ratios", "vote", "empty", "unboxed"}
+LATER = {
+    *("clipped_tokens", "ratios", "vote", "empty", "unboxed"),
+    *("hinted_prompts", "hinted_answers", "hinted_right"),
+}
 """Columns that older versions did not write."""
 
 

@@ -8,14 +8,14 @@ from itertools import pairwise
 from math import nan
 
 import numpy as np
-from jaxtyping import Float32, Int32
+from jaxtyping import Float32, Float64, Int32
 
 from harness.errors import ExchangeError, TokenizationError
-from harness.experience.records import AnswerRecord, Refusal, Rollout
+from harness.experience.records import AnswerRecord, Refusal, Rollout, Scores
 from harness.tokenization.alignment import Segmentations, chunks, distribute, inexact
 from harness.tokenization.codec import Decoded, Encoded, TokenCodec
 
-__all__ = ["Retokenised", "edit_distance", "noncanonical_shares", "retokenise", "text_residual"]
+__all__ = ["Retokenised", "align", "edit_distance", "excess", "noncanonical_shares", "retokenise", "text_residual"]
 
 WINDOW = 2048  # bytes: edit distance costs the square of the length, so longer texts are compared in windows
 Score = Callable[[Sequence[AnswerRecord], Sequence[Int32[np.ndarray, "T"]]], Sequence[Float32[np.ndarray, "T"]]]
@@ -23,12 +23,13 @@ Score = Callable[[Sequence[AnswerRecord], Sequence[Int32[np.ndarray, "T"]]], Seq
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Retokenised:
-    """One record in the receiver's tokens, with its EOS iff finished. residuals, our reading: `text`: byte edit distance of the
-    text and its round trip / bytes; with log-probabilities also `boundary`: share of tokens in chunks with several; `mass`:
-    |aligned - source| sum, nats; `length`: difference of tokens / source's; `canonical`: the record's `noncanonical`. aligned:
-    (T,) nats; source_logprob, source_tokens: over the source's tokens without EOS."""
+    """One record in the receiver's tokens, with its EOS iff finished. ends: byte position where each but EOS ends. residuals, our
+    reading: `text`: byte edit distance of the text and its round trip / bytes; with log-probabilities also `boundary`: share of
+    tokens in chunks with several; `mass`: |aligned - source| sum, nats; `length`: difference of tokens / source's; `canonical`: the
+    record's `noncanonical`. aligned: (T,) nats; source_logprob, source_tokens: over the source's tokens without EOS."""
 
     tokens: Int32[np.ndarray, "T"]
+    ends: Int32[np.ndarray, "T"]
     residuals: Mapping[str, float]
     spelled_tags: int = 0
     aligned: Float32[np.ndarray, "T"] | None = None
@@ -59,7 +60,10 @@ def retokenise(
         for record, r in zip(records, read, strict=True)
         if isinstance(record, Rollout) and not isinstance(r, ExchangeError)
     ]
-    aligned = iter(_aligned(kept, score) if kept else [])
+    rollouts, weights = [record for record, _ in kept], None
+    if kept and score is not None:
+        weights = np.concatenate([np.asarray(s, dtype=np.float64) for s in score(rollouts, [e.ids for _, e in kept])])
+    aligned = iter(align(rollouts, [e.ends for _, e in kept], [r.finished for r in rollouts], weights))
     results: list[Retokenised | ExchangeError] = []
     for record, r in zip(records, read, strict=True):
         if isinstance(r, ExchangeError):
@@ -69,28 +73,36 @@ def retokenise(
         tokens = np.append(encoded.ids, np.int32(receiver.eos_id)) if record.finished else encoded.ids
         residuals, source = next(aligned) if isinstance(record, Rollout) else ({}, ())
         residuals = {"text": text, **residuals}
-        over = [f"{n} residual {v:.4g}, at most {budget[n]:.4g}" for n, v in residuals.items() if v > budget.get(n, v)]
+        over = excess(residuals, budget)
         results.append(
-            ExchangeError(Refusal.RESIDUAL, over[0])
+            ExchangeError(Refusal.RESIDUAL, over)
             if over
-            else Retokenised(tokens, residuals, encoded.spelled_tags, *source)
+            else Retokenised(tokens, encoded.ends, residuals, encoded.spelled_tags, *source)
         )
     return results
 
 
-def _aligned(
-    kept: Sequence[tuple[Rollout, Encoded]], score: Score | None
+def excess(residuals: Mapping[str, float], budget: Mapping[str, float]) -> str:
+    """Which residual is over its budget; empty where none is."""
+    over = [f"{n} residual {v:.4g}, at most {budget[n]:.4g}" for n, v in residuals.items() if v > budget.get(n, v)]
+    return over[0] if over else ""
+
+
+def align(
+    records: Sequence[Rollout | Scores],
+    ends: Sequence[Int32[np.ndarray, "T"]],
+    finished: Sequence[bool],
+    weights: Float64[np.ndarray, "N"] | None = None,
 ) -> list[tuple[dict[str, float], tuple[Float32[np.ndarray, "T"], float, int]]]:
-    """Of each record its residuals, aligned log-probabilities, their source's sum and number."""
-    records = [record for record, _ in kept]
-    sent, sizes = np.array([len(r.tokens) for r in records]), np.array([e.ids.size for _, e in kept])
+    """Of each record its residuals, log-probabilities on the receiver's tokens, their source's sum and number. ends: byte
+    positions where those tokens end, EOS left out. finished: whether EOS follows. weights: of all tokens, as for `distribute`."""
+    if not records:
+        return []
+    sent, sizes = np.array([len(r.logprobs) for r in records]), np.array([e.size for e in ends])
     logprobs = np.concatenate([np.array(r.logprobs, dtype=np.float64) for r in records])
     source_ends = np.concatenate([np.cumsum(r.pieces) for r in records])
-    pair = Segmentations(source_ends, np.concatenate([e.ends for _, e in kept]), sent, sizes)
+    pair = Segmentations(source_ends, np.concatenate(ends), sent, sizes)
     parts = chunks(pair)
-    weights = None
-    if score is not None:
-        weights = np.concatenate([np.asarray(s, dtype=np.float64) for s in score(records, [e.ids for _, e in kept])])
     aligned = distribute(pair, parts, logprobs, weights)
     begins = np.cumsum(sizes) - sizes
     mass = np.add.reduceat(logprobs, np.cumsum(sent) - sent)
@@ -103,10 +115,11 @@ def _aligned(
             "boundary": float(guessed[i]) / size,
             "mass": abs(float(lost[i])),
             "length": abs(size - count) / count,
-            "canonical": nan if record.noncanonical is None else record.noncanonical,
         }
+        if isinstance(record, Rollout):
+            residuals["canonical"] = nan if record.noncanonical is None else record.noncanonical
         values = aligned[begins[i] : begins[i] + size]
-        values = np.append(values, np.float32(record.eos_logprob)) if record.finished else values
+        values = np.append(values, np.float32(record.eos_logprob)) if finished[i] else values
         results.append((residuals, (values, float(mass[i]), count)))
     return results
 
