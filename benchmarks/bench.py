@@ -37,8 +37,8 @@ sys.path.insert(0, str(HERE.parent))
 from harness.limits import LARGE_BLOCKS  # noqa: E402  # of this tree, whatever is installed
 
 ENTRIES = {"starts": "starts", "alignment": "alignment", "bootstrap": "rliable_oracle", "sampling": "generation",
-           "steps": "grpo_step", "sharing": "sharing", "peers": "sharing.peers", "beyond": "sharing.beyond", "many": "many_cells", "quickstart": "quickstart",
-           "board": "leaderboard_speed"}  # fmt: skip
+           "steps": "grpo_step", "sharing": "sharing", "peers": "sharing.peers", "beyond": "sharing.beyond", "many": "many_cells",
+           "quickstart": "quickstart", "board": "leaderboard_speed"}  # fmt: skip
 """Functions of modules beside this one, which take a `Size` and return rows; `bench` where none is named."""
 OWN_PYTHON = {"bootstrap": HERE.parent / ".venv-rliable" / "bin" / "python"}
 """Of a rival whose pins contradict ours."""

@@ -27,22 +27,23 @@ class Hint:
 
 
 def without_answer(text: str, secrets: Iterable[str], stated: Callable[[str], str | None], right: Right) -> str:
-    """The longest beginning of `text` that gives nothing away: it ends before a code fence, before a secret (white space and, but
-    for single characters, case apart) and before a stretch of words that the scorer takes for the answer. Empty where that
-    leaves nothing, or the scorer finds what is left right. stated: a response that says so (`Scorer.perfect`)."""
-    for secret in ("```", *secrets):
+    """The longest beginning of `text` that gives nothing away: it ends before a box or a code fence, before a secret (white space
+    and, but for single characters, case apart) and before a stretch of words that the scorer takes for the answer. Empty where
+    that leaves nothing, or the scorer finds what is left right. stated: a response that says so (`Scorer.perfect`)."""
+    for secret in ("```", "\\boxed", *secrets):
         if found := _spelled(secret, text):
             text = text[: found.start()]
     pieces = list(_WORD.finditer(text))
-    tried = {
-        (first.start(), response): None
+    tried = [
+        (last.end(), -first.start(), response)
         for i, first in enumerate(pieces)
         for last in pieces[i : i + WINDOW]
         if (words := text[first.start() : last.end()].strip(_EDGES)) and (response := stated(words)) is not None
-    }
-    said = right([response for _, response in tried])
-    text = text[: min((start for (start, _), is_right in zip(tried, said, strict=True) if is_right), default=None)]
-    return "" if not text.strip() or right([text])[0] else text.strip()
+    ]
+    said = right([response for *_, response in tried])
+    first_right = min((at for at, is_right in zip(tried, said, strict=True) if is_right), default=(0, -len(text), ""))
+    text = text[: -first_right[1]].strip()
+    return "" if not text or right([text])[0] else text
 
 
 def _spelled(secret: str, text: str) -> re.Match[str] | None:

@@ -17,6 +17,7 @@ from harness.learning.terms import OLD
 # xgrpo with one's own answers alone is GRPO only where its deviation is
 VARIANTS = [(c.regime, c.options) for c in CASES.values() if c.options.get("normalise") != "none"]
 VARIANTS = [(name, options) for name, options in VARIANTS if name != "independent"] + [("sgt", {"lambda": 1.0})]
+VARIANTS += [("copd", {"ratio": 0.0}), ("core", {}), ("core", {"train_on": "plain"})]
 WORLDS = {
     "plain": make_world(3),
     "invalid": make_world(4, rollouts=3, invalid=0.5, prompts=9),
