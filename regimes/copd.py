@@ -53,11 +53,12 @@ class CoPD(Regime):
             for scores in inbox.scores.get(group.prompt.id, ()):
                 found.setdefault(scores.index, []).append(scores)
             chosen = replace(group, answers=tuple(group.answers[i] for i in found))
-            for term, scores in zip(own_answers(chosen, [0.0] * len(found)), found.values(), strict=True):
-                theirs = np.mean([s.aligned for s in scores], axis=0, dtype=np.float64)
-                answers.append(replace(term, advantage=self.options.beta * (theirs - term.sampled)))
+            terms = own_answers(chosen, [0.0] * len(found))
+            for term, answer, peers in zip(terms, chosen.answers, found.values(), strict=True):
+                theirs = np.mean([s.aligned for s in peers], axis=0, dtype=np.float64)
+                answers.append(replace(term, advantage=self.options.beta * (theirs - answer.logprobs)))
         return [Term("distil", "own", GRPO, tuple(answers))]
 
     def _distils(self, step: int) -> bool:
-        period = self.options.ratio + 1
+        period: float = self.options.ratio + 1
         return floor(step / period) > floor((step - 1) / period)

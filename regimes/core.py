@@ -56,7 +56,8 @@ class CoRe(Regime):
 
     @property
     def hint_tokens(self) -> int:
-        return self.options.tokens
+        tokens: int = self.options.tokens
+        return tokens
 
     def hints(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Hint]:
         """One for each question drawn of those that only peers solved."""

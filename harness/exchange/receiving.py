@@ -14,7 +14,7 @@ from jaxtyping import Float32, Int32
 
 from harness.exchange.exchange import Exchange
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerScores, Prompt
-from harness.experience.records import AnswerRecord, Record, Refusal, Scores
+from harness.experience.records import AnswerRecord, Record, Refusal, Scores, sent
 from harness.store.rows import ExchangeRow
 from harness.suite.schema import Sharing
 from harness.tokenization.codec import TokenCodec
@@ -221,7 +221,7 @@ class Receiver:
         self, admitted: Sequence[tuple[Record, ExchangeRow]], learner: Learner, step: int, own: Sequence[Group]
     ) -> list[tuple[Scores, PeerScores, Answer, ExchangeRow]]:
         """Scores on the tokens that the learner sampled, each chunk's sum by bytes; residuals go into the rows."""
-        answers = {(g.prompt.id, i): a for g in own for i, a in enumerate(g.answers)}
+        answers = {(g.prompt.id, i): a for g in own for i, a in sent(g)}
         fitting: list[tuple[Scores, ExchangeRow, Answer]] = []
         for record, entry in admitted:
             if not isinstance(record, Scores):

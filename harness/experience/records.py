@@ -18,6 +18,7 @@ __all__ = [
     "AnswerRecord",
     "Draft",
     "GroupValue",
+    "Pieces",
     "Record",
     "Refusal",
     "Rollout",
@@ -31,8 +32,8 @@ __all__ = [
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-# byte length of each of an answer's tokens, final EOS left out; they sum to the text's length in bytes
 Pieces = Callable[[Answer], list[int]]
+"""Byte length of each of an answer's tokens, final EOS left out; they sum to the text's length in bytes."""
 MAX_TEXT_BYTES = 1 << 20  # of a record's text, in UTF-8
 MAX_TOKENS = 1 << 17  # of one answer
 LOGPROB_SLACK = 1e-6  # rounding may lift the log-probability of a sure token a little above 0

@@ -185,7 +185,9 @@ def test_hacpo_baseline_is_unbiased_under_the_true_capabilities_and_its_guards_b
 
 def test_every_fact_holds_and_a_false_one_would_not(bandit):
     found = facts(bandit)
-    assert {f.statement.split(":")[0] for f in found} == {"independent", "naive", "xgrpo", "prp", "sgt", "hacpo"}
+    assert {f.statement.split(":")[0] for f in found} == {
+        *("independent", "naive", "xgrpo", "prp", "sgt", "hacpo", "copd", "core")
+    }
     assert all(f.holds is not False for f in found)
     assert not Fact("", 1.0, 1.00001).holds
     apart = [f for f in found if f.statement.startswith("naive: distance")]

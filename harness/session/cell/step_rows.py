@@ -107,16 +107,16 @@ def mark_used(
     for scored, entry in received.scored:
         behind[id(scored.tokens)].append(entry)
     for group in again:
-        if group.prompt.hint in received.entries:
+        if group.prompt.hint and (hinted := received.entries.get(group.prompt.hint)):
             for own in group.answers:
-                behind[id(own.tokens)].append(received.entries[group.prompt.hint])
+                behind[id(own.tokens)].append(hinted)
     for term, report in zip(terms, reports, strict=True):
         for answer, tokens in zip(term.answers, report.moved, strict=True):
             if term.source == "peer" and answer.origin is not None and tokens:
                 author, index = answer.origin
-                entry = received.entries.get((author, answer.prompt_id, index))
-                if entry is not None:
-                    entry.used = True
+                found = received.entries.get((author, answer.prompt_id, index))
+                if found is not None:
+                    found.used = True
             for entry in behind[id(answer.tokens)] if tokens and term.objective.form != "kl" else ():
                 entry.used = True
 
