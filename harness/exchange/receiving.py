@@ -133,7 +133,11 @@ class Receiver:
         with learner.clock.phase("exchange"):
             collected = self.asks.collect(learner.name, step, [p.id for p in prompts])
             by_id = {p.id: p for p in prompts}
-            carried = self.carry(list(zip(collected.records, collected.entries, strict=True)), learner, by_id)
+            admitted = list(zip(collected.records, collected.entries, strict=True))
+            for record, entry in admitted:
+                if record.step != step:  # its author no longer waits for it
+                    entry.refuse(Refusal.STALE)
+            carried = self.carry([(r, e) for r, e in admitted if e.accepted], learner, by_id)
         if not carried:
             return []
         with learner.clock.phase("score"):

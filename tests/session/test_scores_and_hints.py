@@ -181,6 +181,20 @@ def test_a_scorer_that_is_stale_silent_or_spams_is_refused_and_the_cell_finishes
     assert [terms[s] for s in (1, 2, 3, 4)] == ["distil"] * before + ["own"] * (4 - before), "without scores GRPO"
 
 
+def test_within_the_staleness_limit_only_scores_of_the_step_count(place: Path, tmp_path: Path) -> None:
+    """An answer of an earlier step, and what was found of it, is let in by the exchange, and of no use any more."""
+    file = with_condition(place, tmp_path / "tiny.yaml", "{kind: stale, steps: 1}")
+    late = [*HOT, "training.steps=3", "sharing.max_staleness=2"]
+    prepared = run(file, tmp_path / "r", late, only="*/copd/*")
+    found = [r for r in rows(prepared, prepared.cells[0], "exchanges") if r["author"] == "b" and r["kind"]]
+    assert {(r["kind"], r["accepted"], r["reason"]) for r in found} == {
+        ("draft", False, "stale"),
+        ("scores", False, "stale"),
+    }
+    terms = {(r["policy"], r["name"]) for r in rows(prepared, prepared.cells[0], "terms")}
+    assert terms == {("a", "own"), ("b", "own")}
+
+
 def test_a_lying_scorer_is_believed_and_moves_the_learner(finished: Prepared, place: Path, tmp_path: Path) -> None:
     """It finds every answer certain: every advantage is -beta log pi_old, none negative."""
     file = with_condition(place, tmp_path / "tiny.yaml", "{kind: lying}")
