@@ -14,7 +14,7 @@ from harness.experience.answers import Group
 from harness.learning.hints import Hint
 from harness.learning.regime import Regime
 from harness.session.cell import cell as cells
-from harness.session.cell import learners
+from harness.session.cell import learners, questions
 from harness.session.suite.demands import demand
 from harness.session.suite.prepare import Prepared, prepare
 
@@ -219,6 +219,24 @@ def test_a_plan_counts_scores_and_the_second_round(place: Path, tmp_path: Path) 
     work = {c.variant.name: demand(c).workload for c in prepared.cells}
     assert (work["independent"].scored, work["copd"].scored, work["core"].scored) == (0.0, 1.0, 0.0)
     assert (work["independent"].again, work["copd"].again, work["core"].again) == (0.0, 0.0, 0.25)
+    policy = prepared.cells[0].group.policies[0]
+    lengths = {c.variant.name: questions.measured(policy, Path(policy.model), c.evaluation, c) for c in prepared.cells}
+    assert lengths["core"].prompt == lengths["independent"].prompt + 2 * 12, (
+        "a hint is at most as long as a peer's answer"
+    )
+    assert lengths["core"].longest == max(lengths["independent"].longest, lengths["core"].prompt + 12)
+    short = prepare(str(place / "tiny.yaml"), tmp_path, overrides=["regimes=[independent, {regime: core, tokens: 5}]"])
+    assert questions.measured(policy, Path(policy.model), short.cells[1].evaluation, short.cells[1]).prompt == (
+        lengths["independent"].prompt + 5
+    )
+
+
+def test_without_peers_both_are_grpo_bit_for_bit(place: Path, tmp_path: Path) -> None:
+    prepared = run(place / "tiny.yaml", tmp_path, [*HOT, "training.steps=2", "sharing.direction=none"])
+    for regime in ("copd", "core"):
+        assert weights(prepared, regime) == weights(prepared, "independent")
+        for table in ("steps", "exchanges", "curves", "samples"):
+            assert rows(prepared, cell(prepared, regime), table) == rows(prepared, cell(prepared, "independent"), table)
 
 
 def test_what_cannot_be_is_refused(place: Path, tmp_path: Path) -> None:
