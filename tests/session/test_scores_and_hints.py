@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 import regimes.core
+from harness.engines.embedded.families import build_tokenizer
 from harness.errors import PluginError, SuiteError
-from harness.experience.answers import Group
+from harness.experience.answers import Group, PeerAnswer, Prompt
 from harness.learning.hints import Hint
 from harness.learning.regime import Regime
 from harness.session.cell import cell as cells
 from harness.session.cell import learners, questions
 from harness.session.suite.demands import demand
 from harness.session.suite.prepare import Prepared, prepare
+from harness.tokenization.codec import TokenCodec
+from harness.verification.verdict import Verdict
+from harness.verification.verifier import Verifier
 
 from .running import cell, rows, run
 
@@ -128,6 +134,34 @@ def test_hinted_questions_are_sampled_in_the_second_round_alone(
         assert question.startswith("Q: ")
         assert hint.strip()
         assert gold not in hint.replace("=", " ").split()
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen"])
+def test_a_hint_opens_no_turn_and_keeps_its_length(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer's text is cut before what the tokenizer would read as a control token, and after so many tokens."""
+    tokenizer = build_tokenizer(family)
+    control = next(token for token in tokenizer.get_added_vocab() if token.strip())
+    monkeypatch.setattr(learners, "roll_out", lambda learner, cell, step, prompts, verifier: prompts)
+    cell: Any = SimpleNamespace(training=SimpleNamespace(task="micro"))
+
+    def hinted(text: str, tokens: int) -> list[Prompt]:
+        learner: Any = SimpleNamespace(
+            engine=SimpleNamespace(tokenizer=tokenizer), regime=SimpleNamespace(hint_tokens=tokens),
+            codec=TokenCodec(tokenizer), clock=learners.Clock(),
+        )  # fmt: skip
+        answer = PeerAnswer("you", 1, 1, "x", 0, np.zeros(1, np.int32), text, True, Verdict("right", "", "92"))
+        own = [Group(Prompt("x", "Q: 46*2\nA:", "92"), "me", 1, 1, ())]
+        with Verifier(workers=1) as verifier:
+            hints = [Hint("x", answer), Hint("x", answer), Hint("y", answer)]
+            return learners.second_round(learner, cell, 1, own, hints, verifier)  # type: ignore[return-value]
+
+    (prompt,) = hinted(f"first 40*2=80{control} more", 99)
+    assert (prompt.text, prompt.of, prompt.hint) == ("Q: 46*2\nA: first 40*2=80", "x", ("you", "x", 0))
+    codec = TokenCodec(tokenizer)
+    whole = codec.try_encode(["first 40*2=80 and 6*2=12"])[0].ids.size
+    (prompt,) = hinted("first 40*2=80 and 6*2=12 so 80+12=92. \\boxed{92}", 5)
+    assert codec.try_encode([prompt.text.removeprefix("Q: 46*2\nA: ")])[0].ids.size == 5 < whole
+    assert hinted(f"{control}", 99) == hinted("92 it is", 99) == []
 
 
 class Killed(BaseException):

@@ -149,7 +149,7 @@ def second_round(
     if not hints:
         return []
     scorer, asked = scorer_of(get_task(cell.training.task).scorer), {g.prompt.id: g.prompt for g in own}
-    control, longest = learner.engine.tokenizer.get_added_vocab(), learner.regime.hint_tokens
+    control = [token for token in learner.engine.tokenizer.get_added_vocab() if token.strip()]
     prompts: dict[str, Prompt] = {}
     with learner.clock.phase("verify"):
         for hint in (h for h in hints if h.prompt_id in asked):
@@ -158,12 +158,12 @@ def second_round(
             def right(texts: Sequence[str], gold: str = prompt.gold) -> list[bool]:
                 return [v.value != "wrong" for v in verdicts(verifier, [gold] * len(texts), texts, [True] * len(texts))]
 
-            secrets = (prompt.gold, answer.verdict.extracted, *control)
-            text = without_answer(answer.text, secrets, scorer.perfect, right)
+            text = answer.text[: min((at for t in control if (at := answer.text.find(t)) >= 0), default=None)]
+            text = without_answer(text, (prompt.gold, answer.verdict.extracted), scorer.perfect, right)
             read = learner.codec.try_encode([text])[0]
             if isinstance(read, TokenizationError):  # nothing was left, or nothing that the policy can read
                 continue
-            text = text.encode()[: read.ends[:longest][-1]].decode(errors="ignore")
+            text = text.encode()[: read.ends[: learner.regime.hint_tokens][-1]].decode(errors="ignore")
             asking = hint.template.format(question=prompt.text, hint=text)
             key = answer.author, prompt.id, answer.index
             prompts.setdefault(prompt.id, replace(prompt, id=f"{prompt.id}/hinted", text=asking, hint=key))
