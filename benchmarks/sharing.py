@@ -3,7 +3,7 @@
 bench: its part of a step (exchange, THL, verification, advantages, ledger) for n policies in one group, which alternate between the
     Llama- and the Qwen3-type base of preset `trap`.
 peers: a step of a regime that trains on peers' answers, per trained token, beside `independent`.
-beyond: a step with peers' scores of all own answers, and one with a second round, per answer of both, beside `independent`.
+beyond: a step with peers' scores of all own answers beside `independent`, and one with a second round beside one without, per answer.
 """
 
 from __future__ import annotations
@@ -92,20 +92,13 @@ def peers(size: Size) -> list[Row]:
 
 
 def beyond(size: Size) -> list[Row]:
-    """Every step scored; hints wherever they help."""
-    regimes = ("independent", "{regime: copd, ratio: 0}", "{regime: core, probability: 1.0}")
+    """Every step scored; hints wherever they help, beside the same regime that never gives one."""
+    never = "{regime: core, name: never, probability: 0.0}"
+    regimes = ("independent", "{regime: copd, ratio: 0}", never, "{regime: core, probability: 1.0}")
     rounds = [measure(2, regimes, 2 if size.smoke else STEPS, size.smoke) for _ in range(size.rounds)]
-
-    def spent(regime: str, per: str = "") -> list[float]:
-        return [one[regime]["step"] / (one[regime][per] if per else 1.0) for one in rounds]
-
+    step = {name: [one[name]["step"] for one in rounds] for name in ("independent", "copd")}
+    each = {name: [one[name]["step"] / one[name]["rollouts"] for one in rounds] for name in ("never", "core")}
     return [
-        costs("step with peers' scores", "independent", spent("copd"), spent("independent"), 1.35),
-        costs(
-            "step with hints, per answer",
-            "independent",
-            spent("core", "rollouts"),
-            spent("independent", "rollouts"),
-            1.35,
-        ),
+        costs("step with peers' scores", "independent", step["copd"], step["independent"], 1.35),
+        costs("step with hints, per answer of both rounds", "without hints", each["core"], each["never"], 1.35),
     ]
