@@ -3,7 +3,8 @@
 bench: its part of a step (exchange, THL, verification, advantages, ledger) for n policies in one group, which alternate between the
     Llama- and the Qwen3-type base of preset `trap`.
 peers: a step of a regime that trains on peers' answers, per trained token, beside `independent`.
-beyond: a step with peers' scores of all own answers beside `independent`, and one with a second round beside one without, per answer.
+beyond: a step with peers' scores of all own answers beside `independent`; one with a second round beside one without, per
+    answer.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def measure(policies: int, regimes: Sequence[str], steps: int, smoke: bool) -> d
             rows = [r for r in read_journal(prepared.folder / cell.key).tables["steps"].to_pylist() if r["step"] > 1]
             spent = {p: sum(v for row in rows if (v := row[f"{p}_seconds"] or 0.0) == v) for p in PHASES}
             trained = sum(row["trained_tokens"] for row in rows) or 1  # random weights may learn nothing
-            rollouts = sum(row["rollouts"] for row in rows)
+            rollouts = sum(row["rollouts"] for row in rows) or 1
             found[cell.variant.name] = {
                 **spent, "step": sum(spent.values()), "trained": float(trained), "rollouts": float(rollouts)
             }  # fmt: skip
