@@ -2,6 +2,8 @@
 
 bench: its part of a step (exchange, THL, verification, advantages, ledger) for n policies in one group.
 peers: a step of a regime that trains on peers' answers, per trained token, beside `independent`.
+beyond: a step with peers' scores of all own answers beside `independent`; one with a second round beside one without, per
+    answer.
 """
 
 from __future__ import annotations
@@ -56,7 +58,10 @@ def measure(policies: int, regimes: Sequence[str], steps: int, smoke: bool) -> d
             rows = [r for r in read_journal(prepared.folder / cell.key).tables["steps"].to_pylist() if r["step"] > 1]
             spent = {p: sum(v for row in rows if (v := row[f"{p}_seconds"] or 0.0) == v) for p in PHASES}
             trained = sum(row["trained_tokens"] for row in rows) or 1  # random weights may learn nothing
-            found[cell.variant.name] = {**spent, "step": sum(spent.values()), "trained": float(trained)}
+            rollouts = sum(row["rollouts"] for row in rows) or 1
+            found[cell.variant.name] = {
+                **spent, "step": sum(spent.values()), "trained": float(trained), "rollouts": float(rollouts)
+            }  # fmt: skip
     return found
 
 
@@ -81,3 +86,16 @@ def peers(size: Size) -> list[Row]:
         each = [costs(name, "independent", spent[regime], spent["independent"], 1.05) for regime in PEERS[1:]]
         rows.append(max(each, key=lambda row: row.value))
     return rows
+
+
+def beyond(size: Size) -> list[Row]:
+    """Every step scored; hints wherever they help, beside the same regime that never gives one."""
+    never = "{regime: core, name: never, probability: 0.0}"
+    regimes = ("independent", "{regime: copd, ratio: 0}", never, "{regime: core, probability: 1.0}")
+    rounds = [measure(2, regimes, 2 if size.smoke else STEPS, size.smoke) for _ in range(size.rounds)]
+    step = {name: [one[name]["step"] for one in rounds] for name in ("independent", "copd")}
+    each = {name: [one[name]["step"] / one[name]["rollouts"] for one in rounds] for name in ("never", "core")}
+    return [
+        costs("step with peers' scores", "independent", step["copd"], step["independent"], 1.35),
+        costs("step with hints, per answer of both rounds", "without hints", each["core"], each["never"], 1.35),
+    ]

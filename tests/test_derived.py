@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from scipy import stats
 
 from harness.evaluation.metrics import EvaluationSample, MetricSpec, summarise
 from harness.session.cell.evaluate import journal_rows
+from harness.store.comparisons import Variant, _lines
 from harness.store.ingest import ingest
 from harness.store.journal import Journal, write_columns
 from harness.store.manifest import Manifest, PolicyEntry, write_manifest
@@ -39,7 +41,7 @@ def derived(results: Path, rows: list[Row], query: str) -> list[dict[str, Any]]:
 
 COUNTS = (
     "rollouts", "generated_tokens", "trained_tokens", "exchanged_tokens", "exchanged_bytes", "peer_received", "peer_used",
-    "prompts", "prompts_all_wrong", "prompts_rescued",
+    "prompts", "prompts_all_wrong", "prompts_rescued", "hinted_prompts", "hinted_answers", "hinted_right",
 )  # fmt: skip
 MEANS = (
     "weight_second_moment", "effective_sample_size", "clipped_share", "refused_share", "kl_step", "gradient_norm",
@@ -182,3 +184,18 @@ def test_without_votes_there_is_no_majority(tmp_path: Path) -> None:
     with Snapshot(tmp_path) as snapshot:
         found = snapshot.query("SELECT metric, accuracy FROM scores WHERE task = 't' ORDER BY 1").to_pylist()
     assert found == [{"metric": "best@2", "accuracy": 1.0}, {"metric": "sampled", "accuracy": 1.0}]
+
+
+def test_a_second_round_is_compared_with_the_budget_that_covers_it() -> None:
+    """Beyond rollouts: the budget-matched baseline counts round B, where the suite has one that does."""
+
+    def over(ours: Variant, *budgets: str) -> str | None:
+        baselines = [Variant(f"independent-{b}", "independent", "{}", b, "independent-1x") for b in budgets]
+        return _lines([*baselines, ours], [], [])[ours.name].reference
+
+    core = Variant("core", "core", "{}", "1x", "independent-1x", sampled=1.2)
+    assert over(core, "1x", "2x", "4x") == "independent-2x"
+    assert over(replace(core, budget="2x"), "1x", "2x", "4x") == "independent-4x"
+    assert over(core, "1x") == "independent-1x", "the suite has no other"
+    assert over(replace(core, sampled=1.0), "1x", "2x") == "independent-1x"
+    assert over(replace(core, sampled=1.0, budget="2x"), "1x", "4x") is None, "as before"

@@ -92,8 +92,9 @@ def _samples() -> list[tuple[str, str]]:
         for f in (ROOT / folder).rglob("*.py")
     ]
     for door in (REGIMES, ENGINES, TASKS):
-        files = scaffold.rendered(door, "a-b").items()
-        found += [(f"{door.noun}: {path}", text) for path, text in files if path.endswith(".py")]
+        for flavour in ("", *scaffold.flavours(door)):
+            files = scaffold.rendered(door, "a-b", flavour).items()
+            found += [(f"{door.noun} {flavour}: {path}", text) for path, text in files if path.endswith(".py")]
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         blocks = re.findall(r"(?ms)^```python\n(.*?)^```", page.read_text())
         found += [(str(page.relative_to(ROOT)), block) for block in blocks]

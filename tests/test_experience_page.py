@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
+from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerScores, Prompt
 from harness.learning.minibatches import minibatches, pack
 from harness.learning.regime import Context, Measured
 from harness.learning.surrogate import surrogate
@@ -34,7 +34,20 @@ TABLES = {
     name: [[cell.strip() for cell in row.strip("|").split("|")] for row in re.findall(r"(?m)^\| `.*$", text)]
     for name, text in re.findall(r"(?ms)^### `(\w+)`\n(.*?)(?=^##|\Z)", PAGE)
 }
-CLASSES = (Group, Prompt, Answer, Inbox, PeerAnswer, Context, Measured, Term, TermAnswer, Objective, Schedule)
+CLASSES = (
+    Group,
+    Prompt,
+    Answer,
+    Inbox,
+    PeerAnswer,
+    PeerScores,
+    Context,
+    Measured,
+    Term,
+    TermAnswer,
+    Objective,
+    Schedule,
+)
 VALUES = {"ratio": Ratio, "form": Form, "aggregation": Aggregation, "token_weight": TokenWeight}
 
 

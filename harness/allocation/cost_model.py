@@ -53,7 +53,7 @@ class PolicyDemand:
 @dataclass(frozen=True, slots=True)
 class Workload:
     """prompts: per step. prompt_tokens, answer_tokens: longest in training; longest: both together, in evaluation too. trained,
-    scored: answers updated on, and only scored, per own rollout. measured: steps with measurements. Per policy: evaluated, answers
+    scored, again: answers updated on, only scored, and sampled in a second round, per own rollout. measured: steps with measurements. Per policy: evaluated, answers
     of at most evaluation_tokens; curves, points of the learning curve, of curve answers together; saves, checkpoints written."""
 
     steps: int
@@ -63,6 +63,7 @@ class Workload:
     longest: int
     trained: float = 1.0
     scored: float = 0.0
+    again: float = 0.0
     measured: int = 0
     evaluated: int = 0
     evaluation_tokens: int = 0

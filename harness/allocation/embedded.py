@@ -144,7 +144,7 @@ def _phases(policy: PolicyDemand, work: Workload, on: Device, gpu: bool, layer_s
     trained = tokens(own * work.trained)
     train = train_seconds(policy, trained, work.mean_sequence, on, policy.checkpointing)
     return Phases(
-        generate=work.steps * generate(own, work.prompts, work.answer_tokens),
+        generate=work.steps * (1 + work.again) * generate(own, work.prompts, work.answer_tokens),
         score=work.steps * score(own * (work.scored + policy.penalised)),
         train=work.steps * (train + 3 * layers * max(1.0, trained / MICRO_TOKENS)),
         measure=work.measured * 2 * score(own),

@@ -171,7 +171,7 @@ def policy_layout(
                 )
                 both = memory.train, memory.rollout
                 moved = (memory.states + weights) * sleeps
-                rollout = rollout_seconds(
+                rollout = (1 + work.again) * rollout_seconds(
                     policy, work.prompt_tokens, work.answer_tokens, answers, engines, tensor_parallel, concurrent, on
                 )
                 found = PolicyLayout(

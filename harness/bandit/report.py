@@ -26,6 +26,7 @@ from harness.files import write_atomic
 from harness.learning.advantages import rewards_of, standardise
 from harness.learning.regime import Regime
 from harness.learning.registry import build, load
+from harness.learning.terms import Term
 from harness.suite import yaml
 from harness.suite.load import LABORATORY, find, first_error
 from harness.suite.schema import Name, Variant
@@ -124,6 +125,25 @@ def facts(bandit: Bandit) -> list[Fact]:
         Fact("sgt: fires with (1-p_k)^G (1 - prod_j (1-p_j)^G)", float(predicted), fires),
         Fact("sgt: imitated answers outside the rescue set", 0.0, float(outside)),
         *_hacpo(bandit),
+        *_scored_and_hinted(bandit, run, float(predicted)),
+    ]
+
+
+def _scored_and_hinted(bandit: Bandit, run: Callable[..., list[JointDraw]], rescued: float) -> list[Fact]:
+    """rescued: probability that only peers have a right answer."""
+    pi, beta = bandit.policies, 0.5
+    peers = np.log(pi[1:]).mean(axis=0)
+    toward = beta * pi[0] * (peers - np.log(pi[0]) - pi[0] @ (peers - np.log(pi[0])))
+    itself = replace(bandit, logits=np.tile(bandit.logits[0], (len(pi), 1)))
+    alone = mean_gradient(enumerate_outcomes(itself, build("copd", {"ratio": 0.0})))
+    far = float(np.abs(mean_gradient(run("copd", ratio=0.0, beta=beta)) - toward).max())
+    never = mean_gradient(run("core", probability=0.0)) - mean_gradient(run("xgrpo"))
+    fires = expectation(run("core"), lambda o: float(bool(o.terms[1].answers)))
+    return [
+        Fact("copd: E[g] = beta E_k[(mean log pi_j - log pi_k) grad log pi_k]", 0.0, far),
+        Fact("copd: peers like the learner give no gradient", 0.0, float(np.abs(alone).max())),
+        Fact("core: without a second round GRPO with joint statistics", 0.0, float(np.abs(never).max())),
+        Fact("core: asks again with 3/4 (1-p_k)^G (1 - prod_j (1-p_j)^G)", 0.75 * rescued, fires),
     ]
 
 
@@ -154,7 +174,7 @@ def _hacpo(bandit: Bandit) -> list[Fact]:
 
 
 class BanditCase(BaseModel):
-    """One bandit: logits per policy, the learner first."""
+    """One bandit: logits per policy, the learner first. hint: what a hint adds to the learner's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     name: Name
@@ -163,6 +183,7 @@ class BanditCase(BaseModel):
     ]
     rewards: list[Annotated[int, Field(ge=0, le=1)]]
     rollouts: Annotated[int, Field(ge=2, le=6)] = 2
+    hint: list[float] | None = None
 
 
 class BanditSuite(BaseModel):
@@ -250,7 +271,10 @@ def run_bandit(name: str, results: Path) -> BanditReport:
     proven: list[tuple[str, Fact]] = []
     for i, case in enumerate(suite.bandits):
         try:
-            bandit = Bandit(np.array(case.logits, dtype=float), np.array(case.rewards, dtype=float), case.rollouts)
+            hint = None if case.hint is None else np.array(case.hint)
+            bandit = Bandit(
+                np.array(case.logits, dtype=float), np.array(case.rewards, dtype=float), case.rollouts, hint
+            )
         except ValueError as error:
             raise SuiteError(str(source), f"bandits[{i}]", str(error)) from None
         for j, variant in enumerate(suite.regimes):
@@ -280,9 +304,14 @@ def _point(case: str, regime: str, bandit: Bandit, outcomes: list[JointDraw]) ->
         bias=float(np.linalg.norm(mean - scale * true)) / size,
         noise=float(np.sqrt(gradient_variance(outcomes))) / size,
         support=expectation(outcomes, lambda o: float(_raises_unseen(bandit, o))),
-        fires=expectation(outcomes, lambda o: float(any(t.source == "peer" and t.answers for t in o.terms))),
+        fires=expectation(outcomes, lambda o: float(any(_from_peers(t) and t.answers for t in o.terms))),
         weight_second_moment=sum(w * w * p for w, p in weights) / mass if mass else None,
     )
+
+
+def _from_peers(term: Term) -> bool:
+    """Of peers' answers, or of own ones that learn from a peer's scores or hint."""
+    return term.name != "own"
 
 
 def _raises_unseen(bandit: Bandit, outcome: JointDraw) -> bool:
@@ -290,6 +319,6 @@ def _raises_unseen(bandit: Bandit, outcome: JointDraw) -> bool:
     return any(
         int(a.tokens[0]) not in own and bandit.rewards[int(a.tokens[0])] > 0 and a.advantage * a.weight > 0
         for t in outcome.terms
-        if t.source == "peer"
+        if _from_peers(t)
         for a in t.answers
     )

@@ -62,12 +62,19 @@ def new_suite(
 
 
 def new_regime(
-    name: Annotated[str, typer.Argument(help="The regime's name, e.g. best-of-peers.")], into: Into = Path()
+    name: Annotated[str, typer.Argument(help="The regime's name, e.g. best-of-peers.")],
+    into: Into = Path(),
+    kind: Annotated[
+        str, typer.Option("--kind", help="What it learns from: peers' answers, their scores or hints.")
+    ] = "answers",
 ) -> None:
     """Scaffold a plugin package for a new regime, with its conformance test."""
     from harness.learning.registry import DOOR
+    from harness.scaffold import flavours
 
-    _scaffold(DOOR, name, into, "harness regimes")
+    if kind not in (known := ["answers", *flavours(DOOR)]):
+        raise UsageError(f"--kind {kind}: one of {', '.join(known)}")
+    _scaffold(DOOR, name, into, "harness regimes", kind if kind != "answers" else "")
 
 
 def new_task(
@@ -88,10 +95,10 @@ def new_engine(
     _scaffold(DOOR, name, into, "harness engines")
 
 
-def _scaffold(door: Door[Any], name: str, into: Path, listing: str) -> None:
+def _scaffold(door: Door[Any], name: str, into: Path, listing: str, flavour: str = "") -> None:
     from harness.scaffold import write_package
 
-    folder = write_package(door, name, into)
+    folder = write_package(door, name, into, flavour)
     named = shlex.quote(str(folder))
     print(f"{folder}: written. Next:\n  pip install -e {named}\n  pytest {named}\n  {listing}")
 

@@ -64,7 +64,7 @@ class MiniBatch:
 
 def can_move(term: Term, answer: TermAnswer) -> bool:
     """False where the gradient is zero whatever the weights are."""
-    pushes = answer.advantage != 0.0 or term.objective.form in ("nll", "kl")
+    pushes = bool(np.any(answer.advantage != 0.0)) or term.objective.form in ("nll", "kl")
     return pushes and term.weight * answer.weight != 0.0 and answer.counted > 0
 
 
@@ -163,7 +163,7 @@ class Packed:
     term: Int64[np.ndarray, "A"]
     counts: Int64[np.ndarray, "A"]
     weight: Float64[np.ndarray, "A"]
-    advantage: Float64[np.ndarray, "A"]
+    advantage: Float64[np.ndarray, "N"]
     form: Int64[np.ndarray, "A"]
     log_scale: Float64[np.ndarray, "A"]
     pooled: Bool[np.ndarray, "A"]
@@ -191,13 +191,14 @@ def pack(batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]]) -> Packed:
     weights = np.array([batch.terms[i].weight * answer.weight / normalisers[i] for i, answer in answers])
     per_answer = np.array([o.aggregation in ("answer", "prompt") for o in objectives], dtype=bool)
     bounds = np.array([o.bounds(batch.update) for o in objectives]).reshape(-1, 2)
+    advantages = [_per_token(batch, index, answer, answer.advantage, 0.0) for index, answer in answers]
     flat = [_denominator(batch, index, answer) for index, answer in answers]
     sampled = [_per_token(batch, index, answer, answer.sampled, np.nan) for index, answer in answers]
     return Packed(
         term=np.array([index for index, _ in answers], dtype=np.int64),
         counts=counts,
         weight=weights / np.where(per_answer, counts, 1),
-        advantage=np.array([answer.advantage for _, answer in answers], dtype=np.float64),
+        advantage=np.concatenate([*advantages, np.zeros(0)]),
         form=np.array([FormCode[o.form.upper()] for o in objectives], dtype=np.int64),
         log_scale=np.array([answer.scale for _, answer in answers], dtype=np.float64),
         pooled=np.array(

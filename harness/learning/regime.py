@@ -11,17 +11,20 @@ import numpy as np
 
 from harness.experience.answers import Group, Inbox
 from harness.experience.records import Pieces, Record
+from harness.learning.hints import Hint
 from harness.learning.terms import OldLogprobs, Term
 
 __all__ = ["Context", "Measured", "Need", "NoOptions", "Regime"]
 
 
 class Need(StrEnum):
-    """What a regime needs besides records. ALIGNED: `PeerAnswer.aligned`. RECEIVER_OLD: `PeerAnswer.receiver_old`. GRADIENTS:
-    calls of `Regime.learnt`, at the cost of a copy of the gradient."""
+    """What a regime needs besides records. ALIGNED: `PeerAnswer.aligned`. RECEIVER_OLD: `PeerAnswer.receiver_old`. SCORES:
+    `Inbox.scores`, what peers find of the learner's own answers, at the cost of a forward pass of theirs. GRADIENTS: calls of
+    `Regime.learnt`, at the cost of a copy of the gradient."""
 
     ALIGNED = "aligned"
     RECEIVER_OLD = "receiver_old"
+    SCORES = "scores"
     GRADIENTS = "gradients"
 
 
@@ -75,10 +78,20 @@ class Regime:
         """May depend on the options."""
         return frozenset()
 
+    @property
+    def hint_tokens(self) -> int:
+        """The longest hint, in the learner's tokens; 0 without a second round. May depend on the options."""
+        return 0
+
     def publish(self, groups: Sequence[Group], pieces: Pieces) -> list[Record]:
         """What the policy sends of its own groups: by default all that `shares` names."""
         kinds = sorted(self.shares, key=lambda kind: kind.__name__)
         return [record for group in groups for kind in kinds for record in kind.of(group, pieces)]
+
+    def hints(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Hint]:
+        """The second round: at most one hint a prompt. What they give away is cut off; the groups that are sampled with what is
+        left stand behind the others in `learn`, their `prompt.of` the question's id."""
+        return []
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """The step's terms, from own groups, one per prompt, and what peers sent."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import msgspec
 
 from harness.errors import PluginError
-from harness.experience.records import SHIPPED, AnswerRecord, Record, Rollout, bounded
+from harness.experience.records import SHIPPED, AnswerRecord, Draft, Record, Rollout, bounded
 from harness.learning.regime import Need, Regime
 from harness.learning.terms import OldLogprobs
 from harness.plugins import Door
@@ -92,6 +92,12 @@ def check_declaration(regime: Regime) -> None:
         raise PluginError(
             f"{name} needs peers' log-probabilities (Need.ALIGNED) but does not share Rollout, their only carrier"
         )
+    if (Need.SCORES in regime.needs) != (Draft in shares):
+        raise PluginError(
+            f"{name}: Need.SCORES and Draft, what peers score, belong together; one of them is not declared"
+        )
+    if (type(regime).hints is not Regime.hints and regime.hint_tokens < 1) or regime.hint_tokens < 0:
+        raise PluginError(f"{name} has `hints` and must say in `hint_tokens` how long they may be")
     if Need.RECEIVER_OLD in regime.needs and not any(issubclass(kind, AnswerRecord) for kind in shares):
         raise PluginError(f"{name} needs to score peers' answers (Need.RECEIVER_OLD) but shares none")
 

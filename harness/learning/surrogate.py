@@ -41,7 +41,8 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
         tensor = torch.as_tensor(values, device=logp.device)
         return (tensor if tensor.dtype in (torch.bool, torch.int64) else tensor.to(logp.dtype))[answer_of]
 
-    advantage, weight, form = per_token(packed.advantage), per_token(packed.weight), per_token(packed.form)
+    advantage = torch.as_tensor(packed.advantage, device=logp.device).to(logp.dtype)
+    weight, form = per_token(packed.weight), per_token(packed.form)
     low, high, log_bound = per_token(packed.low), per_token(packed.high), per_token(packed.log_bound)
     pooled, hard, nll, kl = per_token(packed.pooled), form == FormCode.HARD, form == FormCode.NLL, form == FormCode.KL
     truncated = form == FormCode.TRUNCATED

@@ -59,13 +59,13 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TermAnswer:
-    """One answer, in the learner's tokens. denominator: (T,) nats; a float for `cross`; None for `nll` or a ratio of exactly 1;
-    OLD for an own answer, which then needs `sampled`. weight: not negative. mask: tokens that take part. scale: of the
-    log-ratio. origin: (author, index) of a peer's."""
+    """One answer, in the learner's tokens. advantage: of all its tokens, or of each (T,). denominator: (T,) nats; a float for
+    `cross`; None for `nll` or a ratio of exactly 1; OLD for an own answer, which then needs `sampled`. weight: not negative. mask:
+    tokens that take part. scale: of the log-ratio. origin: (author, index) of a peer's."""
 
     prompt_id: str
     tokens: Int32[np.ndarray, "T"]
-    advantage: float
+    advantage: float | Float32[np.ndarray, "T"]
     denominator: Float32[np.ndarray, "T"] | float | Denominator | None = None
     weight: float = 1.0
     mask: Bool[np.ndarray, "T"] | None = None

@@ -1,6 +1,7 @@
 """`harness new-regime NAME` and its like: a plugin package that installs, passes its contract's test and runs.
 
-Templates lie in the kind's folder, with $name, $module, $title, $group, $kind and $noun; NAME in a path is the module.
+Its files are the templates in the folder of its kind, and of its flavour where it has one (`regime-hints`), with $name, $module,
+$title, $group, $kind and $noun; NAME in a path is the module.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 LONGEST = 40
 
 
-def write_package(door: Door[Any], name: str, into: Path) -> Path:
+def write_package(door: Door[Any], name: str, into: Path, flavour: str = "") -> Path:
     """Returns its folder, `into`/NAME. Raises UsageError where the name cannot be a plugin's and a module's, or is taken,
     and where the folder exists or cannot be written."""
     module = name.replace("-", "_")
@@ -36,7 +37,7 @@ def write_package(door: Door[Any], name: str, into: Path) -> Path:
     folder = into / name
     try:
         folder.mkdir(parents=True)
-        for path, text in rendered(door, name).items():
+        for path, text in rendered(door, name, flavour).items():
             file = folder / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
@@ -47,15 +48,21 @@ def write_package(door: Door[Any], name: str, into: Path) -> Path:
     return folder
 
 
-def rendered(door: Door[Any], name: str) -> dict[str, str]:
+def flavours(door: Door[Any]) -> list[str]:
+    """What `flavour` may be."""
+    kind = door.group.removeprefix("harness.").removesuffix("s")
+    return sorted(folder.name.removeprefix(f"{kind}-") for folder in TEMPLATES.glob(f"{kind}-*"))
+
+
+def rendered(door: Door[Any], name: str, flavour: str = "") -> dict[str, str]:
     """The package's files: texts by path."""
     kind, module = door.group.removeprefix("harness.").removesuffix("s"), name.replace("-", "_")
     title = "".join(part.capitalize() for part in name.split("-"))
     words = {"name": name, "module": module, "title": title, "group": door.group, "kind": kind, "noun": door.noun}
-    root = TEMPLATES / kind
     return {
         file.relative_to(root).as_posix().removesuffix(".tmpl").replace("NAME", module): Template(
             file.read_text(encoding="utf-8")
         ).substitute(words)
+        for root in (TEMPLATES / kind, *([TEMPLATES / f"{kind}-{flavour}"] if flavour else []))
         for file in sorted(root.rglob("*.tmpl"))
     }

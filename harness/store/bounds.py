@@ -42,7 +42,10 @@ _UNIQUE = {
 }
 _NEGATIVE = {"made", "vote", "checkpoint_step"}
 # Columns that older versions did not write
-LATER = {"clipped_tokens", "ratios", "vote", "empty", "unboxed"}
+LATER = {
+    *("clipped_tokens", "ratios", "vote", "empty", "unboxed"),
+    *("hinted_prompts", "hinted_answers", "hinted_right"),
+}
 
 
 def fault(manifest: Manifest, key: str) -> str:

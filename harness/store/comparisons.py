@@ -48,7 +48,8 @@ class Spent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A line of the tables. cells: the suite's variant that it is made of. reference: what its gains are over."""
+    """A line of the tables. cells: the suite's variant that it is made of. sampled: rollouts of both rounds over the first
+    one's. reference: what its gains are over."""
 
     name: str
     kind: str
@@ -56,6 +57,7 @@ class Variant:
     budget: str
     baseline: str
     cells: str = ""
+    sampled: float = 1.0
     reference: str | None = None
 
 
@@ -123,8 +125,9 @@ ORDER BY base, c.group_name, s.task, 8, c.regime, c.seed, c.cell, s.policy
 """
 _VARIANTS = """
 SELECT regime, any_value(regime_type), any_value(options), any_value(budget),
-    coalesce(nullif(any_value(s.baseline), ''), any_value(c.baseline)), regime AS cells
-FROM current_cells c LEFT JOIN suites s USING (suite)
+    coalesce(nullif(any_value(s.baseline), ''), any_value(c.baseline)), regime AS cells,
+    coalesce(sum(t.rollouts) / nullif(sum(t.rollouts - t.hinted_answers), 0), 1.0) AS sampled
+FROM current_cells c LEFT JOIN suites s USING (suite) LEFT JOIN totals t USING (suite, cell)
 WHERE kind = 'cell' AND suite = ? GROUP BY regime
 """
 
@@ -218,7 +221,8 @@ def _mean(values: Sequence[float]) -> float:
 
 def _lines(found: Sequence[Variant], order: Sequence[str], tuned: Sequence[Sequence[str]]) -> dict[str, Variant]:
     """The suite's variants, then each with the settings that tuning chose, beside the baseline as the same group tuned it.
-    A variant's baseline is the one at its rollout budget."""
+    A variant's baseline is the one at its rollout budget; with a second round at the next one that covers both, where the suite
+    has it."""
     places = {name: i for i, name in enumerate(order)}
     copies = {final for variant, final, _ in tuned if final != variant}
     by_name = {v.name: v for v in sorted(found, key=lambda v: (places.get(v.name, len(places)), v.name))}
@@ -226,11 +230,12 @@ def _lines(found: Sequence[Variant], order: Sequence[str], tuned: Sequence[Seque
     for ours in (v for v in by_name.values() if v.name not in copies):
         reference = None
         if baseline := by_name.get(ours.baseline):
-            wanted = (baseline.kind, baseline.options, ours.budget)
-            same = [
-                v.name for v in by_name.values() if (v.kind, v.options, v.budget) == wanted and v.name not in copies
-            ]
-            same = [baseline.name] if ours.budget == baseline.budget else same
+            alike = (baseline.kind, baseline.options)
+            others = [v for v in by_name.values() if (v.kind, v.options) == alike and v.name not in copies]
+            most = int(ours.budget[:-1]) * ours.sampled
+            cover = sorted((int(v.budget[:-1]), v.budget) for v in others if int(v.budget[:-1]) >= most)
+            budget = cover[0][1] if ours.sampled > 1 and cover else ours.budget
+            same = [baseline.name] if budget == baseline.budget else [v.name for v in others if v.budget == budget]
             reference = None if ours.name in (*same, baseline.name) or not same else same[0]
         lines[ours.name] = replace(ours, reference=reference)
     for variant, final, on in tuned:

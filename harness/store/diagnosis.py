@@ -193,7 +193,7 @@ WITH mine AS (SELECT cell, receiver, messages, accepted, reason, kind, used FROM
 sharing AS (SELECT DISTINCT cell FROM mine)
 SELECT trained.cell AS cell, policy, trained.cell IN (FROM sharing) AS shares, coalesce(sum(messages), 0)::BIGINT AS records,
     coalesce(sum(messages) FILTER (accepted), 0)::BIGINT AS accepted, mode(reason) FILTER (NOT accepted) AS reason,
-    coalesce(sum(messages) FILTER (accepted AND kind <> 'value'), 0)::BIGINT AS answers,
+    coalesce(sum(messages) FILTER (accepted AND kind NOT IN ('value', 'draft')), 0)::BIGINT AS answers,
     coalesce(sum(messages) FILTER (used), 0)::BIGINT AS used
 FROM (SELECT DISTINCT cell, policy FROM steps WHERE {_OF_MINE}) AS trained LEFT JOIN mine
     ON mine.cell = trained.cell AND receiver = policy

@@ -7,7 +7,7 @@ seconds of CPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
 import msgspec
@@ -86,6 +86,9 @@ class StepRow(Row, frozen=True, kw_only=True):
     prompts: int = 0
     prompts_all_wrong: int = 0
     prompts_rescued: int = 0
+    hinted_prompts: int = 0
+    hinted_answers: int = 0
+    hinted_right: int = 0
     peer_only_support_share: float = NAN
     rollouts: int = 0
     generated_tokens: int = 0
@@ -147,6 +150,11 @@ class ExchangeRow(Row, frozen=False, kw_only=True, gc=False):  # type: ignore[mi
     marks_spelled: int = 0
     verdict: str = ""
     used: bool = False
+
+    def measured(self, residuals: Mapping[str, float]) -> None:
+        """Keep what retokenising lost."""
+        for name, residual in residuals.items():
+            setattr(self, f"residual_{name}", residual)
 
     def refuse(self, reason: str) -> None:
         """Take the acceptance back: what retokenising or the receiver's verifier found out."""

@@ -253,7 +253,7 @@ def cost(row: TableRow) -> float | None:
 
 @statistic("Budget", terminal=None, markdown=None, page=None)
 def budget(row: TableRow) -> str:
-    """Rollouts as a multiple of the suite's."""
+    """Rollouts as a multiple of the suite's, and what a second round adds."""
     return row.budget
 
 

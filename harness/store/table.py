@@ -162,7 +162,7 @@ def _choice_rows(policy: str, metric: str, cells: Finished, margin: float) -> It
                 base=[family.base.get(seed, family.base.get(None, np.nan)) for seed in family.scores[name]],
                 spent=family.costs[name],
                 against=family.costs.get(variant.reference or "", ()),
-                budget=variant.budget,
+                budget=variant.budget + (f"+{variant.sampled - 1:.0%}" if variant.sampled > 1 else ""),
                 policies=len(cells.policies[group]) if policy == MEAN else 1,
             )
             values = {s.name: s.of(row) for s in STATISTICS.values()}

@@ -12,11 +12,11 @@ import numpy as np
 from jaxtyping import Float32, Int32
 
 from harness.errors import ExchangeError, TokenizationError
-from harness.experience.records import AnswerRecord, Refusal, Rollout
+from harness.experience.records import AnswerRecord, Refusal, Rollout, Scores
 from harness.tokenization.alignment import chunks, distribute, inexact
 from harness.tokenization.codec import Decoded, Encoded, TokenCodec
 
-__all__ = ["Retokenised", "edit_distance", "noncanonical_shares", "retokenise", "text_residual"]
+__all__ = ["Retokenised", "align", "edit_distance", "excess", "noncanonical_shares", "retokenise", "text_residual"]
 
 WINDOW = 2048  # bytes: edit distance costs the square of the length, so longer texts are compared in windows
 Score = Callable[[Sequence[AnswerRecord], Sequence[Int32[np.ndarray, "T"]]], Sequence[Float32[np.ndarray, "T"]]]
@@ -24,12 +24,13 @@ Score = Callable[[Sequence[AnswerRecord], Sequence[Int32[np.ndarray, "T"]]], Seq
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Retokenised:
-    """One record in the receiver's tokens, with EOS iff finished. residuals, our reading: `text`: byte edit distance of the
+    """One record in the receiver's tokens, with EOS iff finished. ends: byte position where each but EOS ends. residuals, our reading: `text`: byte edit distance of the
     round trip / bytes; with log-probabilities `boundary`: share of tokens in chunks with several; `mass`: |aligned -
     source| sum, nats; `length`: difference of tokens / source's; `canonical`: the record's `noncanonical`. aligned: (T,)
     nats; source_logprob, source_tokens: without EOS."""
 
     tokens: Int32[np.ndarray, "T"]
+    ends: Int32[np.ndarray, "T"]
     residuals: Mapping[str, float]
     spelled_tags: int = 0
     aligned: Float32[np.ndarray, "T"] | None = None
@@ -70,33 +71,46 @@ def retokenise(
             continue
         encoded, text = r
         tokens = np.append(encoded.ids, np.int32(receiver.eos_id)) if record.finished else encoded.ids
-        residuals, source = _aligned(record, encoded, next(weights)) if isinstance(record, Rollout) else ({}, ())
+        residuals, source = (
+            align(record, encoded.ends, record.finished, next(weights)) if isinstance(record, Rollout) else ({}, ())
+        )
         residuals = {"text": text, **residuals}
-        over = [f"{n} residual {v:.4g}, at most {budget[n]:.4g}" for n, v in residuals.items() if v > budget.get(n, v)]
+        over = excess(residuals, budget)
         results.append(
-            ExchangeError(Refusal.RESIDUAL, over[0])
+            ExchangeError(Refusal.RESIDUAL, over)
             if over
-            else Retokenised(tokens, residuals, encoded.spelled_tags, *source)
+            else Retokenised(tokens, encoded.ends, residuals, encoded.spelled_tags, *source)
         )
     return results
 
 
-def _aligned(
-    record: Rollout, encoded: Encoded, weights: Float32[np.ndarray, "T"] | None
+def excess(residuals: Mapping[str, float], budget: Mapping[str, float]) -> str:
+    """Which residual is over its budget; empty where none is."""
+    over = [f"{n} residual {v:.4g}, at most {budget[n]:.4g}" for n, v in residuals.items() if v > budget.get(n, v)]
+    return over[0] if over else ""
+
+
+def align(
+    record: Rollout | Scores,
+    ends: Int32[np.ndarray, "T"],
+    finished: bool,
+    weights: Float32[np.ndarray, "T"] | None = None,
 ) -> tuple[dict[str, float], tuple[Float32[np.ndarray, "T"], float, int]]:
-    """Residuals, aligned log-probabilities, the source's sum and number."""
-    size, count, logprobs = encoded.ids.size, len(record.tokens), np.array(record.logprobs, dtype=np.float64)
-    parts = chunks(np.cumsum(record.pieces), encoded.ends)
+    """Residuals; log-probabilities on the receiver's tokens, the source's sum and number. ends: byte positions where those
+    tokens end, EOS left out. finished: whether EOS follows. weights: as for `distribute`."""
+    size, count, logprobs = ends.size, len(record.logprobs), np.array(record.logprobs, dtype=np.float64)
+    parts = chunks(np.cumsum(record.pieces), ends)
     by = None if weights is None else np.asarray(weights, dtype=np.float64)
-    aligned = distribute(encoded.ends, parts, logprobs, by)
+    aligned = distribute(ends, parts, logprobs, by)
     (mass,), (got,) = np.add.reduceat(logprobs, [0]), np.add.reduceat(aligned, [0], dtype=np.float64)
     residuals = {
         "boundary": float(parts.receiver_sizes[inexact(parts)].sum()) / size,
         "mass": abs(float(got - mass)),
         "length": abs(size - count) / count,
-        "canonical": nan if record.noncanonical is None else record.noncanonical,
     }
-    values = np.append(aligned, np.float32(record.eos_logprob)) if record.finished else aligned
+    if isinstance(record, Rollout):
+        residuals["canonical"] = nan if record.noncanonical is None else record.noncanonical
+    values = np.append(aligned, np.float32(record.eos_logprob)) if finished else aligned
     return residuals, (values, float(mass), count)
 
 

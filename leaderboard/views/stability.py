@@ -59,6 +59,8 @@ MEASURES: dict[str, Measure] = {
         0.0,
     ),
     "refused peer data": Measure("refused_share", "share of peer records that the receiver refused", 0.0),
+    "second round": Measure("hinted_answers / nullif(rollouts, 0)", "share of rollouts sampled with a hint", 0.0),
+    "right with a hint": Measure("hinted_right / nullif(hinted_answers, 0)", "share of the second round's answers"),
     "gradient norm": Measure("gradient_norm", "before clipping, mean over the step's updates"),
     "peer to own gradient": Measure(
         "peer_gradient_norm / nullif(own_gradient_norm, 0)",

@@ -209,7 +209,7 @@ def test_hacpo_baseline_is_unbiased_under_the_true_capabilities_and_its_guards_b
 
 def test_every_fact_holds_and_a_false_one_would_not(bandit):
     found = facts(bandit)
-    known = {"independent", "naive", "xgrpo", "prp", "sgt", "hacpo", "luffy", "chord"}
+    known = {"independent", "naive", "xgrpo", "prp", "sgt", "hacpo", "luffy", "chord", "copd", "core"}
     assert {f.statement.split(":")[0].split(",")[0] for f in found} == known
     assert all(f.holds is not False for f in found)
     assert not Fact("", 1.0, 1.00001).holds

@@ -11,9 +11,10 @@ import pytest
 
 from harness.errors import PluginError
 from harness.experience.answers import Answer
-from harness.experience.records import GroupValue, Rollout, Success, TextRollout
+from harness.experience.records import Draft, GroupValue, Rollout, Success, TextRollout
 from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_answer
 from harness.learning.conformance import check_regime
+from harness.learning.hints import Hint
 from harness.learning.regime import Need, Regime
 from harness.learning.registry import build, installed, listing
 from harness.learning.terms import Term
@@ -21,11 +22,11 @@ from harness.learning.terms import Term
 SHARES = {
     "independent": set(), "naive": {TextRollout}, "prp": {Rollout}, "xgrpo": {GroupValue}, "sgt": {Success},
     "hacpo": {Rollout}, "graft": {Rollout}, "sapo": {TextRollout}, "ftis": {Rollout},
-    "luffy": {Success}, "chord": {Success}, "grafted": {Rollout}, "rlccf": {TextRollout},
+    "luffy": {Success}, "chord": {Success}, "grafted": {Rollout}, "rlccf": {TextRollout}, "copd": {Draft}, "core": {TextRollout},
 }  # fmt: skip
 NEEDS = {
     "naive": {Need.RECEIVER_OLD}, "sapo": {Need.RECEIVER_OLD}, "graft": {Need.RECEIVER_OLD}, "prp": {Need.ALIGNED},
-    "ftis": {Need.ALIGNED, Need.RECEIVER_OLD},
+    "ftis": {Need.ALIGNED, Need.RECEIVER_OLD}, "copd": {Need.SCORES},
 }  # fmt: skip
 OPTIONS = [(name, {}) for name in SHARES] + [
     ("independent", {"objective": "gspo"}),
@@ -39,6 +40,8 @@ OPTIONS = [(name, {}) for name in SHARES] + [
     ("chord", {"mu_first": 1.0, "mu_last": 0.0, "phi": False}),
     ("grafted", {"update": "sgt"}),
     ("grafted", {"update": "hacpo"}),
+    ("copd", {"ratio": 0.0, "beta": 0.5}),
+    ("core", {"probability": 1.0, "train_on": "plain"}),
     ("ftis", {"groups": "union", "beyond": "none", "divergence": "author", "filter_kl": 1.0}),
 ]
 
@@ -84,7 +87,9 @@ def test_published_defaults():
         ("hacpo", {"length_normalisation": "chars"}, "length_normalisation"), ("graft", {"threshold": 1.0}, "threshold"),
         ("ftis", {"truncation": 0.0}, "^truncation: "), ("ftis", {"filter_kl": -1.0}, "^filter_kl: "),
         ("sgt", {"lambda": -0.1}, "lambda"), ("prp", {"clip_low": 1.1}, "clip_low"), ("sapo", {"external": -1}, "external"),
-        ("xgrpo", {"beta": 1.1}, "beta"),
+        ("xgrpo", {"beta": 1.1}, "beta"), ("copd", {"ratio": -1.0}, "ratio"), ("copd", {"beta": 0.0}, "beta"),
+        ("core", {"probability": 0.72}, "probability"), ("core", {"template": "{hint"}, "template"),
+        ("core", {"template": "{answer}"}, "template"), ("core", {"tokens": 0}, "tokens"),
     ],
 )  # fmt: skip
 def test_bad_options_are_refused_by_name(name, options, word):
@@ -159,6 +164,14 @@ def write_into_inputs(self, own, inbox, context):
     return Good.learn(self, own, inbox, context)
 
 
+def hint_twice(self, own, inbox, context):
+    return [Hint(g.prompt.id, p) for g in own for p in inbox.valid(g.prompt.id)]
+
+
+def hint_elsewhere(self, own, inbox, context):
+    return [Hint(f"{g.prompt.id}0", p) for g in own for p in inbox.valid(g.prompt.id)[:1]]
+
+
 def learn_invalid(self, own, inbox, context):
     decided = [
         replace(g, answers=tuple(replace(a, verdict=g.valid[0].verdict) for a in g.answers)) for g in own if g.valid
@@ -168,6 +181,11 @@ def learn_invalid(self, own, inbox, context):
 
 BAD = [
     ({"shares": frozenset({Success}), "needs": frozenset({Need.ALIGNED})}, "does not share Rollout"),
+    ({"needs": frozenset({Need.SCORES})}, "belong together"),
+    ({"shares": frozenset({Draft}), "learn": Regime.learn}, "belong together"),
+    ({"hints": lambda self, own, inbox, context: []}, "how long they may be"),
+    ({"hints": hint_twice, "hint_tokens": 9}, "two hints"),
+    ({"hints": hint_elsewhere, "hint_tokens": 9}, "no answer that was received"),
     ({"__doc__": None}, "no docstring"),
     ({"shares": {Rollout}}, "frozenset"),
     ({"publish": publish_as_another}, "publishes as 'someone else'"),

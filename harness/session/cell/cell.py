@@ -29,7 +29,7 @@ from harness.session.cell import resume_point, step_rows
 from harness.session.cell.evaluate import cost_rows, evaluate_member
 from harness.session.cell.exchanges import CellExchange
 from harness.session.cell.health import Watch, check_loss, check_trained
-from harness.session.cell.learners import Clock, Learner, roll_out, verdicts
+from harness.session.cell.learners import Clock, Learner, roll_out, second_round, verdicts
 from harness.session.cell.manifests import cell_manifest, mark, with_commits
 from harness.session.cell.questions import (
     as_asked,
@@ -178,7 +178,9 @@ class Run:
         found = resume_point.latest(self.folder)
         done = 0 if found is None else found[0]
         self.journal.rewind(-1 if found is None else done)
-        lockstep = not (self.engines.side_by_side and cell.sharing.max_staleness) or cell.variant.replay is not None
+        scored = any(Need.SCORES in m.regime.needs for m in self.learners)
+        apart = self.engines.side_by_side and cell.sharing.max_staleness > 0
+        lockstep = not apart or scored or cell.variant.replay is not None
         self.exchange = CellExchange(
             cell, self.folder, self.learners, self.engines.transport, self._strengths, done, lockstep
         )
@@ -231,9 +233,17 @@ class Run:
             lambda m: roll_out(m, self.cell, step, self._prompts(step, m), self.verifier), self.learners
         )
         groups = {m.name: own for m, own in zip(self.learners, rolled, strict=True)}
+        records = {}
         for learner in self.learners:
             self._count_invalid(groups[learner.name])
-            self.exchange.publish(learner, groups[learner.name], step, self._measured(step))
+            records[learner.name] = self.exchange.records(learner, groups[learner.name], step, self._measured(step))
+            self.exchange.publish(learner, records[learner.name], step, drafts=True)
+        if self.exchange.asks is not None:  # in place of each one's drafts come the scores that it gives to others'
+            found = self.engines.each(lambda m: self._receiver().scores(m, step, self._prompts(step, m)), self.learners)
+            for learner, scores in zip(self.learners, found, strict=True):
+                records[learner.name] += scores
+        for learner in self.learners:
+            self.exchange.publish(learner, records[learner.name], step)
 
         def learn(learner: Learner) -> Learnt:
             others = [own for name, own in groups.items() if name != learner.name]
@@ -262,7 +272,7 @@ class Run:
         learner.clock.next_step()
         own = roll_out(learner, self.cell, step, self._prompts(step, learner), self.verifier)
         self._count_invalid(own)
-        self.exchange.publish(learner, own, step, self._measured(step))
+        self.exchange.publish(learner, self.exchange.records(learner, own, step, self._measured(step)), step)
         return own, self._learn(learner, step, own, [], behind=self.cell.sharing.max_staleness)
 
     def _keep(self, learnt: Sequence[Learnt]) -> None:
@@ -286,20 +296,23 @@ class Run:
         kept = range(max(1, step - self.exchange.memory), step)
         return list({p.id: p for at in kept for p in self._prompts(at, learner) if p.id not in current}.values())
 
+    def _receiver(self) -> Receiver:
+        return Receiver(
+            self.exchange.exchange,
+            self.cell.sharing,
+            partial(verdicts, self.verifier),
+            longest=2 * self.cell.training.max_new_tokens,
+            scored=any(Need.RECEIVER_OLD in m.regime.needs for m in self.learners),
+            asks=self.exchange.asks,
+        )
+
     def _learn(
         self, learner: Learner, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]], behind: int
     ) -> Learnt:
         """On earlier prompts only stale peer answers exist: they stand as groups without own answers."""
         prompts, earlier = self._prompts(step, learner), self._earlier(step, learner)
         training = self.cell.training
-        receiver = Receiver(
-            self.exchange.exchange,
-            self.cell.sharing,
-            partial(verdicts, self.verifier),
-            longest=2 * training.max_new_tokens,
-            scored=any(Need.RECEIVER_OLD in m.regime.needs for m in self.learners),
-        )
-        received = receiver.collect(learner, step, prompts, earlier, behind)
+        received = self._receiver().collect(learner, step, prompts, earlier, behind, own)
         context = Context(
             learner=learner.name,
             policies=tuple(m.name for m in self.learners),
@@ -314,7 +327,12 @@ class Run:
             late = [
                 Group(p, learner.name, learner.engine.version, step, ()) for p in earlier if p.id in received.prompts
             ]
-            terms = scheduled(learner.regime.learn([*own, *late], received.inbox, context), step, training.steps)
+            hints = learner.regime.hints([*own, *late], received.inbox, context) if learner.regime.hint_tokens else []
+        again = second_round(learner, self.cell, step, own, hints, self.verifier)
+        self._count_invalid(again)
+        with learner.clock.phase("exchange"):
+            terms = learner.regime.learn([*own, *late, *again], received.inbox, context)
+            terms = scheduled(terms, step, training.steps)
         if training.kl:
             terms = [*terms, self._kl_term(learner, own)]
         measure, told = self._measured(step), Need.GRADIENTS in learner.regime.needs
@@ -331,14 +349,14 @@ class Run:
             sampler_correction=variant.sampler_correction,
         )
         with learner.clock.phase("train"):
-            report = learner.engine.update([*prompts, *earlier], terms, optimisation)
+            report = learner.engine.update([*prompts, *earlier, *(g.prompt for g in again)], terms, optimisation)
         check_loss(learner.name, step, report.loss)
         if told:
             learner.regime.learnt(Measured(report.own_gradient_norm, report.peer_gradient_norm, report.own_peer_cosine))
-        step_rows.mark_used(received, terms, report.terms)
+        step_rows.mark_used(received, terms, report.terms, again)
         kl_step, kl_base = self._divergences(learner, own) if measure else (step_rows.NAN, step_rows.NAN)
         return Learnt(
-            step_rows.step_row(learner, step, own, others, received, terms, report, kl_step, kl_base),
+            step_rows.step_row(learner, step, own, others, received, terms, report, kl_step, kl_base, again),
             [*step_rows.trace_rows(learner, step, own, received), *step_rows.term_rows(learner.name, step, report)],
         )
 

@@ -14,6 +14,7 @@ from harness.allocation.cost_model import Lengths
 from harness.engines.catalogue import engines_of
 from harness.errors import EngineError
 from harness.experience.answers import Prompt
+from harness.learning import registry
 from harness.scoring.catalogue import called
 from harness.store.manifest import Pool
 from harness.suite.cells import Cell
@@ -122,6 +123,7 @@ def measured(
     prompt = longest = 0
     if cell is not None:
         prompt = _longest(vocabulary, as_asked(_trained(cell, fetch), cell.training.task, policy))
+        prompt += longest_hint(cell)
         longest = prompt + cell.training.max_new_tokens
     for i, task in enumerate(map(get_task, evaluation.tasks)):
         style = policy.style or task.styles[0]
@@ -132,6 +134,12 @@ def measured(
         asked = [Prompt(p.id, task.render(p, style), "") for p in documents]
         longest = max(longest, _longest(vocabulary, asked) + answer)
     return Lengths(prompt, longest)
+
+
+def longest_hint(cell: Cell) -> int:
+    """Tokens that a second round adds to a prompt at most."""
+    regime = registry.build(cell.variant.regime, cell.variant.options)
+    return min(regime.hint_tokens, 2 * cell.training.max_new_tokens)
 
 
 def checked(engine: str, options: Mapping[str, Any], policy: Policy, folder: Path, lengths: Lengths) -> dict[str, Any]:

@@ -20,6 +20,8 @@ MICRO_PROMPT_TOKENS = {None: 24, "raw": 24, "zero-shot": 96, "few-shot": 320}
 """The same of the micro task, by how a policy is asked; a chat template adds some."""
 LADDER_PROMPT_TOKENS = 96
 """The same of the ladder, through chat templates with a system turn of their own."""
+HINTED = 0.25
+"""Answers of a second round per own rollout: a prior (at most one)."""
 
 
 class EvaluationLoad(NamedTuple):
@@ -41,16 +43,24 @@ def asked(evaluation: Evaluation) -> EvaluationLoad:
     return EvaluationLoad(answers, evaluation.max_new_tokens or max(task.max_new_tokens for task in tasks))
 
 
-def regime_load(cell: Cell) -> tuple[float, float, bool]:
-    """What the regime's declarations add to a step, per own rollout and peer: answers trained on, answers only scored; and whether
-    gradients are measured at every step.
+class RegimeLoad(NamedTuple):
+    """What the regime's declarations add to a step, per own rollout. trained, scored: answers of each peer that are trained on, and
+    that only go through a forward pass. again: own answers of a second round. gradients: measured at every step."""
 
-    Who shares answers trains on them, up to `Regime.peer_share`; who shares values trains on nothing more. An upper bound for
-    regimes that select [our reading].
-    """
+    trained: float
+    scored: float
+    again: float
+    gradients: bool
+
+
+def regime_load(cell: Cell) -> RegimeLoad:
+    """Who shares answers trains on them, up to `Regime.peer_share`; who shares values trains on nothing more; who needs scores has its
+    peers' answers scored too. An upper bound for regimes that select [our reading]."""
     regime = registry.build(cell.variant.regime, cell.variant.options)
     answers = any(issubclass(kind, AnswerRecord) for kind in regime.shares)
-    return regime.peer_share * answers, float(Need.RECEIVER_OLD in regime.needs), Need.GRADIENTS in regime.needs
+    scored = float(Need.RECEIVER_OLD in regime.needs) + float(Need.SCORES in regime.needs)
+    again = HINTED if regime.hint_tokens else 0.0
+    return RegimeLoad(regime.peer_share * answers, scored, again, Need.GRADIENTS in regime.needs)
 
 
 def prior_lengths(cell: Cell) -> Lengths:
@@ -68,7 +78,7 @@ def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = Non
     """One cell in figures. devices: per policy, where the suite has chosen the layout. lengths: as measured, over the policies.
     Raises UsageError."""
     training, evaluation, options = cell.training, cell.evaluation, cell.engine_options
-    (trained, scored, gradients), evaluated = regime_load(cell), asked(evaluation)
+    load, evaluated = regime_load(cell), asked(evaluation)
     prompt, longest = lengths or prior_lengths(cell)
     names = [policy.name for policy in cell.group.policies]
     directed = cell.sharing.direction in {"strong_to_weak", "weak_to_strong"}
@@ -82,7 +92,7 @@ def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = Non
             engines_of(cell.engine).precision(policy, options),
             reference=bool(training.kl or training.measure_every) or directed,
             penalised=training.kl > 0,
-            measured=training.measure_every > 0 or gradients,
+            measured=training.measure_every > 0 or load.gradients,
             devices=devices,
             lora=int((options.get("lora") or {}).get("rank", 0)),
             checkpointing=bool(options.get("checkpointing")),
@@ -96,8 +106,9 @@ def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = Non
         prompt_tokens=prompt,
         answer_tokens=training.max_new_tokens,
         longest=longest,
-        trained=1.0 + peers * trained,
-        scored=peers * scored,
+        trained=1.0 + load.again + peers * load.trained,
+        scored=peers * load.scored,
+        again=load.again,
         measured=training.steps // training.measure_every if training.measure_every else 0,
         evaluated=evaluated.answers,
         evaluation_tokens=evaluated.tokens,

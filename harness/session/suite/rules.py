@@ -18,6 +18,7 @@ from harness.engines.kind import read_options
 from harness.errors import DataError, PluginError, SuiteError
 from harness.exchange.misbehaviour import condition_of
 from harness.learning import registry
+from harness.learning.regime import Need
 from harness.session.policy.models import MAX_FILES, MICRO, is_micro, local_folder
 from harness.session.suite.demands import asked
 from harness.suite.schema import Evaluation, FileTask, Policy, Stage0, Suite
@@ -61,6 +62,10 @@ def validate(suite: Suite, source: str) -> Suite:
                 problem = f"{variant.name!r} shares experience, but the group {group.name!r} has one policy"
                 raise SuiteError(
                     source, f"groups[{g}].policies", f"{problem} (use `independent`, or `direction: none`)"
+                )
+            if Need.SCORES in regime.needs and variant.replay is not None:
+                raise SuiteError(
+                    source, f"{place}.replay", f"{variant.name!r} needs peers' scores, and a recording has none"
                 )
             unequal = len({p.rollouts or suite.training.rollouts for p in group.policies}) > 1
             if unequal and not regime.unequal_rollouts:
