@@ -53,8 +53,9 @@ class PolicyDemand:
 @dataclass(frozen=True, slots=True)
 class Workload:
     """prompts: per step. prompt_tokens, answer_tokens: longest in training; longest: both together, in evaluation too. trained,
-    scored, again: answers updated on, only scored, and sampled in a second round, per own rollout. measured: steps with measurements. Per policy: evaluated, answers
-    of at most evaluation_tokens; curves, points of the learning curve, of curve answers together; saves, checkpoints written."""
+    scored, again: answers updated on, only scored, sampled in a second round, per own rollout. measured: steps with
+    measurements. Per policy: evaluated, answers of at most evaluation_tokens; curves, points of the learning curve, of curve
+    answers together; saves, checkpoints written."""
 
     steps: int
     prompts: int

@@ -24,10 +24,10 @@ Score = Callable[[Sequence[AnswerRecord], Sequence[Int32[np.ndarray, "T"]]], Seq
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Retokenised:
-    """One record in the receiver's tokens, with EOS iff finished. ends: byte position where each but EOS ends. residuals, our reading: `text`: byte edit distance of the
-    round trip / bytes; with log-probabilities `boundary`: share of tokens in chunks with several; `mass`: |aligned -
-    source| sum, nats; `length`: difference of tokens / source's; `canonical`: the record's `noncanonical`. aligned: (T,)
-    nats; source_logprob, source_tokens: without EOS."""
+    """One record in the receiver's tokens, with EOS iff finished. ends: byte position where each but EOS ends. residuals, our
+    reading: `text`: byte edit distance of the round trip / bytes; with log-probabilities `boundary`: share of tokens in chunks
+    with several; `mass`: |aligned - source| sum, nats; `length`: difference of tokens / source's; `canonical`: the record's
+    `noncanonical`. aligned: (T,) nats; source_logprob, source_tokens: without EOS."""
 
     tokens: Int32[np.ndarray, "T"]
     ends: Int32[np.ndarray, "T"]

@@ -54,7 +54,7 @@ class RegimeLoad(NamedTuple):
 
 
 def regime_load(cell: Cell) -> RegimeLoad:
-    """Who shares answers trains on them, up to `Regime.peer_share`; who shares values trains on nothing more; who needs scores has its
+    """Who shares answers trains on them, up to `Regime.peer_share`, who shares values on nothing more; who needs scores has its
     peers' answers scored too. An upper bound for regimes that select [our reading]."""
     regime = registry.build(cell.variant.regime, cell.variant.options)
     answers = any(issubclass(kind, AnswerRecord) for kind in regime.shares)
