@@ -22,9 +22,8 @@ from harness.statistics.intervals import Array, Estimate, mean_interval
 # The probability of any false finding in a family
 ALPHA = 0.05
 MOST_SEEDS = 1000
-# Accuracy below which an effect is of no interest, where the user names none
 MARGIN = 0.02
-"""Of `no effect`, as a share, unless another one is asked for."""
+"""Accuracy below which an effect is of no interest, where the user names none."""
 GAINS, LOSES, EQUIVALENT, INCONCLUSIVE = "gains", "loses", "no effect beyond the margin", "cannot tell"
 DIFFERS = "differs between groups"
 FLOOR, CEILING = "withheld: no answer was right", "withheld: every answer was right"
