@@ -55,6 +55,7 @@ def edges_of(
                 raise ValueError(f"{direction} needs the policies' strengths")
             found, sign = strengths(), 1 if direction == "strong_to_weak" else -1
             return tuple((a, r) for a, r in every if sign * found[a] > sign * found[r])
+    assert not isinstance(direction, str)
     chosen = {(author, receiver) for author, receiver in direction}
     for author, receiver in sorted(chosen - {*every}):
         raise ValueError(f"no edge {author} -> {receiver}: it does not join two of {', '.join(policies)}")

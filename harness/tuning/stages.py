@@ -60,7 +60,7 @@ class Stages:
         told: dict[str, list[CompletedTrial]] = {v.name: [] for v in self.suite.regimes}
         for first in range(0, self.tune.trials, self.tune.batch):
             numbers = range(first, min(first + self.tune.batch, self.tune.trials))
-            batch = []
+            batch: list[TrialRequest] = []
             for v in self.suite.regimes:
                 spaces, defaults = search_space(self.suite, v), published(self.suite, v)
                 tried = propose(spaces, defaults, told[v.name], numbers, self.tune.sampler, self.tune.seed)
