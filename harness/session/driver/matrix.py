@@ -24,7 +24,7 @@ from harness.errors import Fault, HarnessError
 from harness.files import TEMPORARY, remove
 from harness.limits import LARGE_BLOCKS, ONE_THREAD
 from harness.session.cell.log import log_of, note, tail
-from harness.session.cell.manifests import interrupted, mark, state_of
+from harness.session.cell.manifests import Base, interrupted, mark, state_of
 from harness.session.driver.jobs import (
     Alive,
     Finished,
@@ -211,7 +211,8 @@ class _Driver:
         """By key, until they are granted and given to a worker."""
         self.requests: dict[str, Request] = {}
         folder, own = prepared.folder, "" if claim is None else str(claim.file)
-        for work in (*prepared.missing(), *cells):
+        todo: list[Base | Cell] = [*prepared.missing(), *cells]
+        for work in todo:
             place = place_of(plan, work)
             self.jobs[work.key] = job_of(work, folder / work.key, place.layout, own)
             self.requests[work.key] = Request(
