@@ -54,15 +54,14 @@ def suite(place: Path) -> Parser:
     from harness.engines.kind import read_options
     from harness.reading import as_text
     from harness.session.suite import rules
-    from harness.suite import yaml
-    from harness.suite.load import resolve
+    from harness.suite.load import parse_yaml, resolve
 
     def parse(data: bytes) -> None:
         try:
             text = as_text(data)
-        except ValueError:  # `read_text` makes an OSError of it, `yaml.read` a SuiteError
+        except ValueError:  # `read_text` makes an OSError of it, `read_yaml` a SuiteError
             return
-        raw = yaml.parse(text, "fuzz")
+        raw = parse_yaml(text, "fuzz")
         if isinstance(raw, dict):
             found = rules.validate(resolve({"name": "x", **raw}, (), "fuzz"), "fuzz")
             read_options(EmbeddedOptions, found.engine_options, "fuzz")

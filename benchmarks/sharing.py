@@ -17,7 +17,7 @@ from bench import Row, Size, costs
 from generation import random_policy
 
 from harness.errors import TrainingError
-from harness.session.driver.jobs import cell_job, run_job
+from harness.session.driver.jobs import job_of, run_job
 from harness.session.suite.prepare import prepare
 from harness.store.journal import read_journal
 from harness.verification.verifier import Verifier
@@ -54,7 +54,7 @@ def measure(policies: int, regimes: Sequence[str], steps: int, smoke: bool) -> d
         prepared = prepare(str(file), Path(name) / "results")
         for cell in prepared.cells:
             with suppress(TrainingError):  # random weights end as they began; their steps are measured all the same
-                run_job(cell_job(cell, prepared.folder / cell.key), verifier, lambda *_: None, lambda: False)
+                run_job(job_of(cell, prepared.folder / cell.key), verifier, lambda *_: None, lambda: False)
             rows = [r for r in read_journal(prepared.folder / cell.key).tables["steps"].to_pylist() if r["step"] > 1]
             spent = {p: sum(v for row in rows if (v := row[f"{p}_seconds"] or 0.0) == v) for p in PHASES}
             trained = sum(row["trained_tokens"] for row in rows) or 1  # random weights may learn nothing

@@ -72,7 +72,7 @@ def test_what_does_not_compute_passes(tree: Path) -> None:
         assert old in text, name
         (tree / name).write_text(text.replace(old, new, 1))
 
-    edit("harness/session/cell/health.py", '"""Whether there', '"""If there')
+    edit("harness/session/cell/health.py", '"""Trainings that', '"""If there')
     edit("harness/learning/advantages.py", "\n\n", "\n\n# a comment\n")
     edit("harness/learning/conformance.py", "import annotations\n", "import annotations\n\nMINE = 1\n")
     edit("regimes/hacpo.py", '"""', '"""In other words: ')

@@ -25,7 +25,7 @@ from harness.errors import HarnessError, UsageError
 from harness.files import remove
 from harness.learning import registry
 from harness.limits import settle
-from harness.session.cell.manifests import processor
+from harness.session.cell.manifests import label_of, processor
 from harness.store.ingest import ingest
 from harness.store.manifest import Manifest, Submission, SuiteFile, read_suite, write_submission
 from harness.store.read import Snapshot
@@ -36,7 +36,7 @@ from harness.store.tuning import read_tuning, tuning_path
 from harness.store.tuning_table import tuning_rows
 from harness.submission.bundle import compact, finished, installed, portable
 from harness.submission.check import category
-from harness.submission.rerun import label, possible, re_run
+from harness.submission.rerun import possible, re_run
 from harness.suite.load import resolve
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -113,7 +113,7 @@ def check(results: Path, cells: int, seed: int | None, minutes: float) -> int:
     chosen = Random(seed).sample(drawable, min(cells, len(drawable)))
     wrong = 0
     for folder, manifest in chosen:
-        place = f"{folder.name}/{manifest.key} ({label(manifest)}, --seed {seed})"
+        place = f"{folder.name}/{manifest.key} ({label_of(manifest)}, --seed {seed})"
         with tempfile.TemporaryDirectory(prefix="reference-") as scratch:
             try:
                 possible(manifest, place)
@@ -125,7 +125,7 @@ def check(results: Path, cells: int, seed: int | None, minutes: float) -> int:
                 print(f"other rows   {error}", flush=True)
                 wrong += 1
             else:
-                print(f"ok           {folder.name}: {again.label}: {again.words}", flush=True)
+                print(f"ok           {folder.name}: {label_of(manifest)}: {again}", flush=True)
     return wrong
 
 

@@ -27,8 +27,7 @@ from harness.learning.advantages import rewards_of, standardise
 from harness.learning.regime import Regime
 from harness.learning.registry import build, load
 from harness.learning.terms import Term
-from harness.suite import yaml
-from harness.suite.load import LABORATORY, find, first_error
+from harness.suite.load import LABORATORY, find, first_error, read_yaml
 from harness.suite.schema import Name, Variant
 
 
@@ -257,12 +256,11 @@ def run_bandit(name: str, results: Path) -> BanditReport:
         source = find(name)
     except SuiteError:
         raise SuiteError(name, "", f"no such file of bandits (shipped: {Path(LABORATORY).stem})") from None
-    raw = yaml.read(source)
+    raw = read_yaml(source)
     if not isinstance(raw, dict) or ("groups" in raw and "bandits" not in raw):
         what = "a suite, for `harness run`;" if isinstance(raw, dict) else "no mapping;"
         raise SuiteError(str(source), "", f"{what} a bandit suite has `bandits` and `regimes`")
     raw.setdefault("name", source.stem)
-    yaml.check_numbers(raw, str(source))
     try:
         suite = BanditSuite.model_validate(raw)
     except ValidationError as error:

@@ -202,7 +202,7 @@ def doctor(
     else:
         from harness.cli.checkup import examine
 
-        found = examine(results)
+        found = list(examine(results))
     if address and not json:  # a line each, whatever its length: in the logs of jobs
         for c in found:
             print(f"{'ok' if c.ok else '--'}  {c.name}: {visible(c.found)}{f' ({c.advice})' if c.advice else ''}")

@@ -15,8 +15,7 @@ from harness.exchange.misbehaviour import Sender
 from harness.exchange.wire import MAX_MESSAGE_BYTES, Delivery, InProcess, Transport, decode, encode
 from harness.experience.records import SHIPPED, Record, Refusal, Rollout, Scores
 from harness.store.rows import ExchangeRow
-from harness.suite.edges import Edge, edges_of
-from harness.suite.schema import Defences
+from harness.suite.schema import Defences, Edge, edges_of
 
 CEILING_SECONDS = 3600.0  # the longest wait of all, for runs that switch the deadline off
 MEMORY_STEPS = 64  # how far back prompts and duplicates are remembered where the staleness limit is switched off

@@ -20,8 +20,7 @@ from harness.exchange import exchange as see
 from harness.exchange.exchange import Collected, Exchange, Quotas
 from harness.exchange.wire import InProcess, encode
 from harness.experience.records import Record, Refusal, Success
-from harness.suite.edges import edges_of
-from harness.suite.schema import Defences
+from harness.suite.schema import Defences, edges_of
 
 POLICIES = ("b", "a", "c")
 

@@ -16,7 +16,7 @@ from harness.exchange.exchange import Collected, Exchange
 from harness.exchange.replay import Frame, ReplaySource, ReplayWriter
 from harness.exchange.wire import encode
 from harness.experience.records import Record, Refusal
-from harness.suite.edges import edges_of
+from harness.suite.schema import edges_of
 
 POLICIES = ("a", "b", "c")
 STEPS = range(1, 6)

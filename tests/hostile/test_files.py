@@ -193,8 +193,8 @@ def test_values_that_no_setting_has(place: Path, capsys: pytest.CaptureFixture[s
 
 
 NONSENSE = {
-    "regimes[1].lambda=.nan": "regimes[1].lambda: must be a finite number", "regimes[1].lambda=.inf": "regimes[1].lambda: must be a finite number",
-    f"training.measure_every={BIG}": "training.measure_every: must be a number of at most 63 bits", f"seeds=[{BIG}]": "seeds[0]: must be a number",
+    "regimes[1].lambda=.nan": "regimes[1].lambda: line 1, column 1: must be a finite number", "regimes[1].lambda=.inf": "regimes[1].lambda: line 1, column 1: must be a finite number",
+    f"training.measure_every={BIG}": "training.measure_every: line 1, column 1: must be a number of at most 63 bits", f"seeds=[{BIG}]": "seeds: line 1, column 2: must be a number",
     "groups[0].policies[0].model=micro/none": "groups[0].policies[0].model: unknown micro model", "engine_options.device=nope": "engine_options.device: ",
     "groups[0].policies[1].stage0.preset=none": "groups[0].policies[1].stage0.preset: unknown preset 'none'", "engine_options.device=2001-01-01": "engine_options.device",
     f"title={ESC}": r"--set title: the character '\x1b' is not allowed", 'title="\\x1b"': r"--set title: line 1, column 1: the control character '\x1b'",

@@ -82,7 +82,7 @@ def cells(
     from safetensors.torch import load_file
 
     from harness.phases import Interrupted
-    from harness.session.driver.jobs import cell_job, run_job
+    from harness.session.driver.jobs import job_of, run_job
     from harness.session.suite.prepare import prepare
     from harness.store.journal import read_journal
     from harness.verification.verifier import Verifier
@@ -93,7 +93,7 @@ def cells(
         for made in prepare(str(file), place / "results").cells:
             folder = place / "results" / made.key
             try:
-                run_job(cell_job(made, folder), verifier, lambda done, total, words: None, lambda: steps < 2)
+                run_job(job_of(made, folder), verifier, lambda done, total, words: None, lambda: steps < 2)
             except Interrupted:
                 continue
             tables = read_journal(folder).tables

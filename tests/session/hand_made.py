@@ -23,8 +23,7 @@ from harness.learning.terms import Objective, Term, TermAnswer
 from harness.session.cell.learners import Learner, verdicts
 from harness.session.cell.step_rows import mark_used
 from harness.store.rows import ExchangeRow
-from harness.suite.edges import edges_of
-from harness.suite.schema import Defences, Policy, Sharing
+from harness.suite.schema import Defences, Policy, Sharing, edges_of
 from harness.tokenization.codec import TokenCodec
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier

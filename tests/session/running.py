@@ -17,7 +17,7 @@ import pytest
 
 from harness.cli import main
 from harness.session.cell.manifests import suite_file
-from harness.session.driver.jobs import cell_job, run_job
+from harness.session.driver.jobs import job_of, run_job
 from harness.session.suite.prepare import Prepared, prepare
 from harness.store.journal import read_journal
 from harness.store.manifest import write_suite
@@ -98,7 +98,7 @@ def run(
                 steps[0] = int(done)
 
             stopped: Callable[[], bool] = lambda steps=steps: stop_after is not None and steps[0] + 1 >= stop_after  # noqa: E731
-            run_job(cell_job(cell, prepared.folder / cell.key), verifier, observe, stopped)
+            run_job(job_of(cell, prepared.folder / cell.key), verifier, observe, stopped)
     finally:
         verifier.close()
     return prepared

@@ -99,7 +99,7 @@ def test_a_table_of_other_settings_says_so(suite: Path, tmp_path: Path) -> None:
     found = lacks(suite, results)
     assert set(found.values()) == {("stale", "to be run anew: option training.steps 6 -> 7")}
     assert len(found) == 4
-    assert {f"pair/{s.cell.variant.name}/{s.cell.seed}" for s in prepare(str(suite), results).status()} == set(found)
+    assert {s.label for s in prepare(str(suite), results).status()} == set(found)
     text, _ = shown(suite, results, "table")
     assert "In these numbers, but of other settings or code than now: 4 cells" in text
     assert "and 1 more stale (to be run anew: option training.steps 6 -> 7)" in " ".join(text.split())

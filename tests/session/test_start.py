@@ -20,7 +20,7 @@ from harness.engines.embedded.presets import PRESETS, draw_ladder_examples
 from harness.engines.embedded.warmup import REPORT, Warmup, _learn, _response, warmup_checkpoint
 from harness.errors import CellError, SuiteError
 from harness.experience.answers import Prompt
-from harness.session.driver.jobs import base_job, run_job
+from harness.session.driver.jobs import job_of, run_job
 from harness.session.policy.models import base_folder
 from harness.session.suite.prepare import prepare
 from harness.store.ingest import ingest
@@ -173,7 +173,7 @@ def test_measured_before_the_start_and_after_it(suite: Path, tmp_path: Path) -> 
     assert [p.stage0.task for p in prepared.suite.groups[0].policies if p.stage0] == ["ladder.add1+legs", "micro"]
     with Verifier(workers=1) as verifier:
         for base in prepared.bases:
-            run_job(base_job(base, prepared.folder / base.key, {}), verifier, lambda *_: None, lambda: False)
+            run_job(job_of(base, prepared.folder / base.key, {}), verifier, lambda *_: None, lambda: False)
     for base in prepared.bases:
         samples = read_journal(prepared.folder / base.key).tables["samples"].to_pylist()
         asked = {

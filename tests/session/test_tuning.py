@@ -20,7 +20,7 @@ from harness.cli.tables import show_suite
 from harness.errors import Fault, SuiteError
 from harness.session.cell.manifests import cell_manifest, mark
 from harness.session.cell.questions import training_prompts
-from harness.session.driver.jobs import cell_job, encoder, run_job, to_worker
+from harness.session.driver.jobs import encoder, job_of, run_job, to_worker
 from harness.session.suite.prepare import prepare, prepare_stored
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
@@ -108,7 +108,7 @@ def _drive(file: Path, results: Path, overrides: Sequence[str] = (), most: int |
                 if left == 0:
                     return False
                 left = None if left is None else left - 1
-                run_job(cell_job(cell, stage.prepared.folder / cell.key), verifier, lambda *a: None, lambda: False)
+                run_job(job_of(cell, stage.prepared.folder / cell.key), verifier, lambda *a: None, lambda: False)
             assert stages.over(stage)
     finally:
         verifier.close()
@@ -200,7 +200,7 @@ def _prompts(results: Path, suite: str) -> dict[str, set[str]]:
     """Every question that a suite's stored cells asked: in training as the loop draws them, in evaluation as the journals say."""
     found: dict[str, set[str]] = {"trained": set(), "evaluated": set()}
     for cell in prepare_stored(suite, results).every:
-        again = to_worker.decode(encoder.encode(cell_job(cell, results))).cell
+        again = to_worker.decode(encoder.encode(job_of(cell, results))).cell
         for step in range(1, STEPS + 1):
             found["trained"] |= {p.text for p in training_prompts(again, step)}
         samples = read_journal(results / suite / cell.key).tables["samples"]

@@ -29,7 +29,6 @@ from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference, references, write_reference
 from harness.store.rows import PUBLISHED
 from harness.store.table import seed_rows, show_rows, suites
-from harness.submission.rerun import RerunResult
 from harness.versions import recorded
 from leaderboard.report import export_report
 
@@ -264,9 +263,9 @@ def test_cells_of_this_kind_of_cpu_are_drawn_where_there_are_any(
 ) -> None:
     drawn: list[str] = []
 
-    def instead(manifest: Manifest, *rest: object, **more: object) -> RerunResult:
+    def instead(manifest: Manifest, *rest: object, **more: object) -> str:
         drawn.append(manifest.regime)
-        return RerunResult(manifest.regime, "not trained")
+        return "not trained"
 
     def elsewhere(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
         if manifest.regime == "sgt":

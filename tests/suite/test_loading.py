@@ -11,9 +11,8 @@ import pytest
 from harness.errors import SuiteError
 from harness.session.suite.prepare import prepare
 from harness.suite.cells import keyed
-from harness.suite.load import load, shipped
+from harness.suite.load import load, parse_yaml, shipped
 from harness.suite.schema import Evaluation, Policy
-from harness.suite.yaml import parse
 
 GOOD = """
 name: x
@@ -33,7 +32,7 @@ BAD = {
     "float for int": (GOOD + "training: {prompts: 1.5}\n", "training.prompts", "integer"),
     "negative": (GOOD + "training: {steps: -1}\n", "training.steps", "greater than or equal to 0"),
     "zero prompts": (GOOD + "training: {prompts: 0}\n", "training.prompts", "greater than or equal to 1"),
-    "nan": (GOOD + "training: {learning_rate: .nan}\n", "training.learning_rate", ""),
+    "nan": (GOOD + "training: {learning_rate: .nan}\n", "line 10, column 27", "must be a finite number"),
     "model missing": (GOOD.replace("model: micro/qwen, ", ""), "groups[0].policies[1].model", "required"),
     "model wrong type": (GOOD.replace("micro/qwen", "[1]"), "groups[0].policies[1].model", "string"),
     "unknown regime": (GOOD.replace("sgt", "sgtt"), "regimes[1].regime", "did you mean 'sgt'"),
@@ -85,7 +84,7 @@ BAD = {
     ("setting", "said"),
     [
         ("training.steps=abc", "--set training.steps: Input should be a valid integer"),
-        ("training.kl=.nan", "--set training.kl: must be a finite number"),
+        ("training.kl=.nan", "--set training.kl: line 1, column 1: must be a finite number"),
         ("evaluation={tasks: [micro], k: x}", "--set evaluation.k: Input should be a valid integer"),
         ("foo=1", "--set foo: unknown key"),
         ("training.steps=010", "--set training.steps: line 1, column 1: '010' is 8 in YAML 1.1"),
@@ -108,7 +107,7 @@ def test_a_number_without_a_point_is_one(tmp_path: Path) -> None:
 def test_numbers_that_every_yaml_reads_alike(tmp_path: Path) -> None:
     """Item 27: 010 and 1:30 passed as 8 and 90."""
     plain = {"0": 0, "-3": -3, "+5": 5, "0x1F": 31, "5.": 5.0, ".5": 0.5, "1.5e+3": 1500.0, "1E5": 1e5, "'010'": "010"}
-    assert {text: parse(text, "x") for text in plain} == plain
+    assert {text: parse_yaml(text, "x") for text in plain} == plain
 
 
 def test_a_laboratory_is_no_suite() -> None:

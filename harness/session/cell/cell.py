@@ -1,6 +1,4 @@
-"""One cell: open its learners, train, evaluate, and keep the manifest true.
-
-A step: roll out, verify, publish, collect, learn, update; then journal and checkpoint."""
+"""One cell: train, evaluate, and keep the manifest true."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from harness.learning.regime import Context, Measured, Need
 from harness.learning.terms import Objective, Term, TermAnswer, scheduled
 from harness.phases import Interrupted, halt, log, phase
 from harness.session.cell import resume_point, step_rows
-from harness.session.cell.evaluate import cost_rows, evaluate_member
+from harness.session.cell.evaluate import cost_rows, sample_rows
 from harness.session.cell.exchanges import CellExchange
 from harness.session.cell.health import Watch, check_loss, check_trained
 from harness.session.cell.learners import Clock, Learner, roll_out, second_round, verdicts
@@ -41,7 +39,7 @@ from harness.session.cell.questions import (
     truncate_at_stop,
     with_length,
 )
-from harness.session.policy.models import base_folder, start_options
+from harness.session.policy.models import base_folder
 from harness.store.journal import Journal
 from harness.store.rows import CurveRow, Row, StepRow, TermRow, TraceRow
 from harness.suite.cells import Cell
@@ -63,16 +61,13 @@ def run_cell(
     layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     attempt: int = 1,
 ) -> float:
-    """Train and evaluate `cell` in `folder`, from its newest checkpoint. Returns CPU-seconds.
-
-    layout: engine options of a plan, by policy; the suite's own come first. attempt: this start's number.
-
+    """From its newest checkpoint; returns CPU-seconds. layout: engine options of a plan, by policy; the suite's own come first.
     Raises CellError, DiskFullError, Interrupted."""
     policies = cell.group.policies
     manifest = structs.replace(cell_manifest(cell), pool=pool_entry(cell.training))
     mark(folder, manifest, "running", attempts=attempt)
     journal = Journal(folder)
-    start = start_options(cell.engine, cell.engine_options)
+    start = cell.engine_options if cell.engine == "embedded" else {}
     folders = {p.name: base_folder(p, cell.seed, options=start) for p in policies}
     chosen = {name: {**layout.get(name, {}), **cell.engine_options} for name in folders}
     options = {
@@ -89,7 +84,10 @@ def run_cell(
 
     def evaluated(learner: Learner) -> list[Row]:
         halt()
-        return [*evaluate_member(learner, cell, verifier, attempt)]
+        with learner.clock.phase("evaluate"):  # the same seeds in every regime: answers are paired
+            steps, seed = cell.training.steps, cell.seed
+            rows = sample_rows(learner.engine, cell.evaluation, learner.policy, steps, seed, verifier)
+        return [*rows, *cost_rows(attempt, learner.name, learner.clock, rows)]
 
     with open_engines(cell.engine, options, cell.training.temperature) as engines:
         learners = engines.each(opened, range(len(policies)))
@@ -173,7 +171,6 @@ class Run:
         resume_point.finish(folder, steps)
 
     def _train(self) -> None:
-        """From the newest checkpoint to the last step."""
         cell, steps = self.cell, self.cell.training.steps
         found = resume_point.latest(self.folder)
         done = 0 if found is None else found[0]
@@ -219,7 +216,7 @@ class Run:
         return step % self.cell.training.checkpoint_every == 0 or step == self.cell.training.steps
 
     def _meeting(self, step: int) -> int:
-        """The next step after which all learners wait for one another."""
+        """The next step at which all learners wait for one another."""
         while not (self._has_curve(step) or self._has_checkpoint(step) or step % COMMIT_EVERY == 0):
             step += 1
         return step
@@ -252,7 +249,6 @@ class Run:
         return self.engines.each(learn, self.learners)
 
     def _apart(self, first: int, last: int) -> list[Learnt]:
-        """At each learner's own pace, at most `max_staleness` ahead."""
         steps = range(first, last + 1)
 
         def walk(learner: Learner) -> list[tuple[list[Group], Learnt]]:
@@ -309,7 +305,7 @@ class Run:
     def _learn(
         self, learner: Learner, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]], behind: int
     ) -> Learnt:
-        """On earlier prompts only stale peer answers exist: they stand as groups without own answers."""
+        """Earlier prompts have stale peer answers only: groups without own answers."""
         prompts, earlier = self._prompts(step, learner), self._earlier(step, learner)
         training = self.cell.training
         received = self._receiver().collect(learner, step, prompts, earlier, behind, own)
@@ -374,7 +370,7 @@ class Run:
         return Term("kl", "own", KL, answers, weight=self.cell.training.kl)
 
     def _divergences(self, learner: Learner, own: Sequence[Group]) -> tuple[float, float]:
-        """KL of the sampling policy to the updated one and to the base, per own token."""
+        """KL of the sampling policy to the updated one and to the base (nats per own token)."""
         pairs = [(g.prompt, a) for g in own for a in g.valid]
         prompts, tokens, old = [p for p, _ in pairs], [a.tokens for _, a in pairs], [a.logprobs for _, a in pairs]
         with learner.clock.phase("measure"):
@@ -394,7 +390,7 @@ class Run:
                 resume_point.offer(self.folder, step, learner, accuracy, self.best)
 
     def _probe(self, learner: Learner, engine: PolicyEngine, why: str) -> tuple[float, int]:
-        """Accuracy of one sample per prompt at temperature 1, with the same seeds at every step and in every cell."""
+        """Accuracy of one sample per prompt at temperature 1, with equal seeds at every step and in every cell."""
         prompts = curve_prompts(self.cell, learner.policy)
         seeds = np.stack(
             [derive_many(1, self.cell.seed, "curve", self.cell.group.name, learner.name, p.id) for p in prompts]
@@ -427,7 +423,7 @@ class Run:
             )
 
     def _checkpoint(self, step: int) -> None:
-        """Rows first: rows after the checkpoint are made again, those before it would be lost."""
+        """Rows first: those after a checkpoint are made again, those before it would be lost."""
         self._costs()
         self.journal.commit(step)
         with self.learners[0].clock.phase("save"):
@@ -435,6 +431,5 @@ class Run:
             resume_point.save(self.folder, self.cell.key, step, self.learners, exchange, self.best)
 
     def _costs(self) -> None:
-        """Move the clocks' totals into the append-only ledger."""
         for learner in self.learners:
             self.journal.append(cost_rows(self.attempt, learner.name, learner.clock))

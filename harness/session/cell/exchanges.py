@@ -1,4 +1,4 @@
-"""A cell's exchange: who sends to whom, defences, bad peers, recording and replay."""
+"""A cell's exchange: edges, bad peers, recording and replay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from harness.experience.answers import Group
 from harness.experience.records import Draft, Record, Rollout, Scores
 from harness.learning.terms import Schedule
 from harness.session.cell.learners import Learner
-from harness.store.manifest import read_manifest, read_suite, suite_files
+from harness.session.cell.manifests import label_of
+from harness.store.manifest import read_suite, readable, suite_files
 from harness.store.rows import ExchangeRow
 from harness.suite.cells import Cell
 from harness.suite.schema import Replay
@@ -48,8 +49,7 @@ class CellExchange:
         done: int,
         lockstep: bool = True,
     ) -> None:
-        """strengths: asked where the direction depends on it. done: steps already in the recording. lockstep: all publish
-        before the first collects."""
+        """done: steps already in the recording. lockstep: all publish before the first collects."""
         s = cell.sharing
         self._source = _replay_source(cell.variant.replay, cell, folder) if cell.variant.replay else None
         self._share = Schedule(*(cell.variant.replay.share if cell.variant.replay else (1.0, 1.0)))
@@ -158,21 +158,16 @@ def _with_canonical(records: Sequence[Record], learner: Learner) -> list[Record]
 
 
 def _replay_source(replay: Replay, cell: Cell, folder: Path) -> ReplaySource:
-    """Of the finished cell of the same group and seed. Raises CellError."""
+    """Raises CellError."""
     recorded = folder.parent.parent / replay.suite
-    current = [key for file in suite_files(recorded) for key in read_suite(recorded, file).cells]
-    for key in current:
-        manifest_file = recorded / key / "manifest.json"
-        if not manifest_file.exists():
-            continue
-        manifest = read_manifest(manifest_file.parent)
-        same = (manifest.group, manifest.regime, manifest.seed) == (cell.group.name, replay.regime, cell.seed)
-        if same and manifest.state == "done" and (manifest_file.parent / RECORDING).exists():
+    wanted = f"{cell.group.name}/{replay.regime}/{cell.seed}"
+    current = [recorded / key for file in suite_files(recorded) for key in read_suite(recorded, file).cells]
+    for place, manifest in readable(current):
+        if label_of(manifest) == wanted and manifest.state == "done" and (place / RECORDING).exists():
             try:
-                return ReplaySource(manifest_file.parent / RECORDING)
+                return ReplaySource(place / RECORDING)
             except StoreError as error:
                 raise CellError(str(error)) from None
-    wanted = f"{cell.group.name}/{replay.regime}/{cell.seed}"
     raise CellError(
         f"no finished recording of {wanted} in suite {replay.suite!r} (run it with `sharing: {{record: true}}`)"
     )

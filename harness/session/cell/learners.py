@@ -1,4 +1,4 @@
-"""The learners of a cell: each policy with its engine, regime, codec and clock."""
+"""The learners of a cell, with their clocks."""
 
 from __future__ import annotations
 
@@ -48,10 +48,8 @@ class Spent:
 
 @dataclass(slots=True)
 class Clock:
-    """Adds up one policy's phases.
-
-    meter: CPU-seconds of its engine, wherever that runs; phases beside the engine count this thread's, and to either come those of
-    the verifier's processes. gpus: count by wall time while the engine works."""
+    """One policy's phases. meter: CPU-seconds of its engine; phases beside it count this thread's, and all the verifier's. gpus:
+    count by wall time while the engine works."""
 
     meter: Callable[[], float] = time.process_time
     gpus: int = 0
@@ -132,7 +130,7 @@ class Learner:
 
 
 def verdicts(verifier: Verifier, golds: Sequence[str], texts: Sequence[str], finished: Sequence[bool]) -> list[Verdict]:
-    """One that is cut off at the token limit is wrong, whatever it contains."""
+    """A truncated answer is wrong, whatever it contains."""
     asked = [i for i, done in enumerate(finished) if done]
     found = verifier.verify([(golds[i], texts[i]) for i in asked])
     result = [TRUNCATED] * len(texts)

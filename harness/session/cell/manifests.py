@@ -1,4 +1,4 @@
-"""What manifests say, their changes of state, and where a result came from. No torch."""
+"""Manifests, their states, and where a result came from. No torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -78,6 +78,16 @@ class Base:
         return self.group.name == cell.group.name and self.seed in (None, cell.seed)
 
 
+def bases_of(suite: Suite, identity: Callable[[ModelGroup, Policy, int | None], Identity]) -> list[Base]:
+    """All base checkpoints of a suite."""
+    return [
+        Base(suite, group, policy, seed, identity(group, policy, seed))
+        for group in suite.groups
+        for policy in group.policies
+        for seed in (suite.seeds if policy.stage0 is not None and policy.stage0.per_seed else [None])
+    ]
+
+
 def variant_options(variant: Variant) -> dict[str, Any]:
     """All but name and budget: what must agree for a budget-matched baseline."""
     sharing = variant.sharing.model_dump(mode="json") if variant.sharing else None
@@ -124,6 +134,14 @@ def base_manifest(base: Base) -> Manifest:
         policies=_entries([base.policy]),
         identity=base.identity,
     )
+
+
+def label_of(manifest: Manifest) -> str:
+    """As `--only` matches it; of a base with the policy's name."""
+    seed = "" if manifest.seed is None else f"/{manifest.seed}"
+    if manifest.kind == "cell":
+        return f"{manifest.group}/{manifest.regime}{seed}"
+    return f"base {manifest.group}/{manifest.policies[0].name}{seed}"
 
 
 def with_commits(manifest: Manifest, bases: Mapping[str, Path], precision: Mapping[str, str] = {}) -> Manifest:
@@ -202,7 +220,6 @@ def state_of(folder: Path | str) -> tuple[str, str, int]:
 
 @functools.cache
 def _commit() -> tuple[str, bool]:
-    """Of the checkout, with its dirty flag; empty outside one."""
     folder = Path(str(resources.files(harness))).parent
 
     def git(*args: str) -> str:

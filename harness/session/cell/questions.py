@@ -1,4 +1,4 @@
-"""What a cell asks: prompts of training and curve, their lengths, and where answers end."""
+"""What a cell asks, how long it is, and where answers end."""
 
 from __future__ import annotations
 
@@ -69,8 +69,7 @@ def scored_as(task: str | FileTask, verifier: Verifier) -> Verifier:
 
 
 def stop_strings(cell: Cell, policy: Policy) -> tuple[str, ...]:
-    """Of `training.answer_ends`, as in evaluation: a base model seldom writes its EOS after worked examples, and goes on with the
-    next one."""
+    """Of `training.answer_ends`: a base model seldom writes its EOS after worked examples."""
     if cell.training.answer_ends == "eos" or policy.style is None:
         return ()
     return get_task(cell.training.task).stop(policy.style)
@@ -83,10 +82,8 @@ def truncated_answers(
     sampled: Sequence[Sequence[Sample]],
     strings: Sequence[str],
 ) -> list[list[tuple[Sample, bool]]]:
-    """Answers up to the first of `strings`, and whether each was ended by one.
-
-    Its EOS stands for the string, with its log-probability (nats); the policy did not choose it, so it is not learnt
-    (`Answer.closed`). Raises TokenizationError."""
+    """Answers up to the first of `strings`, and whether one ended them. An EOS with its log-probability (nats) stands for the
+    string; the policy did not choose it, so it is not learnt (`Answer.closed`). Raises TokenizationError."""
     cut = [[truncate_at_stop(codec, sample, strings) for sample in row] for row in sampled]
     asked = [(p, sample) for p, row in zip(prompts, cut, strict=True) for sample, closed in row if closed]
     scores = iter(engine.score([p for p, _ in asked], [sample.tokens for _, sample in asked]) if asked else [])
@@ -99,7 +96,7 @@ def truncated_answers(
 
 
 def truncate_at_stop(codec: TokenCodec, sample: Sample, strings: Sequence[str]) -> tuple[Sample, bool]:
-    """The EOS has no log-probability yet. A token that reaches over the beginning of the string stays whole."""
+    """The EOS has no log-probability yet."""
     starts = [at for string in strings if (at := sample.text.find(string)) >= 0]
     if not starts:
         return sample, False
@@ -114,9 +111,7 @@ def truncate_at_stop(codec: TokenCodec, sample: Sample, strings: Sequence[str]) 
 def measured(
     policy: Policy, folder: Path, evaluation: Evaluation, cell: Cell | None = None, fetch: bool = True
 ) -> Lengths:
-    """Tokens of the longest prompt and answer, by the policy's tokenizer. folder: may lack weights.
-
-    Raises EngineError for a tokenizer that does not open, DataError for questions that cannot be had."""
+    """Tokens of the longest prompt and answer. folder: may lack weights. Raises EngineError, DataError."""
     from harness.engines.vocabulary import open_vocabulary
 
     vocabulary = open_vocabulary(folder, policy.chat, policy.name)
@@ -143,8 +138,7 @@ def longest_hint(cell: Cell) -> int:
 
 
 def checked(engine: str, options: Mapping[str, Any], policy: Policy, folder: Path, lengths: Lengths) -> dict[str, Any]:
-    """Options with the `max_length` that is needed, where nobody stated it. Raises EngineError where what was stated, or the model,
-    holds less."""
+    """Options with the `max_length` that is needed. Raises EngineError where what was stated, or the model, holds less."""
     stated = options.get("max_length")
     if stated is not None and stated < lengths.longest:
         raise EngineError(

@@ -1,4 +1,4 @@
-"""From one step of one learner to the rows that the journal keeps."""
+"""One step of one learner as journal rows."""
 
 from __future__ import annotations
 
@@ -166,7 +166,6 @@ def _peer_only(terms: Sequence[Term], reports: Sequence[TermReport], failed: set
 
 
 def _reinforced(term: Term, answer: TermAnswer) -> bool:
-    """Whether the term makes the answer likelier."""
     push = 1.0 if term.objective.form == "nll" else float(np.sum(answer.advantage))
     return term.weight * answer.weight * push > 0
 

@@ -1,4 +1,4 @@
-"""What a suite asks of machines: its cells in figures. Imports without torch."""
+"""A suite's cells in figures, for the plan. Imports without torch."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ HINTED = 0.25
 
 
 class EvaluationLoad(NamedTuple):
-    """What the evaluation asks of one policy: answers over all tasks, tokens of the longest."""
+    """Of one policy: answers over all tasks, tokens of the longest."""
 
     answers: int
     tokens: int
 
 
 def asked(evaluation: Evaluation) -> EvaluationLoad:
-    """Of each task's questions, up to `limit`, a greedy answer and `k` samples; with `k: null` a greedy one and as many as the
-    task's own k."""
+    """With `k: null` a greedy answer and as many samples as the task's own k."""
     tasks = [get_task(name) for name in evaluation.tasks]
     answers = 0
     for task in tasks:
@@ -64,7 +63,7 @@ def regime_load(cell: Cell) -> RegimeLoad:
 
 
 def prior_lengths(cell: Cell) -> Lengths:
-    """Where no tokenizer is at hand. A stated `max_length` leaves no more than it."""
+    """Where no tokenizer is at hand."""
     task = cell.training.task.partition(".")[0] if isinstance(cell.training.task, str) else ""
     by_style = {"micro": MICRO_PROMPT_TOKENS, "ladder": dict.fromkeys(MICRO_PROMPT_TOKENS, LADDER_PROMPT_TOKENS)}
     styles = (policy.style for policy in cell.group.policies)
@@ -75,8 +74,7 @@ def prior_lengths(cell: Cell) -> Lengths:
 
 
 def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = None) -> CellDemand:
-    """One cell in figures. devices: per policy, where the suite has chosen the layout. lengths: as measured, over the policies.
-    Raises UsageError."""
+    """devices: per policy, where the suite has chosen the layout. lengths: as measured. Raises UsageError."""
     training, evaluation, options = cell.training, cell.evaluation, cell.engine_options
     load, evaluated = regime_load(cell), asked(evaluation)
     prompt, longest = lengths or prior_lengths(cell)
