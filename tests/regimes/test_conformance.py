@@ -52,7 +52,6 @@ def test_what_is_shared_and_needed():
 
 
 def test_published_defaults():
-    """What the papers and our readings say, beside what `harness regimes` shows."""
     assert build("xgrpo", {}).options == build("xgrpo", {"baseline": "pooled", "beta": 0.5, "normalise": "std"}).options
     defaults = {"truncation": 2.0, "filter_kl": 50.0, "groups": "vertical", "beyond": "weight", "divergence": "learner"}
     assert build("ftis", {}).options == build("ftis", defaults).options
@@ -110,7 +109,6 @@ class RoundedOptions:
 
 
 def learning(change):
-    """`learn` that gives its one own term through `change`."""
     return lambda self, own, inbox, context: [change(own_term(own, grpo_advantages, GRPO))]
 
 
