@@ -1,10 +1,9 @@
-"""Every command with tiny arguments: what it prints and writes."""
+"""Every command with tiny arguments: what it prints and writes. What runs cells is a process of its own."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,12 +15,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import SECRETS, harness
+from running import harness
 
 from harness.cli.app import app
+from harness.engines.embedded.families import build_model, build_tokenizer
 from harness.session.cell.manifests import ENVIRONMENT
 
+SECRETS = {
+    "HF_TOKEN": "hf_zZ9secretQ1", "AWS_SECRET_ACCESS_KEY": "aws+zZ9secretQ2", "WANDB_API_KEY": "zZ9secretQ3",
+    "PASSWORD": "zZ9secretQ4", "DATABASE_URL": "postgres://me:zZ9secretQ5@db",
+    "HARNESS_OWN_TOKEN": "zZ9secretQ6", "OMP_DISPLAY_SECRET": "zZ9secretQ7",
+}  # fmt: skip
 PROGRAM = Path(sys.executable).with_name("harness")
+SUITE = """
+name: tiny
+groups:
+  - name: pair
+    policies:
+      - {{name: a, model: {llama}}}
+      - {{name: b, model: {qwen}}}
+regimes: [independent, sgt]
+seeds: [3]
+training: {{steps: 1, prompts: 2, rollouts: 2, max_new_tokens: 6, learning_rate: 0.001, measure_every: 0}}
+evaluation: {{k: 2, limit: 3, curve_every: 0}}
+"""
 BANDIT = """
 bandits:
   - {name: rescue, logits: [[2.0, 0.5, -3.0], [0.0, 0.0, 1.5]], rewards: [0, 0, 1], rollouts: 2}
@@ -52,41 +69,47 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(lab: Path, untrained: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """A copy of the finished suite `labs`, which `harness run` made, and two models."""
-    root = tmp_path_factory.mktemp("place") / "lab"
-    shutil.copytree(lab, root)
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A finished tiny suite: `harness run` made it."""
+    root = tmp_path_factory.mktemp("place")
+    folders = {}
     for family in ("llama", "qwen"):
-        shutil.copytree(untrained(family), root / family)
+        folders[family] = root / family
+        tokenizer = build_tokenizer(family)
+        build_model(family, 0, tokenizer).save_pretrained(folders[family])
+        tokenizer.save_pretrained(folders[family])
+    (root / "tiny.yaml").write_text(SUITE.format(**folders))
     (root / "bandits.yaml").write_text(BANDIT)
-    return Place(root)
+    harness = Place(root)
+    assert "independent" in harness("run", "tiny.yaml", "--jobs", 1)
+    return harness
 
 
 def run(harness: Place) -> None:
-    rows = harness.json("run", "labs.yaml")["rows"]
-    assert {row["regime"] for row in rows} == {"independent", "independent-aa", "sgt"}
+    rows = harness.json("run", "tiny.yaml")["rows"]
+    assert {row["regime"] for row in rows} == {"independent", "sgt"}
 
 
 def plan(harness: Place) -> None:
-    assert harness.json("plan", "labs.yaml", "--inventory", "8cpu-24G")["feasible"]
+    assert harness.json("plan", "tiny.yaml", "--inventory", "8cpu-24G")["feasible"]
     assert "does not fit" in harness("plan", "hetero_size", "--inventory", "1xH100-80G", code=1)
 
 
 def submit(harness: Place) -> None:
-    script = harness("submit", "labs.yaml", "--slurm", "--dry-run", "--time", "1:00:00")
-    assert "#SBATCH --job-name=labs" in script
-    assert not [*(harness.root / "results" / "labs").glob("slurm")]
-    harness("submit", "labs.yaml", "--slurm", "--dry-run", "--time", "soon", code=2)
+    script = harness("submit", "tiny.yaml", "--slurm", "--dry-run", "--time", "1:00:00")
+    assert "#SBATCH --job-name=tiny" in script
+    assert not [*(harness.root / "results" / "tiny").glob("slurm")]
+    harness("submit", "tiny.yaml", "--slurm", "--dry-run", "--time", "soon", code=2)
 
 
 def status(harness: Place) -> None:
-    assert {cell["state"] for cell in harness.json("status", "labs.yaml")["cells"]} == {"done"}
+    assert {cell["state"] for cell in harness.json("status", "tiny.yaml")["cells"]} == {"done"}
 
 
 def show(harness: Place) -> None:
-    assert "independent" in harness("show", "labs")
-    assert json.loads(harness("show", "labs", "--format", "json"))["rows"]
-    assert harness("show", "labs", "--format", "latex").count(r"\begin{tabular}") >= 1
+    assert "independent" in harness("show", "tiny")
+    assert json.loads(harness("show", "tiny", "--format", "json"))["rows"]
+    assert harness("show", "tiny", "--format", "latex").count(r"\begin{tabular}") >= 1
 
 
 def regimes(harness: Place) -> None:
@@ -109,7 +132,7 @@ def data(harness: Place) -> None:
 
 
 def evaluate(harness: Place) -> None:
-    folder = next((harness.root / "results" / "labs").glob("*/checkpoint/llama"))
+    folder = next((harness.root / "results" / "tiny").glob("*/checkpoint/a"))
     found = harness.json("eval", folder, "--tasks", "micro", "--limit", 3, "--k", 0, "--results", "elsewhere")
     assert [(m["name"], m["documents"]) for m in found["metrics"]] == [("greedy", 3)]
     more = ("--limit", 3, "--k", 0, "--results", "elsewhere")
@@ -123,7 +146,7 @@ def evaluate(harness: Place) -> None:
 
 
 def logs(harness: Place) -> None:
-    assert "train" in harness("logs", "llama-qwen/sgt/3")
+    assert "train" in harness("logs", "pair/sgt/3")
     harness("logs", "nobody/sgt/3", code=2)
 
 
@@ -135,15 +158,13 @@ def convert(harness: Place) -> None:
 
 
 def rescore(harness: Place) -> None:
-    report = harness.json("rescore", "labs")
-    assert (
-        report["samples"] == (9 + 1) * 2 * 24 * 3
-    )  # nine cells and the bases, two policies, 24 questions, greedy and two
+    report = harness.json("rescore", "tiny")
+    assert report["samples"] == 3 * 2 * 3 * 3  # two cells and the base, two policies, three questions, greedy and two
     assert report["changes"] == []
 
 
 def sql(harness: Place) -> None:
-    assert harness.json("sql", "SELECT count(*) FROM steps")["rows"] == [[9 * 2 * 2]]
+    assert harness.json("sql", "SELECT count(*) FROM steps")["rows"] == [[4]]
     harness("sql", "DROP TABLE steps", code=2)
 
 
@@ -173,7 +194,7 @@ def new_suite(harness: Place) -> None:
 
 
 def export(harness: Place) -> None:
-    harness("export", "labs", "--out", "report.html")
+    harness("export", "tiny", "--out", "report.html")
     assert "independent" in (harness.root / "report.html").read_text()
 
 
@@ -196,16 +217,16 @@ def import_(harness: Place) -> None:
 
 
 def bundle(harness: Place) -> None:
-    written = Path(harness("bundle", "labs").strip())
-    assert written.name.startswith("labs-")
-    assert harness.json("bundle", "labs", "-o", "again.zip") == {
+    written = Path(harness("bundle", "tiny").strip())
+    assert written.name.startswith("tiny-")
+    assert harness.json("bundle", "tiny", "-o", "again.zip") == {
         "bundle": "again.zip",
         "bytes": (harness.root / written).stat().st_size,
     }
 
 
 def submit_check(harness: Place) -> None:
-    harness("bundle", "labs", "-o", "mine.zip")
+    harness("bundle", "tiny", "-o", "mine.zip")
     report = harness.json("submit-check", "mine.zip")
     assert report["refused"] == ""
     assert "accepted: re-scored" in harness("submit-check", "mine.zip")
@@ -214,10 +235,10 @@ def submit_check(harness: Place) -> None:
 
 
 def track(harness: Place) -> None:
-    harness("track", "labs", "--to", "nowhere", code=2)
+    harness("track", "tiny", "--to", "nowhere", code=2)
     installed = find_spec("tensorboard") is not None
-    harness("track", "labs", "--out", "runs", code=0 if installed else 2)
-    assert (harness.root / "runs/labs/llama-qwen/sgt").is_dir() == installed
+    harness("track", "tiny", "--out", "runs", code=0 if installed else 2)
+    assert (harness.root / "runs/tiny/pair/sgt").is_dir() == installed
 
 
 def doctor(harness: Place) -> None:
@@ -279,7 +300,7 @@ def test_nothing_of_the_environment_is_kept_but_what_is_listed(place: Place) -> 
     files = [file for file in place.root.rglob("*") if file.is_file()]
     assert len(files) > 20
     assert not [file for file in files for secret in SECRETS.values() if secret.encode() in file.read_bytes()]
-    (manifest, *_) = (place.root / "results" / "labs").glob("[0-9a-f]*/manifest.json")
+    (manifest, *_) = (place.root / "results" / "tiny").glob("[0-9a-f]*/manifest.json")
     recorded = json.loads(manifest.read_text())["provenance"]["environment"]
     assert recorded["OMP_NUM_THREADS"] == "1"
     assert set(recorded) <= set(ENVIRONMENT)
