@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from msgspec import Meta
@@ -40,7 +40,7 @@ class GRAFT(Regime):
     peer groups last. Our reading: of several peers the one with most right, then policy order; old_k is the trainer's.
     """
 
-    Options = GRAFTOptions
+    Options: ClassVar[type] = GRAFTOptions
     published = "arXiv 2609.37868"
     shares = frozenset({Rollout})
     needs = frozenset({Need.RECEIVER_OLD})

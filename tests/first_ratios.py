@@ -1,4 +1,4 @@
-"""Every shipped regime on an engine whose sampler reports log-probabilities that are off: what the first update makes of it."""
+"""Every shipped regime on an engine whose sampler reports log-probabilities that are off."""
 
 from __future__ import annotations
 

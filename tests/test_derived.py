@@ -8,21 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from running import ingested
 from scipy import stats
 
 from harness.evaluation.metrics import EvaluationSample, MetricSpec, summarise
 from harness.session.cell.evaluate import journal_rows
 from harness.store.comparisons import Variant, _lines
-from harness.store.ingest import ingest
 from harness.store.journal import Journal, write_columns
 from harness.store.manifest import Manifest, PolicyEntry, write_manifest
-from harness.store.read import Snapshot
 from harness.store.rows import CostRow, ExchangeRow, Row, SampleRow, StepRow, to_arrow
 from harness.verification.verdict import Verdict
 
 
 def cell(results: Path) -> Path:
-    """An empty cell's folder."""
     folder = results / "hand" / "cell"
     policies = (PolicyEntry("L", "micro/llama"), PolicyEntry("Q", "micro/qwen"))
     write_manifest(folder, Manifest(suite="hand", key="cell", group="pair", state="done", policies=policies))
@@ -34,8 +32,7 @@ def derived(results: Path, rows: list[Row], query: str) -> list[dict[str, Any]]:
     journal = Journal(cell(results))
     journal.append(rows)
     journal.commit(9)
-    ingest(results)
-    with Snapshot(results) as snapshot:
+    with ingested(results) as snapshot:
         return snapshot.query(query).to_pylist()
 
 
@@ -50,7 +47,6 @@ MEANS = (
 
 
 def test_totals(tmp_path: Path) -> None:
-    """Five steps of one policy, of which each measured quantity is unknown at one or two, and one step of the other."""
     rng = np.random.default_rng(0)
     steps = []
     for step in range(1, 6):
@@ -81,7 +77,6 @@ def test_totals(tmp_path: Path) -> None:
 
 
 def test_flows(tmp_path: Path) -> None:
-    """Records by author, receiver, kind and fate; `used` counts those with a gradient, whatever their verdict."""
     edge: dict[str, Any] = {"author": "Q", "receiver": "L", "prompt_id": "p"}
     right = {"verdict": "right", "bytes": 10, "source_tokens": 4, "receiver_tokens": 5}
     rows = [
@@ -113,7 +108,6 @@ def test_flows(tmp_path: Path) -> None:
 
 
 def test_spent(tmp_path: Path) -> None:
-    """Attempts are added up."""
     rows = [
         CostRow(attempt=1, policy="L", phase="train", cpu_seconds=1.0, gpu_seconds=2.0, wall_seconds=3.0),
         CostRow(attempt=2, policy="L", phase="train", cpu_seconds=10.0, gpu_seconds=20.0, wall_seconds=30.0),
@@ -125,7 +119,6 @@ def test_spent(tmp_path: Path) -> None:
 
 
 def test_best_and_majority_are_those_of_the_evaluation(tmp_path: Path) -> None:
-    """Votes over spellings, ties, invalid and silent answers, and a question without any valid one, against `summarise`."""
     said = {
         "spellings": ["7", "5", "7", "5.0", "5"],
         "tie": ["7", "5", "5", "7", "1"],
@@ -149,8 +142,7 @@ def test_best_and_majority_are_those_of_the_evaluation(tmp_path: Path) -> None:
     journal.append(journal_rows(samples[:5], "L", 2))  # of an older checkpoint
     journal.append(journal_rows(samples, "L", 3))
     journal.commit(4)
-    ingest(tmp_path)
-    with Snapshot(tmp_path) as snapshot:
+    with ingested(tmp_path) as snapshot:
         rows = snapshot.query("SELECT * FROM scores WHERE task = 't'").to_pylist()
         values = snapshot.query("SELECT metric, doc_id, value FROM questions WHERE task = 't'").to_pylist()
     found = {("avg@5" if r["metric"] == "sampled" else r["metric"]): r for r in rows}
@@ -170,7 +162,6 @@ def test_best_and_majority_are_those_of_the_evaluation(tmp_path: Path) -> None:
 
 
 def test_without_votes_there_is_no_majority(tmp_path: Path) -> None:
-    """Journals of versions that stored none."""
     folder = cell(tmp_path)
     rows = [
         SampleRow(policy="L", checkpoint_step=3, task="t", metric="sampled", doc_id="d", repeat=i, verdict="right")
@@ -180,8 +171,7 @@ def test_without_votes_there_is_no_majority(tmp_path: Path) -> None:
     compact = folder / "journal" / "compact-000009"
     compact.mkdir(parents=True)
     write_columns(compact, "samples", table)
-    ingest(tmp_path)
-    with Snapshot(tmp_path) as snapshot:
+    with ingested(tmp_path) as snapshot:
         found = snapshot.query("SELECT metric, accuracy FROM scores WHERE task = 't' ORDER BY 1").to_pylist()
     assert found == [{"metric": "best@2", "accuracy": 1.0}, {"metric": "sampled", "accuracy": 1.0}]
 

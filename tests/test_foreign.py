@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
+from running import ingested
 from synthetic_results import REGIMES, write_results
 
 from harness.errors import UsageError
@@ -17,7 +18,6 @@ from harness.store.foreign import import_results
 from harness.store.ingest import ingest
 from harness.store.journal import Journal, read_journal, write_columns
 from harness.store.manifest import Manifest, PolicyEntry, read_manifest, write_manifest
-from harness.store.read import Snapshot
 from harness.store.rows import SCHEMAS, CostRow, SampleRow, StepRow, to_arrow
 from harness.store.table import show_rows, suites
 
@@ -63,8 +63,7 @@ def test_import_takes_everything_good_and_marks_its_origin(theirs: Path, ours: P
     report = import_results(theirs, ours, "lab-b")
     assert (report.cells, report.present, report.rows_refused, report.refused) == (2 * 2 * 2 + 4, 0, 0, [])
     assert before.items() <= contents(ours).items()
-    ingest(ours)
-    with Snapshot(ours) as snapshot:
+    with ingested(ours) as snapshot:
         assert suites(snapshot) == ["synthetic-small", "synthetic-small@lab-b"]
         mine, other = (show_rows(snapshot, name) for name in suites(snapshot))
         for row, copy in zip(mine, other, strict=True):

@@ -1,5 +1,4 @@
-"""`tools/install_openrlhf.sh` where there is a GPU: the script is real, `nvidia-smi` and the environment's Python are scripts that
-write down how they were called."""
+"""`tools/install_openrlhf.sh` where there is a GPU."""
 
 from __future__ import annotations
 

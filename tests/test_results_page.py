@@ -1,14 +1,13 @@
-"""README, docs and the reference results agree to the digit; what a page says is what the store gives."""
+"""README, docs and the reference results agree to the digit."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import results_page as page
 from synthetic_results import Regime, write_results
 
 from harness.errors import UsageError
@@ -20,10 +19,6 @@ from harness.suite.load import load, shipped
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
-spec = importlib.util.spec_from_file_location("results_page", ROOT / "tools" / "results_page.py")
-page = importlib.util.module_from_spec(spec)
-sys.modules["results_page"] = page
-spec.loader.exec_module(page)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +102,6 @@ def test_findings_stand_where_they_belong_each_with_its_interval(text: str) -> N
 
 
 def cells(table: str) -> dict[str, list[str]]:
-    """Of a table: its lines by their first cell."""
     return {first: rest for first, *rest in (line.strip("| ").split(" | ") for line in table.strip().splitlines())}
 
 
@@ -129,7 +123,6 @@ def test_figures_are_those_of_harness_show(store: page.Store) -> None:
 
 
 def test_a_variant_may_be_compared_with_another_than_the_baseline(store: page.Store) -> None:
-    """Over the suite's own baseline it is the gain of `harness show`; over itself's rival the signs turn."""
     table = cells(page.over(store, "reference", "independent", "avg@4"))
     groups = table["over independent"]
     assert table["sgt"][groups.index("trap")] == page.gain(store, "reference", "sgt", "avg@4", "trap")

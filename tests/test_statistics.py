@@ -120,7 +120,6 @@ def test_tie_groups_verdicts_and_p_values_by_hand() -> None:
 
 
 def test_above_what_is_above_is_above() -> None:
-    """Its own test, which counts less in the correction, would not tell the first from the last."""
     rng = np.random.default_rng(0)
     scores = np.array([level + rng.normal(0, 0.004, 4) for level in (0.5, 0.54, 0.46, 0.5, 0.5, 0.5, 0.5)])
     found = judged(scores)
@@ -148,7 +147,6 @@ def answered(
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 @pytest.mark.parametrize(("questions", "repeats", "drift"), [(60, 4, 0.0), (60, 4, 0.1), (30, 1, 0.0), (40, 1, 0.3)])
 def test_coverage_with_the_floor_near_ties(seeds: int, questions: int, repeats: int, drift: float) -> None:
-    """Discrete accuracies, down to nothing but the luck of the answers, where seeds are often equal."""
     rng = np.random.default_rng(seeds)
     right = rng.normal(0, 1.5 if repeats > 1 else 1, questions)
     (ours, a), (theirs, b) = (answered(right, repeats, rng, drift, (6000, seeds)) for _ in range(2))
@@ -162,7 +160,6 @@ def test_coverage_with_the_floor_near_ties(seeds: int, questions: int, repeats: 
 
 
 def test_the_floor_by_hand() -> None:
-    """Answers drawn independently with p_q: the variance of their mean, given the questions, is mean p_q (1 - p_q) / (k Q)."""
     rng = np.random.default_rng(4)
     chance = rng.random(50)
     answers = rng.random((4000, 50, 4)) < chance[:, None]
@@ -202,7 +199,6 @@ def test_area_under_a_curve() -> None:
 
 @pytest.mark.parametrize("case", REFERENCE["cases"], ids=lambda c: f"{len(c['x'])}x{len(c['x'][0])}")
 def test_agreement_with_rliable(case: dict) -> None:  # type: ignore[type-arg]
-    """Point values to 1e-6, bootstrap bounds to Monte-Carlo error (both sides resample 50,000 times)."""
     x, y = np.array(case["x"]), np.array(case["y"])
     width = case["iqm_high"] - case["iqm_low"]
     ours = iqm_interval(x, resamples=50_000)

@@ -240,8 +240,8 @@ class Receiver:
         read = learner.codec.read([a.tokens[: a.tokens.size - a.finished] for _, _, a in fitting])
         ends = [np.cumsum(content.pieces, dtype=np.int32) for content in read]
         placed = []
-        for (record, entry, answer), own in zip(fitting, ends, strict=True):
-            residuals, source = align(record, own, answer.finished)
+        for (record, entry, answer), edges in zip(fitting, ends, strict=True):
+            residuals, source = align(record, edges, answer.finished)
             entry.receiver_tokens = answer.tokens.size - answer.finished
             entry.measured(residuals)
             if excess(residuals, self._budget):

@@ -62,7 +62,6 @@ def build(name: str, folder: Path) -> Path:
 
 
 def stored(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of distinct storages."""
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 

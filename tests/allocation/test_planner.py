@@ -66,7 +66,6 @@ def test_a_pair_on_eight_gpus() -> None:
 
 
 def test_unequal_policies_finish_a_step_together() -> None:
-    """Qwen3-8B beside 1.7B: with equal shares the larger takes twice as long and more."""
     found = cell_layout(cell("Qwen3-8B-Base", "Qwen3-1.7B-Base"), 16, H100)
     assert found is not None
     large, small = found.policies
@@ -77,7 +76,6 @@ def test_unequal_policies_finish_a_step_together() -> None:
 
 
 def test_one_gpu_is_too_little_and_the_shortfall_is_exact() -> None:
-    """With the GPUs that the sentence asks for it fits; with one less it does not; and so with the memory."""
     unlike = replace(PAIR, shared=False)
     needed = [least_gpus(p, WORK, H100) for p in unlike.policies]
     total = sum(n or 99 for n in needed)
@@ -97,7 +95,6 @@ def test_one_gpu_is_too_little_and_the_shortfall_is_exact() -> None:
 
 
 def test_a_machine_without_gpus_is_told_so_in_one_line() -> None:
-    """A policy of 4 B parameters on four cores: what it wants, that there are no GPUs, and how many policies more."""
     (line,) = (line for line in describe(plan("4cpu-24G", PAIR)).splitlines() if "does not fit" in line)
     assert "per GPU, and here are none: 4 cores take their place" in line
     assert line.endswith("(and 1 more: `harness plan --json` has all)")
@@ -154,7 +151,6 @@ def test_turns_are_taken_where_nothing_else_fits_or_the_suite_wants_them(invento
 
 
 def test_a_layout_of_the_suites_own_keeps_its_devices() -> None:
-    """Also of policies that share them; one alone has nobody to take turns with."""
     own = cell_layout(halves(shared=True, devices=3), 8, replace(H100, stacks=True))
     assert own is not None
     assert (own.arrangement, own.gpus) == ("stacked", 3)

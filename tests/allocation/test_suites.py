@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from harness.allocation.cost_model import Lengths
@@ -38,7 +35,6 @@ def test_a_cell_in_figures() -> None:
 
 
 def test_what_a_regimes_declarations_imply() -> None:
-    """Answers are trained on, SGT's successes seldom, values not; who asks for the receiver's old policy scores them."""
     cells = cells_of("beyond")
     group = next(iter(cells)).partition("/")[0]
     names = ("independent", "naive", "sgt", "xgrpo", "hacpo", "luffy", "chord", "graft-luffy")
@@ -75,12 +71,3 @@ def test_every_place_of_a_shipped_suite_holds_reference_and_measuring(name: str,
             options = place.engine_options()
             assert options["micro_batch_tokens"] == place.micro_batch * work.sequence
             assert "max_length" not in options
-
-
-def test_planning_imports_no_torch() -> None:
-    code = (
-        "import sys, harness.session.suite.planning;"
-        "print([m for m in ('torch', 'transformers', 'ray', 'deepspeed', 'vllm') if m in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
-    assert out.strip() == "[]"

@@ -161,7 +161,6 @@ def run(bandit, name, **options):
 
 
 def test_what_facts_are_predicted_from(bandit):
-    """The policy gradient, chi squared, success; and facts' own predictions with them."""
     pi, r = np.array([softmax(row) for row in bandit.logits]), bandit.rewards
     gradient = pi[0] * (r - pi[0] @ r)
     assert bandit.policy_gradient() == pytest.approx(gradient)
@@ -183,28 +182,6 @@ def test_sgt_fires_only_on_rescue_prompts(bandit):
     p = bandit.success
     rate = (1 - p[0]) ** bandit.rollouts * (1 - math.prod(1 - q for q in p[1:]) ** bandit.rollouts)
     assert expectation(outcomes, lambda o: float(bool(o.terms[1].answers))) == pytest.approx(rate)
-
-
-def test_hacpo_baseline_is_unbiased_under_the_true_capabilities_and_its_guards_bias_is_reported(bandit):
-    found = {f.statement: f for f in facts(bandit) if f.statement.startswith("hacpo")}
-    p = [sum(q * r for q, r in zip(softmax(row), bandit.rewards, strict=True)) for row in bandit.logits]
-    unbiased = found["hacpo: E[mu] = p_k under true capability ratios"]
-    assert unbiased.holds
-    assert unbiased.predicted == pytest.approx(p[0])
-    guarded = 0.0
-    for probability, drawn in joint(bandit):
-        raw = [bandit.rewards[a] for _, a in drawn]
-        mu = mean([p[0] / p[j] * bandit.rewards[a] for j, a in drawn])
-        if len(set(raw)) == 1:
-            mu = raw[0]
-        elif mu > 1:
-            mu = mean(raw[: bandit.rollouts])
-        guarded += probability * mu
-    bias = found["hacpo: bias of E[mu] by the code's two guards"]
-    assert bias.predicted is None
-    assert bias.holds is None
-    assert bias.measured == pytest.approx(guarded - p[0], abs=1e-12)
-    assert bias.measured != 0
 
 
 def test_every_fact_holds_and_a_false_one_would_not(bandit):

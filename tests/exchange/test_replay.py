@@ -1,4 +1,4 @@
-"""A stored exchange, served again without the peer: the same records, or a clear refusal to read it."""
+"""A stored exchange, served again without the peer."""
 
 from __future__ import annotations
 

@@ -19,8 +19,7 @@ from harness.experience.records import Refusal, Scores
 from harness.learning.regime import Context
 from harness.learning.registry import build
 from harness.session.cell.learners import Clock
-from harness.suite.edges import edges_of
-from harness.suite.schema import Sharing
+from harness.suite.schema import Sharing, edges_of
 from harness.tokenization.codec import TokenCodec
 from harness.verification.verdict import Verdict
 

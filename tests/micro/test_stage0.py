@@ -1,4 +1,4 @@
-"""Stage 0 with a few steps: cache, gate, determinism. The trained bases' quality is measured, not tested (docs/micro.md)."""
+"""Stage 0 with a few steps: cache, gate, determinism."""
 
 from __future__ import annotations
 
@@ -130,7 +130,6 @@ def test_gate_adds_rounds_and_then_gives_up(cache: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_training_lowers_the_loss(family: str) -> None:
-    """Split batches give the whole batch's loss, and forty steps learn the format."""
     tokenizer = build_tokenizer(family)
     model = build_model(family, 0, tokenizer)
     trainer = Pretrainer(

@@ -123,8 +123,6 @@ def strangers_cluster():
 
 @pytest.mark.timeout(300)
 def test_a_strangers_cluster_is_joined_only_where_it_is_named(strangers_cluster):
-    """As `harness run` keeps a cluster for its workers: by a process that prints the address."""
-
     def joined(how, **environment):
         clean = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
         code = f"import ray; {how}; print('at', ray.get_runtime_context().gcs_address)"
@@ -191,7 +189,6 @@ cluster.shutdown()
 
 @pytest.mark.timeout(300)
 def test_a_tensor_parallel_engine_is_never_divided_between_nodes():
-    """Three nodes of three devices, two engines of two: Ray's packing alone puts the second engine on two nodes."""
     clean = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     run = subprocess.run([sys.executable, "-c", THREE_NODES], env=clean, capture_output=True, text=True, timeout=280)
     said = dict(line.split(": ", 1) for line in run.stdout.splitlines() if ": " in line)

@@ -1,4 +1,4 @@
-"""Plugins that pip really installs: found without import, imported on use, and listed with their error when broken."""
+"""Plugins that pip really installs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,6 @@ def harness(
 
 
 def document(site: Path, *arguments: str) -> dict:
-    """What a command that ends well says as JSON."""
     done = harness(site, *arguments, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

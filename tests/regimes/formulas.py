@@ -1,7 +1,4 @@
-"""ALGORITHMS.md's advantages, weights and losses as plain loops: nothing of the harness's own arithmetic is used.
-
-A `Row` is one answer of a step: which answer, its advantage, its weight, and whether it comes after the own answers.
-"""
+"""ALGORITHMS.md's advantages, weights and losses as plain loops."""
 
 from __future__ import annotations
 
@@ -62,7 +59,6 @@ def independent(world: World, dr: bool = False) -> list[Row]:
 
 
 def pooled(world: World, union: bool = True, scale: bool = True) -> list[Row]:
-    """naive, and PRP with union or per-source statistics."""
     rows = []
     for x in world.prompts:
         everyone = [k for p in world.policies for k in world.group(p, x)]
@@ -173,7 +169,6 @@ def graft(world: World, threshold: float = 0.8) -> list[Row]:
 
 
 def k3(log_ratio: float) -> float:
-    """Of one token: exp(d) - 1 - d."""
     return math.exp(log_ratio) - 1 - log_ratio
 
 

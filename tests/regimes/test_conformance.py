@@ -68,7 +68,6 @@ def test_the_listing_has_source_and_status():
 
 
 def test_published_defaults():
-    """What the papers and our readings say, beside what `harness regimes` shows."""
     assert build("xgrpo", {}).options == build("xgrpo", {"baseline": "pooled", "beta": 0.5, "normalise": "std"}).options
     assert build("luffy", {}).options == build("luffy", {"gamma": 0.1, "gradient": "objective"}).options
     assert build("chord", {}).options == build("chord", {"mu_first": 0.9, "mu_last": 0.05, "phi": True}).options
@@ -130,7 +129,6 @@ class RoundedOptions:
 
 
 def learning(change):
-    """`learn` that gives its one own term through `change`."""
     return lambda self, own, inbox, context: [change(own_term(own, grpo_advantages, GRPO))]
 
 

@@ -47,7 +47,6 @@ def at_start(world, key):
 
 
 def harness_step(world, terms, logp, updates, old_logprobs):
-    """Loss of each mini-batch and the gradient by answer."""
     losses, gradients = [], {}
 
     def score(asked, answers):
@@ -230,7 +229,6 @@ def test_the_step_is_the_formula(step, name):
 
 @pytest.mark.parametrize("step", [s for s in STEPS if s[1] < 4], ids=str)
 def test_sgt(step):
-    """L_GRPO + lambda NLL of one success per rescue prompt, the NLL averaged over all prompts of the mini-batch."""
     world = make_world(step[2], prompts=8, **step[0])
     regime = build("sgt", {"lambda": 0.3})
     terms = regime.learn(world.own, world.inbox, world.context())
@@ -259,7 +257,6 @@ def test_these_worlds_exercise_replacement_thresholds_and_filters():
 
 
 def test_draws_are_uniform_and_without_repeats():
-    """SGT's success of all peers' on a prompt; SAPO's groups of mixed outcome, as many as own ones unless told."""
     world = next(w for w in (make_world(s, policies=3, prompts=1) for s in range(99)) if any(
         len(k) == 4 and len({a for a, _, _ in k}) == 2 for k in formulas.rescues(w).values()))  # fmt: skip
     (keys,) = formulas.rescues(world).values()

@@ -1,4 +1,4 @@
-"""Without peers every regime is the independent baseline of its own objective: equal terms, equal bits of loss and gradient."""
+"""Without peers every regime is the independent baseline of its own objective."""
 
 from __future__ import annotations
 

@@ -52,7 +52,6 @@ class World:
         return 1.0 if self.answers[key].verdict.value == "right" else 0.0
 
     def key_of(self, tokens: np.ndarray) -> Key:
-        """Of the very array that an answer holds."""
         if not self._keys:
             self._keys.update({id(a.tokens): k for k, a in self.answers.items()})
         return self._keys[id(tokens)]

@@ -1,7 +1,4 @@
-"""One step made by hand: what a learner sampled, what peers sent it, and what it was told to learn, ratio by ratio.
-
-Every ratio is exact: the engine scores the answers, and each denominator is set so that the wanted ratio comes out.
-"""
+"""One step made by hand."""
 
 from __future__ import annotations
 
@@ -109,13 +106,11 @@ class HandMade:
     ledger: list[ExchangeRow]
 
     def answer(self, told: Told) -> TermAnswer:
-        """The term's answer that `told` speaks of."""
         term = next(t for t in self.terms if t.name == told.term)
         return term.answers[[t for t in TOLD if t.term == told.term].index(told)]
 
 
 def member_of(folder: Path) -> Learner:
-    """A learner with its engine."""
     engine = EmbeddedEngine("a", folder, device="cpu")
     return Learner(Policy(name="a", model=str(folder)), engine, GRAFT(), 4, folder)
 

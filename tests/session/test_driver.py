@@ -1,4 +1,4 @@
-"""The driver: what it says and does, message by message without a process; jobs, plans' places, and progress."""
+"""The driver: what it says and does, message by message without a process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -31,12 +30,9 @@ from harness.session.suite.lock import locked
 from harness.session.suite.planning import place_of, plan_for
 from harness.session.suite.prepare import Prepared, prepare
 from harness.store.manifest import read_manifest
-from harness.suite.cells import cell_of
 from harness.suite.load import shipped
 from harness.tasks.micro import evaluation_prompts
 from harness.verification.verifier import Verifier
-
-from .running import harness
 
 DEAD = "the worker process was ended with code 1 (ImportError: a library)"
 
@@ -118,7 +114,6 @@ def test_a_worker_that_dies_before_it_begins_takes_only_its_job_with_it(
 def test_silence_is_counted_while_the_driver_is_awake_and_a_job_is_being_done(
     suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock of the test's: a hung or stopped worker is killed with the phase; the driver's own sleep does not count."""
     driver, now = driver_of(prepare(str(suite_file), tmp_path), 1), [1000.0]
     monkeypatch.setattr(matrix, "time", SimpleNamespace(monotonic=lambda: now[0]))
     hand, killed = Hand(driver, {}, job=driver.jobs[driver.prepared.cells[0].key]), list[str]()
@@ -136,7 +131,6 @@ def test_silence_is_counted_while_the_driver_is_awake_and_a_job_is_being_done(
 
 
 def test_a_worker_lives_while_it_counts_or_computes() -> None:
-    """A long evaluation ends well, whatever it lasts; a main thread that waits for ever is silent."""
     heartbeat = Heartbeat(0.0)
     moments = [(5, 0.0, 0), (10, 0.04, 0), (15, 0.2, 0), (20, 0.2, 1), (25, 0.2, 1), (9999, 0.2, 1), (10000, 0.2, 2)]
     assert [heartbeat.due(*moment) for moment in moments] == [True, False, True, True, False, False, True]
@@ -166,14 +160,6 @@ def test_two_runs_on_one_folder_are_refused(suite_file: Path, tmp_path: Path) ->
     own = {prepared.cells[0].key}
     with locked(prepared.folder, own), pytest.raises(UsageError, match="another `harness run`"):
         run_matrix(prepared, plan_for(prepared, "8cpu-24G"), Reporter(), lambda: None)
-
-
-@pytest.mark.parametrize("place", ["a_file", "a_file/below"])
-def test_results_that_cannot_be_written(suite_file: Path, tmp_path: Path, place: str) -> None:
-    (tmp_path / "a_file").write_text("x")
-    code, out, err = harness("run", suite_file, "--results", tmp_path / place)
-    assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert "is a file" in err
 
 
 def test_cells_wait_for_their_bases_and_no_more_is_granted_than_the_plan_holds(
@@ -315,15 +301,6 @@ def test_a_job_arrives_at_a_worker_as_it_was_sent(suite: str, tmp_path: Path) ->
         assert arrived.base.key == base.key  # type: ignore[union-attr]
 
 
-def test_a_cell_from_its_manifest(tmp_path: Path) -> None:
-    """As tools/rerun.py reads it: the configuration, and beside it what the configuration does not hold."""
-    cell = prepare("quickstart", tmp_path).cells[0]
-    beside = {"suite": cell.suite, "key": cell.key, "identity": msgspec.to_builtins(cell.identity), "keep": cell.keep}
-    assert cell_of({**cell.config(), **beside}) == cell
-    with pytest.raises(ValueError, match="seed"):
-        cell_of({**cell.config(), **beside, "seed": "eleven"})
-
-
 def test_a_phase_says_how_far_it_is_between_its_counts() -> None:
     with phases.phase("evaluating a", 10) as evaluation:
         phases.inside("token 3/44")
@@ -387,16 +364,6 @@ def reporter(bases: int, cells: int, steps: int, **at: float) -> Reporter:
         found.progress(label, share, 1, "")
     found._began = time.monotonic() - 60.0
     return found
-
-
-def test_the_words_of_a_slow_run_are_no_zeros() -> None:
-    found = reporter(0, 2, 10, a=0.0, b=0.0)
-    assert found.words() == "0/2 cells"
-    found.progress("a", 2, 10, "")
-    assert found.words() == "0/2 cells, 30 s a step, about 9.0 min left"
-    for label in "ab":
-        found.progress(label, 10, 10, "")
-    assert found.words() == "0/2 cells, 3 s a step", "evaluations follow, of which no time is known"
 
 
 def test_what_a_base_takes_is_no_step_of_a_cell() -> None:

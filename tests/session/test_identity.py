@@ -1,4 +1,4 @@
-"""What a cell's key depends on, and what not; and why `status` says that a cell is to be run anew."""
+"""What a cell's key depends on, and what not."""
 
 from __future__ import annotations
 
@@ -98,20 +98,6 @@ def test_a_folder_is_its_content_not_its_path(suite: Path, folder: Path, tmp_pat
     assert keys(suite, tmp_path) == before
     blob.write_bytes(b"other")
     assert keys(suite, tmp_path)[0] != before[0]
-
-
-def test_a_large_file_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    original = weights._file_digest
-    monkeypatch.setattr(weights, "_file_digest", lambda path: read.append(path.name) or original(path))
-    monkeypatch.setattr(weights, "_SETTLED_NS", -1_000_000_000)
-    first = weights.content_digest(folder)
-    assert sorted(read) == ["config.json", "model.safetensors"]
-    read.clear()
-    assert weights.content_digest(folder) == first
-    assert read == ["config.json"]
-    (folder / "model.safetensors").write_bytes(bytes((3 << 20) - 1) + b"\x01")
-    assert weights.content_digest(folder) != first
 
 
 def hub_ref(tmp_path: Path, commit: str) -> None:

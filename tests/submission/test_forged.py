@@ -34,7 +34,6 @@ Forge = Callable[[Forgery], None]
 
 
 def _rows(name: str, of: str, change: Callable[[dict[str, object]], object]) -> Forge:
-    """One column of one cell's table computed anew."""
     return lambda f: f.table(f.cell("sgt", 1), name, lambda t: column(t, of, change))
 
 
@@ -56,7 +55,6 @@ def _provenance(**changed: object) -> Forge:
 
 
 def _suite(**changed: object) -> Forge:
-    """suite.json and its config, alike."""
     return lambda f: f.suite(lambda s: replace(s, **changed, config={**s.config, **changed}))
 
 
@@ -116,7 +114,6 @@ def shipped_name(f: Forgery) -> None:
 
 
 def foreign_code(f: Forgery) -> None:
-    """Another results version than the others', the key along."""
     identity = read_manifest(f.cell("sgt", 1)).identity
     _manifest(identity=replace(identity, versions={**identity.versions, "session": "99"}))(f)
 

@@ -1,4 +1,4 @@
-"""Tasks through the entry points: the shipped ones keep the contract that a plugin's must keep."""
+"""Tasks through the entry points."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ def test_the_shipped_ones_come_through_the_door_and_first():
 
 
 def test_a_shipped_tasks_version_is_in_its_package():
-    """The rules on other mathematics than plain integers have a version of their own, in the keys of what they decide."""
     for name in names():
         symbolic = {"verification/symbolic"} if name in EVALUATION_SETS else set()
         assert results_versions(name).keys() == {"tasks", "verification"} | symbolic

@@ -1,4 +1,4 @@
-"""A JSONL file as a task: every fault names its line, a key follows the content, and nothing is trained on that is evaluated."""
+"""A JSONL file as a task."""
 
 from __future__ import annotations
 

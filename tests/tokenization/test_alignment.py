@@ -1,4 +1,4 @@
-"""Chunks and spreading against a merge written token by token (against TRL's: benchmarks/alignment.py), and conservation."""
+"""Chunks and spreading against a merge written token by token (against TRL's."""
 
 from __future__ import annotations
 
@@ -60,7 +60,6 @@ def test_chunks_are_those_of_the_merge(pair):
 @settings(max_examples=300, deadline=None)
 @given(answers(), st.integers(0, 2**32 - 1), st.sampled_from([None, 1e-320, 1e-3, 1.0]))
 def test_mass_is_conserved_and_stays_in_its_chunk(pair, seed, scale):
-    """scale: of the receiver's own log-probabilities; None spreads by bytes."""
     rng, (source, receiver) = np.random.default_rng(seed), pair
     logprobs = -rng.exponential(2.0, source.size) * (rng.random(source.size) < 0.8)
     weights = None if scale is None else -np.maximum(rng.exponential(scale, receiver.size), 1e-322)
@@ -77,7 +76,6 @@ def test_mass_is_conserved_and_stays_in_its_chunk(pair, seed, scale):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_conservation_over_a_long_answer(seed):
-    """The sum of 20,000 rounded float32 values drifts; that of the aligned values does not."""
     rng = np.random.default_rng(seed)
     source_ends = np.cumsum(rng.integers(1, 6, 20_000))
     receiver_ends = np.unique(np.append(rng.integers(1, source_ends[-1], 15_000), source_ends[-1]))

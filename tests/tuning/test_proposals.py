@@ -1,4 +1,4 @@
-"""What is asked next: a function of seed and results; trial 0 as published; equal answers a step whatever is drawn."""
+"""What is asked next: a function of seed and results."""
 
 from __future__ import annotations
 

@@ -25,7 +25,13 @@ PAIRS: list[tuple[str, str | None]] = [
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("how", "parent"),
-    [(signal.SIGKILL, False), (signal.SIGSTOP, False), (signal.SIGKILL, True), (signal.SIGSTOP, True)],
+    [
+        (signal.SIGKILL, False),
+        *(
+            pytest.param(how, parent, marks=pytest.mark.slow)
+            for how, parent in ((signal.SIGSTOP, False), (signal.SIGKILL, True), (signal.SIGSTOP, True))
+        ),
+    ],
 )
 def test_killed_and_stopped_processes_change_no_verdict(how: signal.Signals, parent: bool) -> None:
     found: list[Verdict] = []
