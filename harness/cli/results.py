@@ -180,6 +180,8 @@ def export(
 
 
 def _check_target(target: Path, format_: str) -> None:
+    if any(len(os.fsencode(part)) > 255 for part in target.parts):
+        raise UsageError(f"--out {str(target)[:40]}...: longer than a file's name can be")
     one, whole = format_ == "html", target.absolute()
     if one and whole.is_dir():
         raise UsageError(f"--out {target}: a folder; {format_} is one file")

@@ -205,7 +205,7 @@ def unpack(bundle: Path, folder: Path) -> tuple[BundleAbout, str]:
     except OSError as error:
         raise UsageError(f"{bundle}: cannot be read: {in_words(error)}") from None
     except _BROKEN as error:
-        raise UsageError(f"{bundle}: {f'{name}: damaged' if contents else 'not a zip'}: {error}") from None
+        raise UsageError(f"{bundle}: {f'{name}: damaged' if contents else 'not a bundle'}: {error}") from None
     about = _about(bundle, contents)
     if _zipped(contents) != data:  # links, compressed or second members, bytes beside them
         raise UsageError(f"{bundle}: not packed as `harness bundle` does: each member once, as it is, and nothing else")
