@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from running import cell, rows, run
 from safetensors.numpy import load_file
 
 import regimes.core
@@ -23,8 +24,6 @@ from harness.session.suite.prepare import Prepared, prepare
 from harness.tokenization.codec import TokenCodec
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
-
-from .running import cell, rows, run
 
 TABLES = ("steps", "terms", "exchanges", "curves", "samples")
 REGIMES = "regimes=[independent, {regime: copd, ratio: 0}, core]"
