@@ -47,7 +47,7 @@ class GRAFT(Regime):
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """GRPO on the kept own groups, then on the replacing ones."""
-        chosen = self._choose(own, inbox, context.policies)
+        chosen = self.choose(own, inbox, context.policies)
         mine = [t for g in own if g.valid and g.prompt.id not in chosen for t in own_answers(g, grpo_advantages(g))]
         theirs = []
         for group in chosen.values():
@@ -57,7 +57,7 @@ class GRAFT(Regime):
                 theirs.append(peer_answer(answer, advantage, answer.receiver_old, weight=weight))
         return [Term("own", "own", GRPO, tuple(mine)), Term("peer", "peer", GRPO, tuple(theirs), order=1)]
 
-    def _choose(self, own: Sequence[Group], inbox: Inbox, order: Sequence[str]) -> Mapping[str, list[PeerAnswer]]:
+    def choose(self, own: Sequence[Group], inbox: Inbox, order: Sequence[str]) -> Mapping[str, list[PeerAnswer]]:
         """The peer group that replaces the learner's, by prompt."""
         candidates: dict[str, dict[str, tuple[int, list[PeerAnswer]]]] = {}
         returned: dict[str, int] = {}

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from harness.experience.answers import Group, Inbox
 from harness.experience.records import Rollout
-from harness.learning.regime import Context, Need, Regime
+from harness.learning.regime import Context, Regime
 from harness.learning.terms import Term
 from regimes.graft import GRAFT
 from regimes.hacpo import HACPO
@@ -25,7 +25,7 @@ class GraftedOptions:
     update: Literal["luffy", "sgt", "hacpo"] = "luffy"
 
 
-class Grafted(GRAFT):
+class Grafted(Regime):
     """GRAFT chooses prompts and peers; LUFFY, SGT or HACPO says what is learnt there.
 
     Our reading: of the peers' answers only the chosen groups reach the update, own answers are learnt as the update's regime
@@ -33,17 +33,15 @@ class Grafted(GRAFT):
     """
 
     Options = GraftedOptions
-    published = ""
-    needs: frozenset[Need] = frozenset()
     shares = frozenset({Rollout})
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self._update = UPDATES[self.options.update]()
+        self._graft, self._update = GRAFT(), UPDATES[self.options.update]()
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """The update's terms of own groups and the chosen peer groups."""
-        chosen = {prompt: tuple(group) for prompt, group in self._choose(own, inbox, context.policies).items()}
+        chosen = {prompt: tuple(group) for prompt, group in self._graft.choose(own, inbox, context.policies).items()}
         right = {prompt: tuple(a for a in group if a.reward > 0) for prompt, group in chosen.items()}
         if isinstance(self._update, HACPO):
             self._update.observe(own, inbox, context)

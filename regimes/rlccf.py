@@ -46,7 +46,8 @@ def voted(own: Sequence[Answer], peers: Sequence[Sequence[PeerAnswer]]) -> Rewar
             kinds.append(said)
         return found if said else -1
 
-    ballots = [[kind(answer.verdict.extracted) for answer in answers] for answers in (own, *peers)]
+    everyone: list[Sequence[Answer | PeerAnswer]] = [own, *peers]
+    ballots = [[kind(answer.verdict.extracted) for answer in answers] for answers in everyone]
     votes = np.zeros(len(kinds))
     for ballot in ballots:
         counts = np.array([ballot.count(i) for i in range(len(kinds))])

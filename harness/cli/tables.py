@@ -33,7 +33,7 @@ from harness.store.render import overview, render
 from harness.store.table import MEAN, show_rows, status_rows, suites
 from harness.store.text import visible
 from harness.store.tuning import read_tuning, without_trials
-from harness.store.tuning_table import transfer_rows, tuning_rows
+from harness.store.tuning_table import TuningResults, transfer_rows, tuning_rows
 
 SAID: dict[str, Literal["everything", "opening"]] = {"table": "opening", "json": "everything"}
 """Formats with sentences above the rows, and which."""
