@@ -18,6 +18,7 @@ from harness.store.foreign import import_results
 from harness.store.ingest import ingest
 from harness.store.journal import Journal, read_journal, write_columns
 from harness.store.manifest import Manifest, PolicyEntry, read_manifest, write_manifest
+from harness.store.read import Snapshot
 from harness.store.rows import SCHEMAS, CostRow, SampleRow, StepRow, to_arrow
 from harness.store.table import show_rows, suites
 

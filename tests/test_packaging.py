@@ -96,5 +96,6 @@ for package in build.packages:
         for command in ([sys.executable, "-c", listing], ["git", "ls-files", "harness", "suites"])
     ]
     wanted = {name for name in shown[1] if not name.endswith((".py", ".md"))}
-    assert sum(name.endswith(".tmpl") for name in wanted) == 16
+    assert sum(name.endswith(".tmpl") for name in wanted) == 20
+    assert sum("/bases/" in name for name in wanted) == 14
     assert not wanted - set(shown[0])

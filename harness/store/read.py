@@ -181,8 +181,16 @@ def _answer(relation: duckdb.DuckDBPyRelation | None, limits: Limits) -> Answer:
                 cut = "rows" if len(rows) == limits.rows else "bytes" if size > limits.bytes else ""
                 if cut:
                     return Answer(columns=columns, rows=rows, cut=cut)
-                rows += [list(values.values()) for values in one.to_pylist()]
+                rows += [[_in_words(value) for value in values.values()] for values in one.to_pylist()]
     return Answer(columns=columns, rows=rows)
+
+
+def _in_words(value: Any) -> Any:
+    """An interval as text: its months, days and the rest are of no fixed length in each other."""
+    if not isinstance(value, pa.MonthDayNano):
+        return value
+    units = {"months": value.months, "days": value.days, "seconds": value.nanoseconds / 1e9}
+    return ", ".join(f"{count:g} {unit}" for unit, count in units.items() if count) or "0 seconds"
 
 
 def _is_damage(error: duckdb.Error) -> bool:

@@ -24,7 +24,10 @@ from typing import Any
 from harness.engines.embedded.numerics import ENVIRONMENT
 
 FAMILIES = ("llama", "qwen", "neox", "gpt2")
-REGIMES = ("independent", "prp", "xgrpo", "sgt", "hacpo", "naive", "graft", "sapo", "ftis")
+REGIMES = (
+    *("independent", "prp", "xgrpo", "sgt", "hacpo", "naive", "graft", "sapo", "ftis"),
+    *("luffy", "chord", "grafted", "rlccf", "copd", "core"),
+)
 STEPS = 3
 """Of a base checkpoint's training."""
 SUITE = """

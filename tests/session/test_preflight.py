@@ -268,7 +268,7 @@ def test_the_data_folder_reaches_the_workers(suite, model, tmp_path):
     arguments = [suite(model, model), "--results", tmp_path / "results", *chosen]
     elsewhere = {"HARNESS_DATA": str(tmp_path), "HARNESS_CACHE": str(tmp_path)}
     assert harness("run", *arguments, env=elsewhere)[0] == 2
-    code, out, err = command("run", *arguments, "--data-dir", FOLDER, "--json", env=elsewhere)
+    code, out, err = harness("run", *arguments, "--data-dir", FOLDER, "--json", env=elsewhere)
     assert code == 0, err
     assert json.loads(out)["rows"]
 
