@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 SHELL := /bin/bash
 export TIMEFORMAT = %R seconds; on processors %U + %S
 
-.PHONY: run test test-slow test-all leaderboard check-reference pretrained lint audit bench bench-smoke docs docs-serve clean
+.PHONY: run test test-slow test-portable test-all leaderboard check-reference pretrained lint audit bench bench-smoke docs docs-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/harness run quickstart
@@ -20,6 +20,10 @@ test: $(VENV)/.tested
 
 test-slow: $(VENV)/.tested
 	time $(BIN)/python -m pytest -m slow $(PYTEST)
+
+# the reference digests as other CPUs compute them; needs qemu-user
+test-portable: $(VENV)/.tested
+	time EMULATE=yes $(BIN)/python -m pytest -n 0 -rs tests/portable
 
 test-all: $(VENV)/.tested
 	time $(BIN)/python -m pytest $(PYTEST)

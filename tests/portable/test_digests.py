@@ -5,6 +5,7 @@ python -m tests.portable.digest | jq -s add > tests/portable/digests.json    wit
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -51,6 +52,8 @@ def test_one_changed_bit_in_a_weight_gives_another_digest() -> None:
 
 
 def emulator() -> str:
+    if "EMULATE" not in os.environ:
+        pytest.skip("takes most of an hour: make test-portable")
     found = shutil.which("qemu-x86_64")
     if found is None:
         pytest.skip("needs qemu-x86_64 (apt-get install qemu-user)")
