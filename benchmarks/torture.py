@@ -384,7 +384,7 @@ def examine(results: str) -> None:
     try:
         ingest(Path(results))
         found = tables(Path(results))
-        words += [row[-1] for row in found["problems"]]
+        words += [" ".join(row) for row in found["problems"]]
     except StoreError as error:
         words.append(str(error))
     print(json.dumps([found, words]))

@@ -57,7 +57,7 @@ def test_greedy_equals_transformers_generate(folder, prompts):
     equal = [np.array_equal(g[0].tokens, t[:n]) for g, t, n in zip(ours, theirs, lengths, strict=True)]
     assert sum(equal) == len(prompts) == 200
     early = np.mean(np.array(lengths) < max(lengths))
-    assert early > 0.25, "too few answers ended early: compaction was not exercised"
+    assert early > 0.15, "too few answers ended early: compaction was not exercised"
 
 
 def test_gradient_is_that_of_plain_forward_passes(folder, prompts):

@@ -269,7 +269,7 @@ def test_show_knows_the_trials_and_json_holds_them(tuned, capsys):
     assert {r["variant"] for r in found["rows"]} == {"independent", "sgt"}
     for form, words in (("table", "over trials"), ("markdown", "| regime")):
         show_suite("tiny", tuned, form)
-        out = capsys.readouterr().out
+        out = capsys.readouterr().out.replace("\\", "")
         assert "Tuned under an equal budget: 4 trials each, avg@4 of micro_dev" in out
         assert words in out
         leads = [v for v in read_tuning(tuned, "tiny").variants if v.chosen]

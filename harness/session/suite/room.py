@@ -22,7 +22,7 @@ from harness.tasks.registry import is_generated
 _WEIGHTS = {".safetensors", ".bin", ".gguf", ".pt", ".pth"}
 _TABLES = {
     "samples": (4200, 72),
-    "steps": (8300, 130),
+    "steps": (9600, 140),
     "terms": (2700, 52),
     "curves": (1350, 13),
     "costs": (2030, 24),
