@@ -46,7 +46,9 @@ def check_every_regime(engine, prompts, longest=24):
     for name, options in VARIANTS:
         regime = build(name, options)
         assert regime.old_logprobs == "trainer", name
-        terms = scheduled(regime.learn(own, inbox, Context("a", ("a", "b"), 1, np.random.default_rng(0), longest)), 2, 3)
+        terms = scheduled(
+            regime.learn(own, inbox, Context("a", ("a", "b"), 1, np.random.default_rng(0), longest)), 2, 3
+        )
         still = Optimisation(learning_rate=0.0, max_tokens=longest, old_logprobs=regime.old_logprobs)
         report = engine.update(prompts, terms, still)
         first = report.terms[0]
