@@ -50,8 +50,8 @@ BINARY_WORDS = [b"\x00", b"\xff", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xf
 
 
 def suite(place: Path) -> Parser:
+    from harness.engines.backend import read_options
     from harness.engines.embedded.plugin import EmbeddedOptions
-    from harness.engines.kind import read_options
     from harness.reading import as_text
     from harness.session.suite import rules
     from harness.suite.load import parse_yaml, resolve

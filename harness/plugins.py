@@ -17,13 +17,13 @@ from typing import Generic, TypeVar
 from harness.errors import PluginError
 from harness.versions import ROOT, owner, recorded, syntax_digest
 
-__all__ = ["Door"]
+__all__ = ["PluginRegistry"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Door(Generic[T]):
+class PluginRegistry(Generic[T]):
     """One group of entry points. noun: of messages. kind: their base class, whose `results_version` is the author's number
     for cells' keys (docs/versions.md)."""
 
@@ -89,18 +89,18 @@ def _without_folder(module: str) -> Iterator[None]:
 
 
 @cache
-def _load(door: Door[T], name: str) -> type[T]:
-    known = door.installed()
+def _load(plugins: PluginRegistry[T], name: str) -> type[T]:
+    known = plugins.installed()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
-        raise PluginError(f"unknown {door.noun} {name!r}{meant} (installed: {', '.join(known)})")
-    called = f"{door.noun} {name!r} ({known[name].value})"
+        raise PluginError(f"unknown {plugins.noun} {name!r}{meant} (installed: {', '.join(known)})")
+    called = f"{plugins.noun} {name!r} ({known[name].value})"
     try:
         with _without_folder(known[name].module.partition(".")[0]):
             found = known[name].load()
     except (Exception, SystemExit) as error:  # whatever a plugin's import raises is this plugin's error, not ours
         raise PluginError(f"{called} does not load: {type(error).__name__}: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, door.kind)):
-        raise PluginError(f"{called} is not a subclass of {door.kind.__module__}.{door.kind.__name__}")
+    if not (isinstance(found, type) and issubclass(found, plugins.kind)):
+        raise PluginError(f"{called} is not a subclass of {plugins.kind.__module__}.{plugins.kind.__name__}")
     return found

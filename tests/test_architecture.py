@@ -49,7 +49,7 @@ LEVELS = {
 """A package imports only packages of a lower level. The harness itself reaches regimes by their entry points alone. `exchange` is
 above `tokenization`, as its receiving half retokenises; neither it nor `learning` knows the other: both stand on `experience`."""
 OUTSIDE = {"regimes", "leaderboard"}
-ROOMS = ("policy", "cell", "single", "suite", "driver")
+PARTS = ("policy", "cell", "single", "suite", "driver")
 """Of `harness.session`: what a model is; one cell's training; commands on one checkpoint; what a suite needs and is; worker
 processes. A room imports only rooms before it."""
 
@@ -94,21 +94,21 @@ def test_every_package_has_a_level() -> None:
     assert packages | OUTSIDE == set(LEVELS)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_rooms_of_the_session_import_downward(room: str) -> None:
-    above = ROOMS[ROOMS.index(room) + 1 :]
+@pytest.mark.parametrize("part", PARTS)
+def test_parts_of_the_session_import_downward(part: str) -> None:
+    above = PARTS[PARTS.index(part) + 1 :]
     wrong = [
         f"{file.relative_to(ROOT)} imports {name}"
-        for file in sorted((ROOT / "harness/session" / room).glob("*.py"))
+        for file in sorted((ROOT / "harness/session" / part).glob("*.py"))
         for name in sorted(_imports(file))
         if name.startswith("harness.session.") and name.split(".")[2] in above
     ]
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_module_of_the_session_is_in_a_room() -> None:
+def test_every_module_of_the_session_is_in_a_part() -> None:
     here = {p.stem for p in (ROOT / "harness/session").iterdir() if p.is_dir() or p.suffix == ".py"} - {"__pycache__"}
-    assert here == {"__init__", *ROOMS}
+    assert here == {"__init__", *PARTS}
 
 
 def test_regimes_need_no_torch() -> None:
@@ -193,7 +193,7 @@ def test_the_product_mocks_nothing(package: str) -> None:
         assert not [ast.unparse(t) for t in _changed(bare)], file
 
 
-def test_the_page_on_architecture_has_every_room_on_its_floor() -> None:
+def test_the_page_on_architecture_has_every_package_in_its_layer() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", page, re.M)
-    assert {room: int(floor) for floor, rooms in rows for room in re.findall(r"`(\w+)`", rooms)} == LEVELS
+    assert {package: int(layer) for layer, packages in rows for package in re.findall(r"`(\w+)`", packages)} == LEVELS

@@ -13,9 +13,9 @@ import griffe
 import pytest
 
 from harness import scaffold
-from harness.engines.catalogue import DOOR as ENGINES
-from harness.learning.registry import DOOR as REGIMES
-from harness.tasks.registry import DOOR as TASKS
+from harness.engines.catalogue import PLUGINS as ENGINES
+from harness.learning.registry import PLUGINS as REGIMES
+from harness.tasks.registry import PLUGINS as TASKS
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(
@@ -89,10 +89,10 @@ def _samples() -> list[tuple[str, str]]:
         for folder in ("regimes", "examples")
         for f in (ROOT / folder).rglob("*.py")
     ]
-    for door in (REGIMES, ENGINES, TASKS):
-        for flavour in ("", *scaffold.flavours(door)):
-            files = scaffold.rendered(door, "a-b", flavour).items()
-            found += [(f"{door.noun} {flavour}: {path}", text) for path, text in files if path.endswith(".py")]
+    for registry in (REGIMES, ENGINES, TASKS):
+        for flavour in ("", *scaffold.flavours(registry)):
+            files = scaffold.rendered(registry, "a-b", flavour).items()
+            found += [(f"{registry.noun} {flavour}: {path}", text) for path, text in files if path.endswith(".py")]
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         blocks = re.findall(r"(?ms)^```python\n(.*?)^```", page.read_text())
         found += [(str(page.relative_to(ROOT)), block) for block in blocks]

@@ -14,7 +14,7 @@ from harness.cli.arguments import Json, print_json
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
-    from harness.plugins import Door
+    from harness.plugins import PluginRegistry
 
 Into = Annotated[Path, typer.Option("--into", help="Parent folder of the new package.")]
 
@@ -69,36 +69,36 @@ def new_regime(
     ] = "answers",
 ) -> None:
     """Scaffold a plugin package for a new regime, with its conformance test."""
-    from harness.learning.registry import DOOR
+    from harness.learning.registry import PLUGINS
     from harness.scaffold import flavours
 
-    if kind not in (known := ["answers", *flavours(DOOR)]):
+    if kind not in (known := ["answers", *flavours(PLUGINS)]):
         raise UsageError(f"--kind {kind}: one of {', '.join(known)}")
-    _scaffold(DOOR, name, into, "harness regimes", kind if kind != "answers" else "")
+    _scaffold(PLUGINS, name, into, "harness regimes", kind if kind != "answers" else "")
 
 
 def new_task(
     name: Annotated[str, typer.Argument(help="The task's name, e.g. near-sums.")], into: Into = Path()
 ) -> None:
     """Scaffold a plugin package for a new task with a scorer of its own, with their conformance tests."""
-    from harness.tasks.registry import DOOR
+    from harness.tasks.registry import PLUGINS
 
-    _scaffold(DOOR, name, into, "harness tasks")
+    _scaffold(PLUGINS, name, into, "harness tasks")
 
 
 def new_engine(
     name: Annotated[str, typer.Argument(help="The engine's name, e.g. plain-torch.")], into: Into = Path()
 ) -> None:
     """Scaffold a plugin package for a new engine, with its conformance test."""
-    from harness.engines.catalogue import DOOR
+    from harness.engines.catalogue import PLUGINS
 
-    _scaffold(DOOR, name, into, "harness engines")
+    _scaffold(PLUGINS, name, into, "harness engines")
 
 
-def _scaffold(door: Door[Any], name: str, into: Path, listing: str, flavour: str = "") -> None:
+def _scaffold(plugins: PluginRegistry[Any], name: str, into: Path, listing: str, flavour: str = "") -> None:
     from harness.scaffold import write_package
 
-    folder = write_package(door, name, into, flavour)
+    folder = write_package(plugins, name, into, flavour)
     named = shlex.quote(str(folder))
     print(f"{folder}: written. Next:\n  pip install -e {named}\n  pytest {named}\n  {listing}")
 

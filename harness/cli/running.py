@@ -79,17 +79,17 @@ def run(
         from harness.session.driver.matrix import SILENCE_SECONDS, run_matrix
         from harness.session.driver.progress import Reporter, watched
         from harness.session.suite import rules
+        from harness.session.suite.disk_space import check_disk, check_place
         from harness.session.suite.identity import unknown_commits
         from harness.session.suite.planning import check_feasible
         from harness.session.suite.preflight import preflight
-        from harness.session.suite.room import check_place, check_room
 
         check_place(prepared.folder)
         with watched("checking models, tokenizers and data"):
             found = preflight(prepared, run=True)
         with watched("planning"):
             plan = check_feasible(prepared, jobs, address)
-        check_room(prepared, plan.disk)
+        check_disk(prepared, plan.disk)
         _say_scope(prepared, only, part)
         for remark in [*found, *rules.remarks(prepared.suite), *unknown_commits(prepared.suite)]:
             print(f"note: {remark}", file=sys.stderr)

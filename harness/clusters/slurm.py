@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from harness.engines.catalogue import engines_of
+from harness.engines.catalogue import backend_of
 from harness.errors import HarnessError, SuiteError, UsageError
 from harness.files import disk_errors, write_atomic
 from harness.session.policy.models import pinned
@@ -110,7 +110,7 @@ def job(
     text = yaml.safe_dump(suite.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     shards = (
         min(slurm.shards or MOST_SHARDS, len(blocks(prepared.cells)))
-        if not engines_of(prepared.suite.engine).clustered
+        if not backend_of(prepared.suite.engine).clustered
         else 0
     )
     sets = [word for override in overrides for word in ("--set", override)]

@@ -15,7 +15,7 @@ from harness.errors import PluginError
 from harness.experience.records import SHIPPED, AnswerRecord, Draft, Record, Rollout, bounded
 from harness.learning.regime import Need, Regime
 from harness.learning.terms import OldLogprobs
-from harness.plugins import Door
+from harness.plugins import PluginRegistry
 from harness.suite.space import Space, as_dict, spaces_of
 
 __all__ = [
@@ -30,8 +30,8 @@ __all__ = [
     "spaces",
 ]
 
-DOOR: Door[Regime] = Door("harness.regimes", "regime", Regime)
-installed = DOOR.installed
+PLUGINS: PluginRegistry[Regime] = PluginRegistry("harness.regimes", "regime", Regime)
+installed = PLUGINS.installed
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class RegimeInfo:
 
 def load(name: str) -> type[Regime]:
     """The regime's class. Raises PluginError."""
-    regime = DOOR.load(name)
+    regime = PLUGINS.load(name)
     if not dataclasses.is_dataclass(regime.Options):
         raise PluginError(f"regime {name!r} ({regime.__module__}:{regime.__name__}): Options is not a dataclass")
     return regime
@@ -149,8 +149,8 @@ def resolved(options: Any) -> dict[str, Any]:
 def listing() -> list[RegimeInfo]:
     """Broken plugins with their error."""
     found = []
-    for name in DOOR.installed():
-        origin = DOOR.origin(name)
+    for name in PLUGINS.installed():
+        origin = PLUGINS.origin(name)
         try:
             regime, instance = load(name), build(name, {})
             options = resolved(instance.options)

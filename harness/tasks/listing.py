@@ -8,7 +8,7 @@ import msgspec
 
 from harness.errors import DataError, PluginError
 from harness.scoring.catalogue import called, scorer_of
-from harness.tasks.registry import DOOR, get_task, names, source_of
+from harness.tasks.registry import PLUGINS, get_task, names, source_of
 from harness.tasks.task import Style
 from harness.verification.verifier import Verifier
 
@@ -41,7 +41,7 @@ def listing(data_dir: Path | None = None) -> list[TaskInfo]:
 
 
 def _listed(name: str, data_dir: Path | None, verifier: Verifier) -> TaskInfo:
-    origin = DOOR.origin(name)
+    origin = PLUGINS.origin(name)
     try:
         source, task = source_of(name), get_task(name)
         judge, scorer = verifier.by(called(task.scorer)), scorer_of(task.scorer)

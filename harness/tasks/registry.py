@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.errors import DataError, PluginError, UsageError
-from harness.plugins import Door
+from harness.plugins import PluginRegistry
 from harness.scoring import catalogue as scorers
 from harness.suite.schema import FileTask
 from harness.tasks import ladder
@@ -12,7 +12,7 @@ from harness.tasks.source import TaskSource
 from harness.tasks.task import Task
 from harness.versions import versions
 
-DOOR: Door[TaskSource] = Door("harness.tasks", "task", TaskSource)  # type: ignore[type-abstract]
+PLUGINS: PluginRegistry[TaskSource] = PluginRegistry("harness.tasks", "task", TaskSource)  # type: ignore[type-abstract]
 EVALUATION_SETS = tuple(name for name, data in SETS.items() if data.k)
 """The published ones."""
 _FIRST = ("micro", "micro_dev", ladder.NAME, *EVALUATION_SETS)
@@ -20,7 +20,7 @@ _FIRST = ("micro", "micro_dev", ladder.NAME, *EVALUATION_SETS)
 
 def names() -> list[str]:
     """The shipped ones first."""
-    known = DOOR.installed()
+    known = PLUGINS.installed()
     return [*(name for name in _FIRST if name in known), *(name for name in known if name not in _FIRST)]
 
 
@@ -47,7 +47,7 @@ def source_of(task: str | FileTask) -> TaskSource:
 
         return LmEvalTask(task)
     base = task.partition(".")[0]
-    found = DOOR.load(base)
+    found = PLUGINS.load(base)
     try:
         return found(task)
     except (PluginError, DataError):
@@ -70,8 +70,8 @@ def results_versions(task: str | FileTask) -> dict[str, str]:
     source = source_of(task)
     if get_task(task).judge is not None:
         return source.results_versions()
-    own = {} if isinstance(task, FileTask) else dict([DOOR.results_version(task.partition(".")[0])])
-    judged = dict([scorers.DOOR.results_version(get_task(task).scorer)])
+    own = {} if isinstance(task, FileTask) else dict([PLUGINS.results_version(task.partition(".")[0])])
+    judged = dict([scorers.PLUGINS.results_version(get_task(task).scorer)])
     if "verification" in judged and not source.integers:
         judged |= versions(["verification/symbolic"])
     return own | judged
@@ -79,7 +79,7 @@ def results_versions(task: str | FileTask) -> dict[str, str]:
 
 def training_source(task: str | FileTask) -> TaskSource:
     """Raises PluginError for a task that is unknown or for evaluation alone."""
-    known = isinstance(task, FileTask) or task.startswith("lm_eval:") or task.partition(".")[0] in DOOR.installed()
+    known = isinstance(task, FileTask) or task.startswith("lm_eval:") or task.partition(".")[0] in PLUGINS.installed()
     if known and (found := source_of(task)).trains:
         return found
     there = ["micro", ladder.NAME, *SOURCES, *(name for name in names() if name not in _FIRST)]

@@ -15,7 +15,7 @@ from ray._common.utils import reset_ray_address
 from ray._private.utils import read_ray_address
 from ray_nodes import head
 
-from harness.engines.kind import read_options
+from harness.engines.backend import read_options
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.cluster import Reservation, layout
 from harness.engines.openrlhf.plugin import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.engines.catalogue import open_engines
+from harness.engines.catalogue import open_backend
 from harness.engines.embedded.families import build_model, build_tokenizer
 from harness.errors import SuiteError
 from harness.session.cell.evaluate import sample_rows
@@ -43,7 +43,7 @@ def test_a_paper_suite_at_a_tenth_of_its_lengths(suite, tmp_path, report_line):
     evaluation, policy, folder = prepared.suite.evaluation, base.policy, tmp_path / "model"
     layout = place_of(plan_for(prepared, None), base).layout[policy.name]
     options = with_length("openrlhf", {**layout, **prepared.suite.engine_options}, policy, folder, evaluation)
-    with Verifier(workers=1) as verifier, open_engines("openrlhf", {policy.name: options}, 1.0) as engines:
+    with Verifier(workers=1) as verifier, open_backend("openrlhf", {policy.name: options}, 1.0) as engines:
         engine = engines.reference(policy, folder)
         rows = sample_rows(engine, evaluation, policy, 0, 0, verifier)
         report_line(

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.catalogue import DOOR as ENGINES
+from harness.engines.catalogue import PLUGINS as ENGINES
 from harness.errors import UsageError
-from harness.learning.registry import DOOR as REGIMES
+from harness.learning.registry import PLUGINS as REGIMES
 from harness.scaffold import write_package
-from harness.tasks.registry import DOOR as TASKS
+from harness.tasks.registry import PLUGINS as TASKS
 
 HERE = Path(__file__).parent
 SUITE = """
@@ -122,15 +122,15 @@ def test_refused_before_anything_starts_in_one_line(site, tmp_path, name, words)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("door", "name", "flavour", "passed"),
+    ("registry", "name", "flavour", "passed"),
     [
         (REGIMES, "shortest-success", "", 5), (REGIMES, "likely-answers", "scores", 5), (REGIMES, "wrong-drafts", "hints", 5),
         (ENGINES, "plain-torch", "", 14), (TASKS, "near-sums", "", 15),
     ],
 )  # fmt: skip
-def test_a_scaffold_passes_its_own_tests(site, tmp_path, door, name, flavour, passed):
+def test_a_scaffold_passes_its_own_tests(site, tmp_path, registry, name, flavour, passed):
     """Beyond rollouts: one regime of each kind passes from outside the package."""
-    written = write_package(door, name, tmp_path, flavour)
+    written = write_package(plugins, name, tmp_path, flavour)
     for own in written.glob(f"{name.replace('-', '_')}*"):  # the installed module is tested
         shutil.rmtree(own) if own.is_dir() else own.unlink()
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(written)]

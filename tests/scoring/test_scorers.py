@@ -11,7 +11,7 @@ import pytest
 
 from harness.errors import PluginError
 from harness.scoring import programs
-from harness.scoring.catalogue import DOOR, called, listing, scorer_of
+from harness.scoring.catalogue import PLUGINS, called, listing, scorer_of
 from harness.scoring.conformance import CHECKS, HOSTILE, name_of
 from harness.verification.scorer import MATH, Called, Score, Scorer, Undecided
 from harness.verification.verdict import Verdict
@@ -214,5 +214,5 @@ def test_texts_of_any_length_are_answered(verifier: Verifier) -> None:
 
 
 def test_every_shipped_scorer_has_a_version_of_the_harness() -> None:
-    assert {DOOR.results_version(name)[0] for name in SHIPPED} == {"verification", "scoring"}
+    assert {PLUGINS.results_version(name)[0] for name in SHIPPED} == {"verification", "scoring"}
     assert scorer_of("python").fault("def (")

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from harness import phases
+from harness.engines.backend import read_options
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.kind import read_options
 from harness.engines.openrlhf.plugin import Settings
 from harness.engines.protocol import Sampling
 from harness.errors import Fault, UsageError

@@ -179,15 +179,15 @@ def test_a_plugins_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     file.write_text('"""Mine."""\nRATE = 1\n')
     monkeypatch.syspath_prepend(str(tmp_path))
     mine = type("Mine", (Regime,), {"__module__": "best_of_peers"})
-    monkeypatch.setattr("harness.plugins._load", lambda door, name: mine)
-    name, first = registry.DOOR.results_version("mine")
+    monkeypatch.setattr("harness.plugins._load", lambda plugins, name: mine)
+    name, first = registry.PLUGINS.results_version("mine")
     assert name == "regime mine"
     file.write_text('"""Another word."""\n# and a comment\nRATE = 1\n')
-    assert registry.DOOR.results_version("mine") == (name, first)
+    assert registry.PLUGINS.results_version("mine") == (name, first)
     file.write_text('"""Mine."""\nRATE = 2\n')
-    assert registry.DOOR.results_version("mine")[1] != first
+    assert registry.PLUGINS.results_version("mine")[1] != first
     mine.results_version = 7
-    assert registry.DOOR.results_version("mine") == (name, "7")
+    assert registry.PLUGINS.results_version("mine") == (name, "7")
 
 
 def test_status_says_why_a_cell_is_to_be_run_anew(suite: Path, folder: Path, tmp_path: Path) -> None:

@@ -10,7 +10,15 @@ from benchmark_data import data_folder
 from harness.errors import DataError, PluginError
 from harness.experience.answers import Prompt
 from harness.tasks.conformance import CHECKS, DESCRIBED, name_of
-from harness.tasks.registry import DOOR, EVALUATION_SETS, get_task, names, results_versions, source_of, training_source
+from harness.tasks.registry import (
+    EVALUATION_SETS,
+    PLUGINS,
+    get_task,
+    names,
+    results_versions,
+    source_of,
+    training_source,
+)
 from harness.tasks.source import Generated
 from harness.tasks.task import Task
 
@@ -32,9 +40,9 @@ def test_conformance(name, check, monkeypatch):
 
 
 def test_the_shipped_ones_come_through_the_door_and_first():
-    assert set(DOOR.installed()) == {*MADE, *EVALUATION_SETS}
+    assert set(PLUGINS.installed()) == {*MADE, *EVALUATION_SETS}
     assert names()[:3] == list(MADE)
-    assert DOOR.origin("micro").endswith("(harness.tasks.shipped:Micro)")
+    assert PLUGINS.origin("micro").endswith("(harness.tasks.shipped:Micro)")
     with pytest.raises(PluginError, match="did you mean 'gsm8k'"):
         get_task("gsm8")
     with pytest.raises(PluginError, match="micro has no part 'add'"):

@@ -1,4 +1,4 @@
-"""The embedded engine's door: what it offers, without importing torch."""
+"""What the embedded engine declares, without importing torch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from msgspec import Meta
 from harness.allocation import inventory
 from harness.allocation.chunks import MICRO_TOKENS
 from harness.allocation.shapes import Precision
+from harness.engines.backend import Backend
 from harness.engines.embedded.numerics import Numerics, chosen, lacking, unlike
-from harness.engines.kind import Engines
 from harness.engines.protocol import PolicyEngine
 from harness.errors import EngineError
 from harness.suite.schema import Policy
@@ -48,7 +48,7 @@ class EmbeddedOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     numerics: Numerics | None = None
 
 
-class Embedded(Engines):
+class Embedded(Backend):
     """torch and transformers in this process; CPU, or one CUDA device"""
 
     Options = EmbeddedOptions

@@ -1,4 +1,4 @@
-"""The OpenRLHF engine's door: what it offers, without importing Ray."""
+"""What the OpenRLHF engine declares, without importing Ray."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from msgspec import Meta
 from harness.allocation import inventory
 from harness.allocation.inventory import Inventory
 from harness.allocation.shapes import Precision
-from harness.engines.kind import Engines, read_options
+from harness.engines.backend import Backend, read_options
 from harness.engines.openrlhf.local_ray import local_ray
 from harness.engines.protocol import PolicyEngine
 from harness.errors import EngineError
@@ -102,7 +102,7 @@ LAYOUT = frozenset(
 )  # a suite that sets one does it all itself
 
 
-class OpenRLHF(Engines):
+class OpenRLHF(Backend):
     """OpenRLHF's Ray trainers with DeepSpeed and vLLM
 
     All that the policies need is reserved at once.

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from harness.engines.catalogue import open_engines
-from harness.engines.kind import Engines
+from harness.engines.backend import Backend
+from harness.engines.catalogue import open_backend
 from harness.engines.protocol import Optimisation, PolicyEngine, Sampling
 from harness.errors import HarnessError, VerificationError
 from harness.exchange.receiving import Receiver
@@ -89,7 +89,7 @@ def run_cell(
             rows = sample_rows(learner.engine, cell.evaluation, learner.policy, steps, seed, verifier)
         return [*rows, *cost_rows(attempt, learner.name, learner.clock, rows)]
 
-    with open_engines(cell.engine, options, cell.training.temperature) as engines:
+    with open_backend(cell.engine, options, cell.training.temperature) as engines:
         learners = engines.each(opened, range(len(policies)))
         computed = {m.name: getattr(m.engine, "precision", "") for m in learners}
         manifest = with_commits(manifest, {m.name: m.base for m in learners}, computed)
@@ -128,7 +128,7 @@ class Run:
 
     cell: Cell
     folder: Path
-    engines: Engines
+    engines: Backend
     learners: Sequence[Learner]
     journal: Journal
     verifier: Verifier

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness.engines.catalogue import open_engines
+from harness.engines.catalogue import open_backend
 from harness.engines.protocol import PolicyEngine
 from harness.evaluation.backends import EngineBackend
 from harness.evaluation.metrics import EvaluationSample, votes
@@ -50,7 +50,7 @@ def evaluate_base(
     journal.rewind(-1)
 
     def measured(place: Path, step: int, what: str = "") -> tuple[list[SampleRow], str]:
-        with open_engines(suite.engine, {policy.name: options}, 1.0) as engines:
+        with open_backend(suite.engine, {policy.name: options}, 1.0) as engines:
             with phase(f"opening {policy.name}{what}"):
                 engine = engines.reference(policy, place)
             clock.meter, clock.gpus = partial(engines.cpu_seconds, policy.name), engine.gpus

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.allocation.cost_model import Lengths
-from harness.engines.catalogue import engines_of
+from harness.engines.catalogue import backend_of
 from harness.errors import EngineError
 from harness.experience.answers import Prompt
 from harness.learning import registry
@@ -146,7 +146,7 @@ def checked(engine: str, options: Mapping[str, Any], policy: Policy, folder: Pat
             f"{policy.name} take {lengths.longest:,}. Left out, it is measured"
         )
     found = {**options, "max_length": stated or lengths.longest}
-    engines_of(engine).check(folder, found)
+    backend_of(engine).check(folder, found)
     return found
 
 
@@ -158,7 +158,7 @@ def with_length(
     evaluation: Evaluation,
     cell: Cell | None = None,
 ) -> dict[str, Any]:
-    if "max_length" not in engines_of(engine).Options.__struct_fields__:
+    if "max_length" not in backend_of(engine).Options.__struct_fields__:
         return dict(options)
     return checked(engine, options, policy, folder, measured(policy, folder, evaluation, cell))
 

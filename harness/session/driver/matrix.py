@@ -19,7 +19,7 @@ from typing import IO
 
 from harness.allocation.inventory import VISIBLE, Inventory, visible
 from harness.allocation.planner import Plan, Request, Scheduler
-from harness.engines.catalogue import engines_of
+from harness.engines.catalogue import backend_of
 from harness.engines.embedded import numerics
 from harness.errors import Fault, HarnessError
 from harness.files import TEMPORARY, remove
@@ -97,7 +97,7 @@ def run_matrix(
         prepared = prepared.looked()  # once more: the run before may have ended between the planning and the lock
         prepared.record()
         own = numerics.environment(prepared.suite.engine_options)
-        with engines_of(prepared.suite.engine).cluster(address) as environment:
+        with backend_of(prepared.suite.engine).cluster(address) as environment:
             environment = {**environment, **own}
             return _Driver(prepared, plan, reporter, refresh, environment, silence, verbose, claim).run()
 
@@ -278,7 +278,7 @@ class _Driver:
 
     def _gpu(self) -> dict[str, str]:
         """The GPU with the fewest workers."""
-        if engines_of(self.prepared.suite.engine).clustered or not self.gpus:
+        if backend_of(self.prepared.suite.engine).clustered or not self.gpus:
             return {}
         seen = Counter(worker.gpu for worker in self.workers)
         return {VISIBLE: min(self.gpus, key=lambda gpu: seen[gpu])}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from harness.allocation.cost_model import CellDemand, Lengths, PolicyDemand, Workload
 from harness.allocation.shapes import load_shape
-from harness.engines.catalogue import engines_of
+from harness.engines.catalogue import backend_of
 from harness.experience.records import AnswerRecord
 from harness.learning import registry
 from harness.learning.regime import Need
@@ -87,7 +87,7 @@ def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = Non
             policy.name,
             load_shape(policy.model, policy.revision),
             cell.rollouts(index),
-            engines_of(cell.engine).precision(policy, options),
+            backend_of(cell.engine).precision(policy, options),
             reference=bool(training.kl or training.measure_every) or directed,
             penalised=training.kl > 0,
             measured=training.measure_every > 0 or load.gradients,

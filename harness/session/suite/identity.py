@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.engines.catalogue import DOOR, engines_of
+from harness.engines.catalogue import PLUGINS, backend_of
 from harness.learning import registry
 from harness.session.policy.models import COMMIT, identity_of, local_folder, on_hub, unpinned
 from harness.store.manifest import Manifest, readable
@@ -29,12 +29,12 @@ class Identities:
         self._pool, self._trained = training_source(training).pool_digest(), results_versions(training)
         models = {(p.model, p.revision): p for group in suite.groups for p in group.policies}
         self._models = {name: identity_of(policy) for name, policy in models.items()}
-        self._engine = dict([DOOR.results_version(suite.engine)])
-        half = "" if suite.engine_options.get("dtype") else engines_of(suite.engine).half_precision
+        self._engine = dict([PLUGINS.results_version(suite.engine)])
+        half = "" if suite.engine_options.get("dtype") else backend_of(suite.engine).half_precision
         self._precision = {"dtype of half-precision models": half} if half else {}
 
     def of_cell(self, group: ModelGroup, variant: Variant) -> Identity:
-        regime, version = registry.DOOR.results_version(variant.regime)
+        regime, version = registry.PLUGINS.results_version(variant.regime)
         return self._identity(group.policies, CELL, self._pool, {**self._trained, regime: version})
 
     def of_base(self, policy: Policy) -> Identity:

@@ -17,14 +17,14 @@ from harness.allocation.inventory import Bundle, Inventory
 from harness.allocation.layout import START_SECONDS
 from harness.allocation.planner import KindPlan, Plan, first_of, plan_cells, plan_workers
 from harness.engines import catalogue
-from harness.engines.catalogue import engines_of
+from harness.engines.catalogue import backend_of
 from harness.engines.embedded.presets import START_EXAMPLES, START_STEPS
 from harness.errors import DataError, EngineError, InfeasibleError, StoreError, SuiteError
 from harness.session.cell.manifests import Base
 from harness.session.policy.models import at_hand
 from harness.session.suite.demands import demand
+from harness.session.suite.disk_space import disk_of
 from harness.session.suite.prepare import Prepared
-from harness.session.suite.room import disk_of
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy, Suite
 
@@ -47,7 +47,7 @@ class Place:
 
 def plan_for(prepared: Prepared, inventory: str | None, jobs: int | None = None, address: str | None = None) -> Plan:
     """On a stated inventory, else on what there is: at `address`, a Ray cluster's. Raises UsageError."""
-    engine, options = engines_of(prepared.suite.engine), prepared.suite.engine_options
+    engine, options = backend_of(prepared.suite.engine), prepared.suite.engine_options
     machine = machines.parse(inventory) if inventory else engine.inventory(address)
     pending = prepared.left()
     counts = Counter(cell.kind for cell in pending)
@@ -89,7 +89,7 @@ def place_of(plan: Plan, work: Cell | Base) -> Place:
 
 def _layout(kind: KindPlan, owner: Cell | Suite, policies: list[str]) -> Mapping[str, Options]:
     """The suite's own options come before these."""
-    engine = engines_of(owner.engine)
+    engine = backend_of(owner.engine)
     if kind.layout is None:
         own = {"threads": max(b.cores for b in kind.bundles)}
         own |= {"micro_tokens": kind.micro_tokens} if kind.micro_tokens else {}
@@ -152,7 +152,7 @@ def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = N
 
 
 def _worker(cell: Cell, asks: CellDemand, count: int, machine: Inventory, measured: Mapping[str, float]) -> KindPlan:
-    account, own, gpus = engines_of(cell.engine).account, cell.engine_options.get("micro_tokens"), machine.gpus > 0
+    account, own, gpus = backend_of(cell.engine).account, cell.engine_options.get("micro_tokens"), machine.gpus > 0
     most = max((n.gpu_memory * USABLE if gpus else n.memory - embedded.WORKER_BYTES) for n in machine.nodes)
     tried = [own] if own else [MICRO_TOKENS, *embedded.FEWER_TOKENS]
     sizes = {tokens: account.process_memory(asks, tokens, gpus).train for tokens in tried}
@@ -173,7 +173,7 @@ def _device(machine: Inventory) -> Device:
 def _cores(cell: Cell, asks: CellDemand, machine: Inventory) -> tuple[int, float]:
     """Of a cell, and how much faster than one they are."""
     most = max(n.cores for n in machine.nodes)
-    cores = cell.engine_options.get("threads") or engines_of(cell.engine).account.cores(asks, most)
+    cores = cell.engine_options.get("threads") or backend_of(cell.engine).account.cores(asks, most)
     return cores, 1 + embedded.NEXT_CORE * (cores - 1)
 
 
@@ -182,7 +182,7 @@ def _base_seconds(prepared: Prepared, base: Base, machine: Inventory) -> float:
     if base.policy.is_micro:
         return BASE_SECONDS
     cell = next(c for c in prepared.every if base.needed_by(c))
-    account, gpus, on = engines_of(cell.engine).account, machine.gpus > 0, _device(machine)
+    account, gpus, on = backend_of(cell.engine).account, machine.gpus > 0, _device(machine)
     asks = demand(cell)
     own = next(p for p in asks.policies if p.name == base.policy.name)
     seconds = account.phases(CellDemand((own,), asks.workload), on, gpus).evaluate

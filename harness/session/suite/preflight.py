@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from harness.allocation import inventory
 from harness.allocation.shapes import EMULATED, cpu_bf16, load_shape
 from harness.cache import PRETRAINED, model_folder
-from harness.engines.catalogue import engines_of
+from harness.engines.catalogue import backend_of
 from harness.errors import DataError, EngineError, SuiteError, TokenizationError, UsageError
 from harness.experience.records import Rollout, Success, TextRollout
 from harness.learning import registry
@@ -38,7 +38,7 @@ def preflight(prepared: Prepared, run: bool) -> list[str]:
     """Check models, tokenizers and data of what is to be done; returns remarks. run: what is not at hand is fetched or refused,
     otherwise a remark. Raises SuiteError."""
     cells = prepared.left()
-    engine, options = engines_of(prepared.suite.engine), prepared.suite.engine_options
+    engine, options = backend_of(prepared.suite.engine), prepared.suite.engine_options
     lacking = engine.lacking(options)
     if run and cells and lacking:
         raise SuiteError(prepared.source, "engine_options", lacking)
@@ -170,7 +170,7 @@ def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, at: str, r
             complete = is_offline_mode()
         else:
             complete = True
-        config, tokenizer = engines_of(suite.engine).check(folder, suite.engine_options)
+        config, tokenizer = backend_of(suite.engine).check(folder, suite.engine_options)
         if complete:
             from harness.engines.vocabulary import check_weights
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from harness.cache import cache_folder
-from harness.engines.catalogue import MICRO_FAMILIES, engines_of
+from harness.engines.backend import read_options
+from harness.engines.catalogue import MICRO_FAMILIES, backend_of
 from harness.engines.embedded.presets import PRESETS
-from harness.engines.kind import read_options
 from harness.errors import DataError, PluginError, SuiteError
 from harness.exchange.misbehaviour import condition_of
 from harness.learning import registry
@@ -84,7 +84,7 @@ def validate(suite: Suite, source: str) -> Suite:
 
 
 def remarks(suite: Suite) -> list[str]:
-    own = engines_of(suite.engine).remark(suite.engine_options, [policy.model for _, policy in _policies(suite)])
+    own = backend_of(suite.engine).remark(suite.engine_options, [policy.model for _, policy in _policies(suite)])
     told = [
         f"{variant.name}: {remark}"
         for variant in suite.regimes
@@ -96,7 +96,7 @@ def remarks(suite: Suite) -> list[str]:
 def resolved(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
     """With files in their places and each start's task. Raises SuiteError."""
     with at(source, "engine"):
-        engine = engines_of(suite.engine)
+        engine = backend_of(suite.engine)
     read_options(engine.Options, suite.engine_options, source)
     for place, policy in _policies(suite):
         if policy.is_micro:

@@ -23,7 +23,7 @@ from harness.suite.schema import Policy
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
-__all__ = ["Engines", "NoOptions", "read_options"]
+__all__ = ["Backend", "NoOptions", "read_options"]
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -43,7 +43,7 @@ def read_options(kind: type[Options], options: Mapping[str, Any], source: str = 
         raise SuiteError(source, f"engine_options{path.rstrip('`')}", problem) from None
 
 
-class Engines(ABC):
+class Backend(ABC):
     """A cell's engines, closed together. The entry-point group `harness.engines` names a subclass, whose module imports nothing
     heavy."""
 

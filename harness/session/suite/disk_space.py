@@ -104,7 +104,7 @@ def check_place(folder: Path) -> None:
         raise UsageError(f"{folder}: {existing} {why}") from None
 
 
-def check_room(prepared: Prepared, disk: Disk) -> None:
+def check_disk(prepared: Prepared, disk: Disk) -> None:
     """Raises UsageError for what the disks cannot hold."""
     folder = prepared.folder
     there = sum(_size(folder / cell.key) for cell in prepared.left())
