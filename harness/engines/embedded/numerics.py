@@ -17,7 +17,7 @@ from harness.allocation.shapes import MICRO, cpu_flags
 from harness.errors import EngineError
 
 Numerics = Literal["portable", "fast"]
-DEFAULT: Numerics = "fast"
+DEFAULT: Numerics = "portable"
 """Of suites of micro models that are computed on a CPU."""
 ENVIRONMENT = {
     "MKL_CBWR": "COMPATIBLE",
