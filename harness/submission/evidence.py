@@ -197,6 +197,7 @@ def suite(e: Evidence) -> str:
 def _written(suite: Suite) -> Any:
     """Without what resolving adds."""
     written = suite.model_dump(mode="json")
+    written["engine_options"].pop("numerics", None)
     for group in written["groups"]:
         for policy in group["policies"]:
             policy["model"] = Path(policy["model"]).name

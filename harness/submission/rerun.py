@@ -15,7 +15,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 
 from harness.engines.embedded.numerics import environment
@@ -28,6 +27,7 @@ from harness.session.driver.matrix import CLOSE_SECONDS, SILENCE_SECONDS, Inbox,
 from harness.session.suite.rules import check_roots
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, read_manifest
+from harness.store.sentences import joined
 from harness.submission.bundle import WORDLESS, compact
 from harness.submission.evidence import Evidence
 from harness.suite.cells import cell_of
@@ -35,9 +35,6 @@ from harness.versions import recorded
 
 APART = {"costs"}
 """Tables of times alone."""
-ERRORS, POINTS = 4.0, 0.10
-"""On another kind of CPU: how many standard errors the accuracies of a policy may lie apart, and how far at least. There base
-checkpoints come out as slightly other models (README)."""
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
 
 
@@ -122,11 +119,15 @@ def re_execute(evidence: Evidence, again: RerunRequest) -> dict[str, str]:
         raise evidence.fault(error.problem, evidence.suite) from None
     again_in = evidence.folder / "again"
     return {
-        label_of(manifest): re_run(
-            manifest, evidence.tables(manifest.key), again_in / manifest.key, place, again.minutes, evidence.about.processor
-        )
+        label_of(manifest): re_run(manifest, evidence.tables(manifest.key), again_in / manifest.key, place, again.minutes)
         for manifest, place in zip(chosen, places, strict=True)
     }  # fmt: skip
+
+
+def repeats(manifest: Manifest) -> bool:
+    """Whether the kind of CPU lets the cell's rows be the same here: computed portably, or made on this kind."""
+    portable = manifest.config["engine_options"].get("numerics") == "portable"
+    return portable or manifest.provenance.machine.get("processor") == processor()
 
 
 def possible(manifest: Manifest, place: str) -> None:
@@ -134,8 +135,14 @@ def possible(manifest: Manifest, place: str) -> None:
     ours = {name: str(entry.version) for name, entry in recorded().items()}
     policies = manifest.config["group"]["policies"]
     engine = f"of the engine {manifest.engine}; embedded cells alone can be trained again"
+    made_on = manifest.provenance.machine.get("processor") or "an unknown CPU"
     problems = [
         *([] if manifest.engine == "embedded" else [engine]),
+        *(
+            []
+            if repeats(manifest)
+            else [f"computed with numerics: fast on {made_on}, and comes out the same there alone"]
+        ),
         *(
             f"computed by {package} {version}; here is {ours[package]}, whose results are others"
             for package, version in manifest.identity.versions.items()
@@ -157,11 +164,9 @@ def re_run(
     folder: Path,
     place: str,
     minutes: float,
-    made_on: str = "",
     wordless: Sequence[str] = WORDLESS,
 ) -> str:
-    """How alike the rows are. made_on: its kind of CPU, where the manifest does not say. wordless: columns that were not stored.
-    Raises UsageError where the rows differ, or it takes too long."""
+    """What is the same. wordless: columns that were not stored. Raises UsageError where the rows differ, or it takes too long."""
     print(f"training again: {place}", file=sys.stderr)
     try:
         _train(manifest, folder, time.monotonic() + 60 * minutes)
@@ -171,31 +176,8 @@ def re_run(
     wrong = [f"{table}: {words}" for table, same, words in differences(stored, now) if not same]
     if not wrong:
         return "every row the same"
-    here = {name: packages().get(name) for name in _LIBRARIES}
-    there = {name: manifest.provenance.packages.get(name) for name in _LIBRARIES}
-    if processor() in (manifest.provenance.machine.get("processor"), made_on) and here == there:
-        raise UsageError(f"{place}: other rows on the same kind of CPU: {wrong[0]}")
-    furthest = _furthest(stored["samples"], now["samples"], place)
-    what = "kind of CPU" if here == there else "versions of libraries"
-    return f"within the tolerance for other {what}: accuracies {100 * furthest:.1f} points apart at most"
-
-
-def _furthest(stored: pa.Table, now: pa.Table, place: str) -> float:
-    largest = 0.0
-    both = pd.concat([_accuracies(stored), _accuracies(now)], axis=1, keys=["stored", "now"]).fillna(0.0).sort_index()
-    for line, (a, n, b, m) in zip(both.index, both.itertuples(index=False, name=None), strict=True):
-        if n != m:
-            raise UsageError(f"{place}: {', '.join(line)}: {n:.0f} answers stored, {m:.0f} now")
-        allowed = max(POINTS, ERRORS * math.sqrt((a * (1 - a) + b * (1 - b)) / max(n, 1)))
-        if abs(a - b) > allowed:
-            problem = f"{a:.3f} stored, {b:.3f} now; {allowed:.3f} apart may be another kind of CPU"
-            raise UsageError(f"{place}: {', '.join(line)}: {problem}")
-        largest = max(largest, abs(a - b))
-    return largest
-
-
-def _accuracies(samples: pa.Table) -> pd.DataFrame:
-    rows = samples.to_pandas()
-    return (
-        rows["verdict"].eq("right").groupby([rows[name] for name in ("policy", "task", "metric")]).agg(["mean", "size"])
-    )
+    here, there = packages(), manifest.provenance.packages
+    unlike = [
+        f"{name} {there.get(name)}, here {here.get(name)}" for name in _LIBRARIES if here.get(name) != there.get(name)
+    ]
+    raise UsageError(f"{place}: other rows{f' (made with {joined(unlike)})' * bool(unlike)}: {wrong[0]}")

@@ -200,30 +200,31 @@ class Accuracy(msgspec.Struct, frozen=True):
 
 
 def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadline: float = 3600.0) -> Path:
-    """From the cache, or trained now. Raises CellError where the gate does not hold, or another process that makes it is not
-    done in time, DiskFullError, and Interrupted while it waits."""
+    """From the package or the cache, or trained now. Raises CellError where the gate does not hold, or another process that trains
+    it is not done in time, DiskFullError, and Interrupted while it waits."""
+    return _cached(spec.key, lambda folder: train_base(spec, folder, progress), deadline)
 
-    def build(folder: Path) -> None:
-        tokenizer = build_tokenizer(spec.family)
-        model = build_model(spec.family, spec.seed, tokenizer)
-        examples = draw_examples(PRESETS[spec.preset], spec.strong, Random(spec.seed))
-        pretrainer = Pretrainer(model, tokenizer, examples, spec.schedule)
-        tokenizer.save_pretrained(folder)
 
-        def opened() -> EmbeddedEngine:
-            model.save_pretrained(folder)
-            return EmbeddedEngine("stage0", folder, device="cpu", numerics=spec.numerics)
+def train_base(spec: MicroSpec, folder: Path, progress: Progress | None = None) -> None:
+    """Raises CellError where the gate does not hold."""
+    tokenizer = build_tokenizer(spec.family)
+    model = build_model(spec.family, spec.seed, tokenizer)
+    examples = draw_examples(PRESETS[spec.preset], spec.strong, Random(spec.seed))
+    pretrainer = Pretrainer(model, tokenizer, examples, spec.schedule)
+    tokenizer.save_pretrained(folder)
 
-        if spec.numerics == "portable":
-            require()
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # so that the weights do not depend on the number of cores
-        try:
-            _train(spec, pretrainer.run, opened, folder, progress)
-        finally:
-            torch.set_num_threads(threads)
+    def opened() -> EmbeddedEngine:
+        model.save_pretrained(folder)
+        return EmbeddedEngine("stage0", folder, device="cpu", numerics=spec.numerics)
 
-    return _cached(spec.key, build, deadline)
+    if spec.numerics == "portable":
+        require()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # so that the weights do not depend on the number of cores
+    try:
+        _train(spec, pretrainer.run, opened, folder, progress)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def warmup_checkpoint(
