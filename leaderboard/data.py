@@ -12,11 +12,13 @@ import pandas as pd
 import pyarrow as pa
 
 from harness.errors import StoreError
+from harness.learning.registry import listing
 from harness.statistics import MARGIN
 from harness.store.database import store_path
 from harness.store.ranking import Aggregate, aggregates, in_pairs
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, Stage, counted, mixed_in, stages
+from harness.store.standing import Board, Settings, board
 from harness.store.table import SeedRow, seed_rows, show_rows
 from harness.store.tuning import Tuning, read_tuning
 from leaderboard.frames import Choice, Outcome, answer, opening, show_frame
@@ -76,6 +78,16 @@ class Store:
     def show(self, suite: str, margin: float = MARGIN) -> pd.DataFrame:
         """`frames.show_frame` of the suite."""
         return show_frame(show_rows(self.snapshot, suite, margin))
+
+    @_once
+    def board(self, which: Settings = "published", margin: float = MARGIN) -> Board:
+        """Every regime over all suites."""
+        return board(self.snapshot, which, margin)
+
+    @_once
+    def summaries(self) -> dict[str, str]:
+        """By regime, the first line of its docstring."""
+        return {info.name: info.summary for info in listing()}
 
     @_once
     def seeds(self, suite: str) -> list[SeedRow]:
