@@ -28,10 +28,11 @@ KINDS: dict[Kind, str] = {
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One column: a group of a suite, by the suite's first metric and benchmark."""
+    """One column: a group of a suite on a benchmark, by the suite's first metric."""
 
     suite: str
     group: str
+    task: str
     kind: Kind
     policies: tuple[str, ...]
     models: tuple[str, ...]
@@ -79,21 +80,13 @@ def board(snapshot: Snapshot, which: Settings = "published", margin: float = MAR
         rows = list(choice_rows(MEAN, metric, cells, margin))
         shapes = {group["name"]: shape for group in config["groups"] if (shape := _shape(group))}
         variants = {v["name"]: v for v in config["regimes"]}
-        for name, lines in groupby(rows, key=lambda row: row.group):
-            if name in shapes:
-                lines = list(lines)
-                first = [row for row in lines if (row.task, row.metric) == (lines[0].task, lines[0].metric)]
-                kind, models, own_bases = shapes[name]
-                kept = _kept(first, variants, which, kind)
-                if kept:
-                    seeds = max(row.seeds for row in kept.values())
-                    column = Setting(
-                        suite=suite, group=name, kind=kind, models=models, seeds=seeds, own_bases=own_bases
-                    )
-                    settings[column] = kept
-    best: dict[tuple[Kind, tuple[str, ...]], Setting] = {}
+        for (group, task), lines in groupby(rows, key=lambda row: (row.group, row.task)):
+            if group in shapes and (kept := _kept(list(lines), variants, which, shapes[group].kind)):
+                seeds = max(row.seeds for row in kept.values())
+                settings[msgspec.structs.replace(shapes[group], suite=suite, task=task, seeds=seeds)] = kept
+    best: dict[tuple[str, ...], Setting] = {}
     for setting in sorted(settings, key=lambda s: (s.own_bases, s.seeds, len(settings[s])), reverse=True):
-        best.setdefault((setting.kind, tuple(sorted(setting.models))), setting)
+        best.setdefault((setting.kind, setting.task, *sorted(setting.models)), setting)
     columns = sorted(best.values(), key=lambda s: (list(KINDS).index(s.kind), len(s.models), s.models))
     names = dict.fromkeys(name for column in columns for name in settings[column])
     standings = [_standing(name, columns, settings) for name in names]
@@ -114,6 +107,7 @@ def _shape(group: Mapping[str, Any]) -> Setting | None:
     return Setting(
         suite="",
         group=group["name"],
+        task="",
         kind=kind,
         policies=tuple(policy["name"] for policy in policies),
         models=models,

@@ -59,8 +59,8 @@ def draw(store: Store, suite: str) -> None:
 def _legend(margin: float) -> str:
     marks = ", ".join(f"{SIGNS[v]} {verdict_mark(v, margin)}" for v in (GAINS, LOSES, EQUIVALENT, INCONCLUSIVE))
     return escaped(
-        f"{marks}. Bars: 95 % interval of the gain over independent training with the same rollouts, over seeds (Student t); corrected "
-        f"for all that its suite compares where the verdict is gains or loses. Axis: ±{100 * _AXIS:g} points.",
+        f"{marks}. Bars: 95 % interval of the gain over independent training with the same rollouts, over seeds (Student t), "
+        f"corrected for all that its suite compares where the verdict is gains or loses. Axis: ±{100 * _AXIS:g} points.",
         2000,
     )
 
@@ -124,7 +124,8 @@ def _place(gain: float) -> float:
 _STYLE = """<style>
 .standing {border-collapse: collapse; width: 100%; font-size: .875rem}
 .standing caption, .standing .hidden {position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%)}
-.standing th, .standing td {padding: .45rem .4rem; text-align: left; border-bottom: 1px solid #8884; vertical-align: middle; font-weight: 400}
+.standing th, .standing td {padding: .45rem .4rem; text-align: left; border-bottom: 1px solid #8884;
+  vertical-align: middle; font-weight: 400}
 .standing thead th {font-weight: 600; font-size: .8rem}
 .standing .setting {text-align: center; min-width: 5.2rem}
 .standing .over {border-bottom: 3px solid #8aa3}
@@ -136,7 +137,8 @@ _STYLE = """<style>
 .standing .axis {display: block; position: relative; height: .8rem; margin: .15rem auto 0; width: 4.6rem; overflow: hidden;
   background: linear-gradient(#8886, #8886) center / 1px 100% no-repeat}
 .standing .axis i {position: absolute; top: 50%; height: 3px; margin-top: -1.5px; background: var(--c); border-radius: 2px}
-.standing .axis u {position: absolute; top: 50%; width: 8px; height: 8px; margin: -4px 0 0 -4px; border-radius: 50%; background: var(--c)}
+.standing .axis u {position: absolute; top: 50%; width: 8px; height: 8px; margin: -4px 0 0 -4px; border-radius: 50%;
+  background: var(--c)}
 @media (max-width: 900px) {.standing .setting, .standing tbody th small {display: none}}
 </style>"""
 
